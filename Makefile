@@ -34,14 +34,15 @@ run:
 test: test-race test-unit test-e2e
 
 # The tests of the store on each major version of PostgreSQL that byre supports, but for
-# those of standbys and of pg_dump, whose programs the versions' packages lack. VERSIONS
-# chooses among them.
+# those of standbys and of pg_dump, whose programs the versions' packages lack. Those of the
+# documentation use the psql of this machine. VERSIONS chooses among them.
 VERSIONS ?= 13 14 15 16 17 18
-POSTGRES_TESTS := TestDriver|TestSnapshots|TestSchemas|TestRole|TestHints|TestWriters|TestLostCommits|TestArchive|TestPlan|TestExplain|TestPooler
+POSTGRES_TESTS := TestDriver|TestSnapshots|TestSchemas|TestRole|TestHints|TestWriters|TestLostCommits|TestRetention|TestRead|TestCommit|TestAdopt|TestPlan|TestExplain|TestPooler
 test-postgres-versions:
 	@for v in $(VERSIONS); do \
 	  bin=$$(.ci/postgres $$v) || exit 1; echo "== PostgreSQL $$v"; \
 	  PATH="$$bin:$$PATH" $(GO) test -count=1 -timeout 15m ./sqlstore/postgres -run '$(POSTGRES_TESTS)' -skip TestSchemas_AreDumpedDroppedAndRestoredAlone || exit 1; \
+	  PATH="$$bin:$$PATH" $(GO) test -count=1 -timeout 15m ./sqlstore -run 'TestDoc_|TestDocs_' || exit 1; \
 	done
 
 # Finds PostgreSQL's server programs and a C compiler for the race detector, and

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/client-go/informers"
 
 	"byre/apiserver/health"
 )
@@ -17,7 +18,7 @@ func (s *Server) checks() health.Checks {
 		Always:           slices.Concat([]health.Checker{health.Log(), store}, s.encryption.checks),
 		BootSequence:     s.bootChecks(),
 		Writes:           append([]health.Checker{s.core.writable(storeReady)}, s.core.quotaCheck(s.config.Options.Store.DatabaseQuota.Value())...),
-		ReadyzOnly:       []health.Checker{s.informerCheck(), health.Shutdown(s.signals.ShutdownInitiated.Signaled())},
+		ReadyzOnly:       []health.Checker{informerCheck(s.auth.Ready, s.clients.informers), health.Shutdown(s.signals.ShutdownInitiated.Signaled())},
 		LivezGracePeriod: s.config.Options.LivezGracePeriod,
 	}
 	for _, server := range s.chain {
@@ -27,11 +28,11 @@ func (s *Server) checks() health.Checks {
 }
 
 // informerCheck is kube-apiserver's check of its informers, of which the Node authorizer here
-// has one of its own.
-func (s *Server) informerCheck() health.Checker {
-	synced := healthz.NewInformerSyncHealthz(s.clients.informers)
+// has one of its own: isReady reports it.
+func informerCheck(isReady func() error, shared informers.SharedInformerFactory) health.Checker {
+	synced := healthz.NewInformerSyncHealthz(shared)
 	return healthz.NamedCheck(synced.Name(), func(r *http.Request) error {
-		if err := s.auth.Ready(); err != nil {
+		if err := isReady(); err != nil {
 			return err
 		}
 		return synced.Check(r)

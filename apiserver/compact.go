@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
+	"byre/apiserver/options"
 	"byre/sqlstore"
 )
 
@@ -83,7 +84,7 @@ func (c *core) compact(req *http.Request) (CompactResult, error) {
 	if req.Method != http.MethodPost {
 		return CompactResult{}, apierrors.NewMethodNotSupported(schema.GroupResource{Resource: "compact"}, req.Method)
 	}
-	keep, err := time.ParseDuration(req.URL.Query().Get("keep"))
+	keep, err := options.ParseDuration(req.URL.Query().Get("keep"))
 	if err != nil || keep < 0 {
 		return CompactResult{}, apierrors.NewBadRequest("keep must be a duration that is not negative, such as 1h")
 	}

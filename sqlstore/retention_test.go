@@ -11,6 +11,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	"byre/sqlstore"
 	"byre/sqlstore/storetest"
 )
@@ -121,6 +124,44 @@ func TestRetention_DeletesAtOnceWhatTheLastProcessDidNotKeep(t *testing.T) {
 			if want := map[string]time.Duration{"deployments": month, "pods": day}[h.Resource.Resource]; h.RetainedFor != want {
 				t.Errorf("%v is kept for %v, want %v", h.Resource, h.RetainedFor, want)
 			}
+		}
+	})
+}
+
+// Where the number of changes decides, a metric counts what it deletes, and the log says so once.
+func TestRetention_TellsWhenTheNumberDecides(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		model, registry := storetest.NewModel(), prometheus.NewRegistry()
+		var out bytes.Buffer
+		store := sqlstore.New(model, sqlstore.Options{RetentionChanges: 3, Registerer: registry, Logger: slog.New(slog.NewTextHandler(&out, nil))})
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { _ = store.Run(ctx) })
+		for i := range 30 {
+			write := sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Group: "apps", Resource: "deployments", Name: fmt.Sprint(i)}, Value: []byte("1")}
+			if _, err := store.Commit(t.Context(), write); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute)
+		}
+		time.Sleep(time.Hour)
+		cancel()
+		running.Wait()
+		left, _, err := model.CountChanges(t.Context(), deployments, 100)
+		if err != nil || left != 3 {
+			t.Errorf("%d changes are left, want 3: %v", left, err)
+		}
+		if err := testutil.GatherAndCompare(registry, strings.NewReader(`
+# HELP byre_store_history_cut_total Changes deleted before their age because a resource had more than --retention-changes.
+# TYPE byre_store_history_cut_total counter
+byre_store_history_cut_total{group="apps",resource="deployments"} 27
+`), "byre_store_history_cut_total"); err != nil {
+			t.Error(err)
+		}
+		if log := out.String(); strings.Count(log, "level=WARN") != 1 || !strings.Contains(log, "not their age, decides") ||
+			!strings.Contains(log, "resource=deployments.apps changes=3 retention=24h0m0s") {
+			t.Errorf("the log has %s", log)
 		}
 	})
 }

@@ -23,7 +23,7 @@ type lazyNodeAuthorizer struct {
 	authorizer.Authorizer
 	client     kubernetes.Interface
 	identifier nodeidentifier.NodeIdentifier
-	pods       cache.SharedIndexInformer
+	pods       *graphInformer
 	// nodeAsked is closed, once, by the first request of a node.
 	nodeAsked chan struct{}
 	once      sync.Once
@@ -35,13 +35,30 @@ func newLazyNodeAuthorizer(client kubernetes.Interface) *lazyNodeAuthorizer {
 	return &lazyNodeAuthorizer{
 		client:       client,
 		identifier:   nodeidentifier.NewDefaultNodeIdentifier(),
-		pods:         newPodInformer(client),
+		pods:         &graphInformer{SharedIndexInformer: newPodInformer(client)},
 		nodeAsked:    make(chan struct{}),
 		withoutNodes: make(chan struct{}),
 	}
 }
 
-// graphSyncTimeout is how long a request of a node waits for the Pod informer to sync.
+// graphInformer is the Pod informer that upstream builds its graph from.
+type graphInformer struct {
+	cache.SharedIndexInformer
+	graph cache.ResourceEventHandlerRegistration
+}
+
+// AddEventHandler implements cache.SharedInformer. Upstream's constructor calls it, once.
+func (i *graphInformer) AddEventHandler(handler cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+	var err error
+	i.graph, err = i.SharedIndexInformer.AddEventHandler(handler)
+	return i.graph, err
+}
+
+// HasSynced implements cache.SharedInformer: the graph has the Pods that the informer has read. It is
+// built in a goroutine of its own, after the informer has synced.
+func (i *graphInformer) HasSynced() bool { return i.graph != nil && i.graph.HasSynced() }
+
+// graphSyncTimeout is how long a request of a node waits for the graph.
 const graphSyncTimeout = 10 * time.Second
 
 // Authorize implements authorizer.UnconditionalAuthorizer.

@@ -29,18 +29,28 @@ import (
 	"byre/sqlstore/eventually"
 )
 
+// newPod returns a Pod of a node that refers to the Secret secret-NAME.
+func newPod(name, node string) *v1.Pod {
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name},
+		Spec: v1.PodSpec{NodeName: node, ServiceAccountName: "sa-" + name,
+			Containers: []v1.Container{{Name: "c", EnvFrom: []v1.EnvFromSource{{
+				SecretRef: &v1.SecretEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: "secret-" + name}}}}}}},
+	}
+}
+
+// nodeQuestion asks whether the kubelet of a node may do something.
+func nodeQuestion(node, verb, resource, name string) authorizer.AttributesRecord {
+	return authorizer.AttributesRecord{
+		User: &user.DefaultInfo{Name: "system:node:" + node, Groups: []string{user.NodesGroup, user.AllAuthenticated}},
+		Verb: verb, Resource: resource, Namespace: "n", Name: name, APIVersion: "v1", ResourceRequest: true,
+	}
+}
+
 // TestNodeAuthorizer_AllowsWhatItsPodsReferTo: a kubelet may read the objects that its own
 // Pods refer to, and no others.
 func TestNodeAuthorizer_AllowsWhatItsPodsReferTo(t *testing.T) {
 	t.Parallel()
-	newPod := func(name, node string) *v1.Pod {
-		return &v1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name},
-			Spec: v1.PodSpec{NodeName: node, ServiceAccountName: "sa-" + name,
-				Containers: []v1.Container{{Name: "c", EnvFrom: []v1.EnvFromSource{{
-					SecretRef: &v1.SecretEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: "secret-" + name}}}}}}},
-		}
-	}
 	client := fake.NewClientset(newPod("p", "a"), newPod("q", "b"))
 	// The fake client has no revisions: an informer never sees what happens between its list
 	// and its watch.
@@ -52,10 +62,7 @@ func TestNodeAuthorizer_AllowsWhatItsPodsReferTo(t *testing.T) {
 	})
 	a := newAuth(t, client, newRules(t).Listers, options(t)).Authorizer
 	ask := func(node, verb, resource, name string) bool {
-		return allowed(t, a, authorizer.AttributesRecord{
-			User: &user.DefaultInfo{Name: "system:node:" + node, Groups: []string{user.NodesGroup, user.AllAuthenticated}},
-			Verb: verb, Resource: resource, Namespace: "n", Name: name, APIVersion: "v1", ResourceRequest: true,
-		})
+		return allowed(t, a, nodeQuestion(node, verb, resource, name))
 	}
 	allowed(t, a, question("somebody", "get", "pods", "n"))
 	for _, action := range client.Actions() {
@@ -105,6 +112,23 @@ func TestNodeAuthorizer_IsReadyWithItsPods(t *testing.T) {
 			}
 		default:
 		}
+	}
+}
+
+// TestNodeAuthorizer_IsReadyWithItsGraph: upstream's graph, which handles the Pods in a goroutine of
+// its own, has all of them when the authorizer is ready.
+func TestNodeAuthorizer_IsReadyWithItsGraph(t *testing.T) {
+	t.Parallel()
+	pods := &v1.PodList{}
+	for i := range 5000 {
+		pods.Items = append(pods.Items, *newPod(fmt.Sprint(i), "a"))
+	}
+	client := fake.NewClientset(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}})
+	client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) { return true, pods, nil })
+	a := newAuth(t, client, newRules(t).Listers, options(t))
+	eventually.True(t, "the authorizer is ready", func() bool { return a.Ready() == nil })
+	if !allowed(t, a.Authorizer, nodeQuestion("a", "get", "secrets", "secret-4999")) {
+		t.Error("the kubelet is not allowed the Secret of its last Pod")
 	}
 }
 

@@ -28,11 +28,15 @@ type election struct {
 // runAsReplica runs the controllers whenever this one of the servers on a database leads.
 // After a kill, another one leads within the duration of the Lease.
 func (r *Runner) runAsReplica(ctx context.Context) error {
+	return r.replicaElection().run(ctx, r.runControllers)
+}
+
+func (r *Runner) replicaElection() election {
 	return election{
 		name: replicasLease, client: r.config.Self, watcher: r.config.Self, identity: r.identity,
 		isGone: func(string) bool { return false },
 		lease:  4 * time.Second, deadline: 2 * time.Second, period: 1500 * time.Millisecond,
-	}.run(ctx, r.runControllers)
+	}
 }
 
 // runAsComponent does a component's work while this server holds the component's Lease. The

@@ -136,6 +136,34 @@ func TestLease_OfAnotherServerIsTakenAtOnce(t *testing.T) {
 	})
 }
 
+// TestRunWithout_DoesNotWaitForAnotherServer: a server that runs none of the component begins at once
+// where a server that ran it has gone, and waits for another program's Lease to expire.
+func TestRunWithout_DoesNotWaitForAnotherServer(t *testing.T) {
+	t.Parallel()
+	for holder, want := range map[string]time.Duration{newIdentity("apiserver-x"): 0, "host_0c5e": 4 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			client, begun := newFakeLease(t, holder).client, time.Now()
+			if err := runWithout(ctx, client, "l", func(context.Context) { cancel() }); err != nil {
+				t.Fatal(err)
+			}
+			if took := time.Since(begun).Truncate(time.Second); took != want {
+				t.Errorf("%s: work begins after %v, want %v", holder, took, want)
+			}
+		})
+	}
+}
+
+// TestReplicas_TakeOverWithinFourSeconds: a replica whose leader was killed takes over when its Lease
+// has expired, and a leader that can't renew has stopped before.
+func TestReplicas_TakeOverWithinFourSeconds(t *testing.T) {
+	t.Parallel()
+	e := (&Runner{}).replicaElection()
+	if e.lease > 4*time.Second || e.deadline+e.period >= e.lease {
+		t.Errorf("a Lease of %v, renewed every %v for up to %v", e.lease, e.period, e.deadline)
+	}
+}
+
 // TestLease_OfTheSuccessorIsNotReleased: a process that was stopped while another one took
 // its Lease leaves it to that one.
 func TestLease_OfTheSuccessorIsNotReleased(t *testing.T) {

@@ -58,7 +58,7 @@ func (l *leaseWatch) put(object any) {
 	l.leases <- lease
 }
 
-// runWithout calls work whenever no process holds the Lease of that name. It ends work's
+// runWithout calls work whenever no other program holds the Lease of that name. It ends work's
 // context when one takes the Lease, waits for work to return, and calls it again when the
 // Lease has been released or has expired. It returns when ctx ends.
 func runWithout(ctx context.Context, client kubernetes.Interface, name string, work func(context.Context)) error {
@@ -103,11 +103,12 @@ func runWithout(ctx context.Context, client kubernetes.Interface, name string, w
 }
 
 // expiry returns when a Lease that was seen just now expires; the zero time if nobody
-// holds it. Like client-go's leader election, it does not use the time of the renewal,
-// because the holder's clock may differ from this one.
+// holds it any more. Like client-go's leader election, it does not use the time of the renewal,
+// because the holder's clock may differ from this one. A server of byre that holds it is gone: no two
+// servers run controllers at a time, and this one does.
 func expiry(lease *coordinationv1.Lease) time.Time {
 	spec := lease.Spec
-	if spec.HolderIdentity == nil || *spec.HolderIdentity == "" || spec.LeaseDurationSeconds == nil {
+	if spec.HolderIdentity == nil || *spec.HolderIdentity == "" || isOtherServer(*spec.HolderIdentity) || spec.LeaseDurationSeconds == nil {
 		return time.Time{}
 	}
 	return time.Now().Add(time.Duration(*spec.LeaseDurationSeconds) * time.Second)

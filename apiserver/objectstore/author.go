@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"byre/sqlstore"
@@ -40,8 +41,8 @@ func WithRealUser(ctx context.Context, name string) context.Context {
 // author returns the author of a change. A change that no request asked for has the verb op.
 func author(ctx context.Context, op sqlstore.Op) sqlstore.Author {
 	a := sqlstore.Author{User: programName, Verb: string(op), AuditID: audit.GetAuditIDTruncated(ctx)}
-	if user, ok := request.UserFrom(ctx); ok && user.GetName() != "" {
-		a.User = user.GetName()
+	if who, ok := request.UserFrom(ctx); ok && who.GetName() != "" {
+		a.User = who.GetName()
 	}
 	a.RealUser, _ = ctx.Value(realUserKey{}).(string)
 	if info, ok := request.RequestInfoFrom(ctx); ok && info != nil {
@@ -54,4 +55,14 @@ func author(ctx context.Context, op sqlstore.Op) sqlstore.Author {
 		}
 	}
 	return a
+}
+
+// isOwn reports whether a change is the server's own: no request asked for it, or one of the server
+// itself. One that impersonates the server is another user's.
+func isOwn(ctx context.Context) bool {
+	if _, impersonates := ctx.Value(realUserKey{}).(string); impersonates {
+		return false
+	}
+	who, ok := request.UserFrom(ctx)
+	return !ok || who.GetName() == user.APIServerUser
 }

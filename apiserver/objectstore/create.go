@@ -28,7 +28,7 @@ func (s *Store) Create(ctx context.Context, key string, obj, out runtime.Object,
 	if err != nil {
 		return err
 	}
-	w.grows = s.createGrows(at.Key)
+	w.grows = s.createGrows(ctx, at.Key)
 	revision, err := s.commit(ctx, at, w, 0, ttl)
 	if err != nil {
 		return s.apiError(err, at.path)

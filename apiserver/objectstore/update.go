@@ -67,7 +67,7 @@ func (s *Store) GuaranteedUpdate(
 			return err
 		}
 		if from.revision == 0 {
-			w.grows = s.createGrows(at.Key)
+			w.grows = s.createGrows(ctx, at.Key)
 		} else {
 			w.grows = s.updateGrows(ctx, len(data), len(from.data))
 		}
@@ -91,23 +91,21 @@ func (s *Store) GuaranteedUpdate(
 var leases = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
 
 // createGrows reports whether a create makes the database larger, as far as the quota is concerned.
-// Nodes and servers may create their Leases and addresses at the quota too: a node, or a server, that
-// is started then would otherwise count as gone.
-func (s *Store) createGrows(key sqlstore.Key) bool {
-	switch {
-	case s.cfg.GroupResource == leases:
-		return key.Namespace != metav1.NamespaceSystem && key.Namespace != corev1.NamespaceNodeLease
-	case s.cfg.GroupResource.Resource == "apiserveripinfo":
+// Nodes and servers may create their Leases at the quota too: a node, or a server, that is started
+// then would otherwise count as gone. The server may create its own objects: they are few, and
+// without them a start does not end.
+func (s *Store) createGrows(ctx context.Context, key sqlstore.Key) bool {
+	if s.cfg.GroupResource == leases && (key.Namespace == metav1.NamespaceSystem || key.Namespace == corev1.NamespaceNodeLease) {
 		return false
 	}
-	return true
+	return !isOwn(ctx)
 }
 
 // updateGrows reports whether an update makes the database larger. An update by a delete
 // request, such as one that sets the deletionTimestamp, does not, because it leads to a
 // delete.
 func (s *Store) updateGrows(ctx context.Context, size, replaced int) bool {
-	if size <= replaced || s.cfg.GroupResource == leases {
+	if size <= replaced || s.cfg.GroupResource == leases || isOwn(ctx) {
 		return false
 	}
 	verb := author(ctx, "").Verb

@@ -3,6 +3,7 @@ package openapi
 import (
 	"bytes"
 	"compress/gzip"
+	"encoding/binary"
 )
 
 // Compress returns data in gzip, the form in which a document is kept and sent to clients
@@ -25,7 +26,9 @@ func Decompress(data []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	// gzip ends with the size (RFC 1952). A buffer that grows would take twice the memory.
 	var buf bytes.Buffer
+	buf.Grow(int(binary.LittleEndian.Uint32(data[len(data)-4:])) + bytes.MinRead)
 	if _, err := buf.ReadFrom(r); err != nil {
 		return nil, err
 	}

@@ -108,7 +108,7 @@ func (o *StoreOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.Var(&o.DatabaseQuota, "database-quota",
 		"How large the database may become, such as 8Gi; 0 is no limit. At that size writes that make it larger are refused, as kube-apiserver refuses them when its store is full, and /readyz fails. Deletes, renewals of Leases and compaction go on, and the rest does when 5% are free again. Counted are the pages of a SQLite file that are in use, or the tables and indexes of the PostgreSQL schema.")
 	fs.Var(&o.DiskReserve, "disk-reserve",
-		"Size of a file beside the SQLite database that takes up space until the disk is full. It is removed then, so that objects can be deleted and history compacted, and made again when the disk has an eighth more; at least 24Mi, and 0 makes none. PostgreSQL has none.")
+		"Size of a file beside the SQLite database that takes up space until the disk is full. It is emptied then, so that objects can be deleted and history compacted, and filled again when the disk has an eighth more; at least 24Mi, and 0 makes none. PostgreSQL has none.")
 	fs.DurationVar(&o.CompactionInterval, "compaction-interval", o.CompactionInterval,
 		"How often history is looked at for what --retention and --retention-changes no longer keep.")
 	fs.StringSliceVar(&o.Volatile, "volatile", o.Volatile,

@@ -8,9 +8,10 @@
 //     key once and never replaces them. Run renews likewise while the server runs.
 //
 //   - Only what this program has issued is renewed. issued.json in the directory has the
-//     fingerprints of the keys that it has generated. Any other pair is used as it is,
-//     whoever signed it; Report.Foreign names it. What a renewal replaces stays beside it,
-//     with the suffix .bak.
+//     fingerprints of the keys that it has generated and of the certificates that it has
+//     signed for them. Any other pair is used as it is, whoever signed it; Report.Foreign
+//     names it. What a renewal replaces stays beside it, with the suffix .bak, or .bak.1
+//     and so on where another's file is.
 //
 //   - A directory without ca.key works as long as the certificates exist: the CA's key may
 //     be kept elsewhere. A certificate that cannot be renewed is used all the same;

@@ -10,6 +10,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 
 	certutil "k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
@@ -78,11 +80,11 @@ func (k *ensurer) writePublic(path string, key crypto.PublicKey) error {
 	return k.write(path, pem.EncodeToMemory(&pem.Block{Type: keyutil.PublicKeyBlockType, Bytes: der}), certMode)
 }
 
-// write makes a file. A file that it replaces stays as path.bak.
+// write makes a file. What it replaces stays beside it.
 func (k *ensurer) write(path string, data []byte, mode fs.FileMode) error {
 	replaced, err := os.ReadFile(path)
 	if err == nil {
-		err = writeFile(path+".bak", replaced, mode)
+		err = k.backup(path, replaced, mode)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -92,6 +94,39 @@ func (k *ensurer) write(path string, data []byte, mode fs.FileMode) error {
 	}
 	k.report.Written = append(k.report.Written, filepath.Base(path))
 	return nil
+}
+
+// backup writes the content of the file at path to path.bak. If that is another's file, the
+// administrator's own key for example, it is path.bak.1 and so on.
+func (k *ensurer) backup(path string, content []byte, mode fs.FileMode) error {
+	dir, known := filepath.Dir(path), k.issued
+	if dir != filepath.Clean(k.config.Dir) { // the kubeconfig: the directory may be another program's
+		var err error
+		if known, err = readIssued(dir); err != nil {
+			return err
+		}
+	}
+	for n := 0; ; n++ {
+		to := path + ".bak"
+		if n > 0 {
+			to += "." + strconv.Itoa(n)
+		}
+		var written []string
+		before, err := os.ReadFile(to)
+		switch {
+		case err == nil && !slices.Contains(known[filepath.Base(to)], sum(before)):
+			continue
+		case err == nil:
+			written = []string{sum(before)} // it stays if the process ends now
+		case !errors.Is(err, fs.ErrNotExist):
+			return err
+		}
+		known[filepath.Base(to)] = append(written, sum(content))
+		if err := known.write(dir); err != nil {
+			return err
+		}
+		return writeFile(to, content, mode)
+	}
 }
 
 // writeFile replaces the content of the file at path atomically.

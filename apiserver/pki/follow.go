@@ -26,6 +26,8 @@ const (
 // soon as one of them is replaced, and finds a key of another certificate. Follow logs an error
 // if the files are wrong for longer than replacing. The old pair is in use meanwhile.
 func Follow(ctx context.Context, pair dynamiccertificates.ControllerRunner, certFile, keyFile string) {
+	// With a context that has ended, Run only ends the queue that the pair's constructor started.
+	defer pair.Run(ctx, 1)
 	var wrongSince time.Time
 	isLogged := false
 	for ctx.Err() == nil {

@@ -3,7 +3,10 @@ package pki_test
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"os"
 	"path/filepath"
 	"slices"
@@ -32,6 +35,12 @@ func TestEnsure_KeepsWhatItDidNotIssue(t *testing.T) {
 			ensure(t, r)
 			other, _ := ensure(t, request(t.TempDir()))
 			copyFiles(t, r.Dir, other.ServingCert, other.ServingKey)
+			return leaves[:1]
+		},
+		"a certificate of another CA for byre's key": func(t *testing.T, r pki.Config) []string {
+			own, _ := ensure(t, r)
+			other, _ := ensure(t, request(t.TempDir()))
+			signByAnother(t, own, other)
 			return leaves[:1]
 		},
 		// As kubeadm leaves it: every leaf is signed by the CA whose key is there.
@@ -71,6 +80,23 @@ func TestEnsure_KeepsWhatItDidNotIssue(t *testing.T) {
 				t.Errorf("there are %d files, and were %d", len(after), len(before))
 			}
 		})
+	}
+}
+
+// signByAnother replaces the serving certificate by one that another CA has signed for its key.
+func signByAnother(t *testing.T, own, other pki.Files) {
+	t.Helper()
+	signer, err := tls.LoadX509KeyPair(other.CACert, other.CAKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := cert(t, own.ServingCert)
+	der, err := x509.CreateCertificate(rand.Reader, template, cert(t, other.CACert), template.PublicKey, signer.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(own.ServingCert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o644); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -157,6 +183,36 @@ func TestRenew_KeepsWhatItReplaces(t *testing.T) {
 		backup, backupErr := os.Stat(path + ".bak")
 		if err != nil || backupErr != nil || info.Mode() != backup.Mode() {
 			t.Errorf("the modes are %v and %v", info, backup)
+		}
+	}
+}
+
+// A renewal writes over no file with the suffix .bak that another has made: the user's own key may
+// have been moved there.
+func TestRenew_KeepsTheBackupsOfAnother(t *testing.T) {
+	t.Parallel()
+	r := request(t.TempDir())
+	files, _ := ensure(t, r)
+	paths := []string{files.ServingKey, r.Kubeconfig}
+	const own = "the user's own"
+	for _, path := range paths {
+		if err := os.WriteFile(path+".bak", []byte(own), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		before := contents(t, paths)
+		if err := pki.Renew(r, "apiserver", "admin.kubeconfig"); err != nil {
+			t.Fatal(err)
+		}
+		for i, path := range paths {
+			after := contents(t, []string{path + ".bak", path + ".bak.1"})
+			if string(after[0]) != own || !bytes.Equal(after[1], before[i]) {
+				t.Errorf("%s.bak is %q, and %[1]s.bak.1 %q", path, after[0], after[1])
+			}
+			if _, err := os.Stat(path + ".bak.2"); err == nil {
+				t.Errorf("%s.bak.2 exists", path)
+			}
 		}
 	}
 }

@@ -12,19 +12,27 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 )
 
 // issuedName is the name of the file in the directory that has the issued keys.
 const issuedName = "issued.json"
 
-// issued has, by the name of a leaf certificate's file, the SHA-256 of the public keys that
-// this program has generated for it.
+// issued has, by the name of a leaf certificate's file, the fingerprints of the public keys that
+// this program has generated for it, and of the certificates that it has signed for them.
 //
 // Invariant: a fingerprint is in the file before its key and its certificate are written
 // (recordIssued), so that this program knows its own pair again, also after a crash between
 // the two. A pair without a fingerprint is another's, whatever its name is and whoever signed
-// it: kubeadm uses the same names, and its CA key may be here too.
+// it: kubeadm uses the same names, and its CA key may be here too. A certificate that another CA
+// has signed for this program's key is another's too.
+//
+// By the name of a file with the suffix .bak it has the SHA-256 of what this program has written
+// there (ensurer.backup). That of the kubeconfig is in a file beside the kubeconfig.
 type issued map[string][]string
+
+// certPrefix begins the fingerprint of a certificate.
+const certPrefix = "cert-"
 
 func readIssued(dir string) (issued, error) {
 	path := filepath.Join(dir, issuedName)
@@ -42,17 +50,31 @@ func readIssued(dir string) (issued, error) {
 	return i, nil
 }
 
-// has reports whether this program has generated the key for the certificate at certPath.
-func (i issued) has(certPath string, key crypto.PublicKey) bool {
+func (i issued) write(dir string) error {
+	data, err := json.MarshalIndent(i, "", "  ")
+	if err != nil {
+		return err
+	}
+	return writeFile(filepath.Join(dir, issuedName), append(data, '\n'), keyMode)
+}
+
+// hasKey reports whether this program has generated the key for the certificate at certPath.
+func (i issued) hasKey(certPath string, key crypto.PublicKey) bool {
 	fingerprint, err := fingerprintOf(key)
 	return err == nil && slices.Contains(i[filepath.Base(certPath)], fingerprint)
 }
 
-func (i issued) hasCert(path string, cert *x509.Certificate) bool { return i.has(path, cert.PublicKey) }
+// hasCert reports whether this program has signed the certificate at path. A file of before has
+// fingerprints of keys only.
+func (i issued) hasCert(path string, cert *x509.Certificate) bool {
+	known := i[filepath.Base(path)]
+	hasCerts := slices.ContainsFunc(known, func(fingerprint string) bool { return strings.HasPrefix(fingerprint, certPrefix) })
+	return i.hasKey(path, cert.PublicKey) && (!hasCerts || slices.Contains(known, certFingerprint(cert.Raw)))
+}
 
 // owns reports whether each file of the pair that exists is this program's.
 func (i issued) owns(certPath string, p pair) bool {
-	return (p.cert == nil || i.hasCert(certPath, p.cert)) && (p.key == nil || i.has(certPath, p.key))
+	return (p.cert == nil || i.hasCert(certPath, p.cert)) && (p.key == nil || i.hasKey(certPath, p.key))
 }
 
 func fingerprintOf(key crypto.PublicKey) (string, error) {
@@ -60,25 +82,41 @@ func fingerprintOf(key crypto.PublicKey) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	sum := sha256.Sum256(der)
-	return "sha256:" + hex.EncodeToString(sum[:]), nil
+	return sum(der), nil
 }
 
-// recordIssued adds the key that is to replace what is in the files of a leaf. It keeps the
-// fingerprints of these: they stay in place if the process ends before the files are written.
-func (k *ensurer) recordIssued(l leaf, current pair, key crypto.PublicKey) error {
-	added, err := fingerprintOf(key)
-	if err != nil {
-		return fmt.Errorf("%s: %w", l.keyPath, err)
+func certFingerprint(der []byte) string { return certPrefix + sum(der) }
+
+func sum(data []byte) string {
+	digest := sha256.Sum256(data)
+	return "sha256:" + hex.EncodeToString(digest[:])
+}
+
+// recordIssued adds the certificate and the key that are to replace what is in the files of a leaf,
+// which are this program's. It keeps the fingerprints of these, and no others: they stay in place if
+// the process ends before the files are written.
+func (k *ensurer) recordIssued(l leaf, current pair, der []byte, key crypto.PublicKey) error {
+	certs, keys := [][]byte{der}, []crypto.PublicKey{key}
+	if current.cert != nil {
+		certs, keys = append(certs, current.cert.Raw), append(keys, current.cert.PublicKey)
 	}
-	name := filepath.Base(l.certPath)
-	kept := slices.DeleteFunc(k.issued[name], func(fingerprint string) bool { return !current.has(fingerprint) })
-	k.issued[name] = append(kept, added)
-	data, err := json.MarshalIndent(k.issued, "", "  ")
-	if err != nil {
-		return err
+	if current.key != nil {
+		keys = append(keys, current.key)
 	}
-	return writeFile(filepath.Join(k.config.Dir, issuedName), append(data, '\n'), keyMode)
+	var known []string
+	for _, cert := range certs {
+		known = append(known, certFingerprint(cert))
+	}
+	for _, key := range keys {
+		fingerprint, err := fingerprintOf(key)
+		if err != nil {
+			return fmt.Errorf("%s: %w", l.keyPath, err)
+		}
+		known = append(known, fingerprint)
+	}
+	slices.Sort(known)
+	k.issued[filepath.Base(l.certPath)] = slices.Compact(known)
+	return k.issued.write(k.config.Dir)
 }
 
 // pair is what is in the two files of a leaf: nil where a file does not exist.
@@ -104,13 +142,4 @@ func readPair(l leaf) (p pair, err error) {
 // isWhole reports whether there are a certificate and its key.
 func (p pair) isWhole() bool {
 	return p.cert != nil && p.key != nil && sameKey(p.key, p.cert.PublicKey)
-}
-
-// has reports whether a file has the public key of the fingerprint.
-func (p pair) has(fingerprint string) bool {
-	is := func(key crypto.PublicKey) bool {
-		of, err := fingerprintOf(key)
-		return err == nil && of == fingerprint
-	}
-	return p.cert != nil && is(p.cert.PublicKey) || p.key != nil && is(p.key)
 }

@@ -246,7 +246,7 @@ func (k *ensurer) issue(l leaf, current pair) error {
 	if err != nil {
 		return err
 	}
-	if err := k.recordIssued(l, current, key.Public()); err != nil {
+	if err := k.recordIssued(l, current, der, key.Public()); err != nil {
 		return err
 	}
 	return k.writePair(l.certPath, l.keyPath, [][]byte{der}, key)

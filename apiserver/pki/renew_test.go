@@ -5,6 +5,8 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -174,6 +176,26 @@ func TestEnsure_RepairsAHalfWrittenPair(t *testing.T) {
 				crash(t, r, files)
 			}
 		})
+	}
+}
+
+// A program of before has recorded the keys only.
+func TestEnsure_RenewsWhatItIssuedBefore(t *testing.T) {
+	t.Parallel()
+	r := request(t.TempDir())
+	ensure(t, r)
+	path := filepath.Join(r.Dir, "issued.json")
+	text := contents(t, []string{path})[0]
+	keys := regexp.MustCompile(`"cert-sha256:[0-9a-f]+",\s*`).ReplaceAll(text, nil)
+	if err := os.WriteFile(path, keys, 0o600); err != nil || len(keys) == len(text) {
+		t.Fatal(err, string(text))
+	}
+	r.Now = start.Add(340 * day)
+	if _, report := ensure(t, r); len(report.Written) != 7 || len(report.Foreign) > 0 {
+		t.Errorf("the report is %+v", report)
+	}
+	if after := contents(t, []string{path})[0]; !bytes.Contains(after, []byte(`"cert-sha256:`)) {
+		t.Errorf("%s", after)
 	}
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -23,7 +24,8 @@ import (
 
 // TestChanges_NameWhoAndHow has an administrator act as jane, by each kind of request. The views
 // tell both users, the verb, the subresource and the field manager. byre's own changes have a
-// verb. Whatever carries the rows to another database carries these columns.
+// verb. The documentation has all verbs. Whatever carries the rows to another database carries these
+// columns.
 func TestChanges_NameWhoAndHow(t *testing.T) {
 	t.Parallel()
 	for name, flags := range databases() {
@@ -63,6 +65,14 @@ func TestChanges_NameWhoAndHow(t *testing.T) {
 			expectRows(t, endpoint, `SELECT * FROM objects WHERE verb = '' OR who = ''`)
 			if own := rows(t, endpoint, `SELECT DISTINCT verb FROM changes WHERE "group" = 'byre' OR who = 'system:apiserver'`); len(own) == 0 {
 				t.Error("no changes by byre itself")
+			}
+			documented := packaged(t, "docs/sql.md")
+			_, documented, _ = strings.Cut(documented, "\n| `verb` | |\n")
+			documented, _, _ = strings.Cut(documented, "\n\n")
+			for _, verb := range rows(t, endpoint, `SELECT DISTINCT verb FROM changes`) {
+				if !regexp.MustCompile("(?m)^\\| [^|]*`" + verb + "`[^|]* \\|").MatchString(documented) {
+					t.Errorf("docs/sql.md does not name the verb %s", verb)
+				}
 			}
 		})
 	}

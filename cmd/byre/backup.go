@@ -48,6 +48,9 @@ func newBackupCommand() *cobra.Command {
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			to.Name, to.Stdout = args[0], cmd.OutOrStdout()
+			if err := checkUsedDatabase(store); err != nil {
+				return err
+			}
 			dsn, err := store.DSN()
 			if err != nil {
 				return err

@@ -53,6 +53,9 @@ func newCheckCommand() *cobra.Command {
 			if output != "text" && output != "json" {
 				return fmt.Errorf("--output must be text or json, not %q", output)
 			}
+			if err := checkUsedDatabase(store); err != nil {
+				return err
+			}
 			dsn, err := store.DSN()
 			if err != nil {
 				return err

@@ -50,15 +50,15 @@ func TestDisk_IsEmptiedWhenFull(t *testing.T) {
 		}
 		return err != nil
 	})
-	if _, err := os.Stat(reserve); err == nil {
-		t.Error("the reserve is still there")
+	if info, err := os.Stat(reserve); err != nil || info.Size() != 0 {
+		t.Errorf("the released reserve is %v, %v", info, err)
 	}
 	if err := disk.Free(); err != nil {
 		t.Fatal(err)
 	}
 	eventually.True(t, "the reserve is taken back", func() bool {
-		_, err := os.Stat(reserve)
-		return err == nil && create() == nil
+		info, err := os.Stat(reserve)
+		return err == nil && info.Size() == 32<<20 && create() == nil
 	})
 	server.stop(t)
 

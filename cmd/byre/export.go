@@ -43,6 +43,9 @@ func (c *transferCommand) exportTo(cmd *cobra.Command, path string) (err error) 
 	ctx, p := cmd.Context(), newProgress(cmd.ErrOrStderr(), "exporting")
 	defer p.end()
 	c.options.Now, c.options.Progress = time.Now(), p.add
+	if err := checkUsedDatabase(c.store); err != nil {
+		return err
+	}
 	dsn, err := c.store.DSN()
 	if err != nil {
 		return err

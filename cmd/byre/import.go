@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"byre/apiserver/options"
 	"byre/apiserver/transfer"
 	"byre/migrations"
+	"byre/migrations/fileowner"
 	"byre/sqlstore"
 	"byre/sqlstore/etcd"
 	"byre/sqlstore/kine"
@@ -161,7 +161,7 @@ func (c *transferCommand) importFrom(cmd *cobra.Command, open func(context.Conte
 		return c.noObjects(found)
 	}
 	if c.store.Endpoint == "" {
-		if err := os.MkdirAll(c.store.DataDir, 0o700); err != nil {
+		if err := fileowner.MkdirAll(c.store.DataDir, 0o700); err != nil {
 			return err
 		}
 	}

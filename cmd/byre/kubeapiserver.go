@@ -48,6 +48,7 @@ func newKubeAPIServerCommand() *cobra.Command {
 	cmd.Version = "Kubernetes " + apiserver.Version(compatibility.DefaultBuildEffectiveVersion()).GitVersion + "\n"
 	// As kube-apiserver: --etcd_servers is --etcd-servers.
 	cmd.SetGlobalNormalizationFunc(cliflag.WordSepNormalizeFunc)
+	acceptDays(cmd)
 	return cmd
 }
 

@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
 	"byre/sqlstore"
 	"byre/sqlstore/postgres/pgtest"
 	"byre/sqlstore/storetest"
@@ -110,7 +113,7 @@ func TestMessages_OfPostgreSQL(t *testing.T) {
 		expectFailure(t, "it has no tables of byre: name the database that ", append(read, dsn)...)
 	}
 	nobody := strings.Replace(dsn, "//byre@", "//nobody@", 1)
-	expectFailure(t, `role "nobody" does not exist: create it (CREATE ROLE "nobody" LOGIN) or correct the user`, "check", "--endpoint", nobody)
+	expectFailure(t, `role "nobody" does not exist: create it (CREATE ROLE "nobody" LOGIN), or let it log in`, "check", "--endpoint", nobody)
 }
 
 // A server refuses a malformed file with its path and its flag.
@@ -139,7 +142,34 @@ func TestMessages_OfConfigurationFiles(t *testing.T) {
 	}
 }
 
-// Every flag for a duration takes days.
+// Every flag for a duration takes days, under each name of the program.
+func TestMessages_EveryDurationTakesDays(t *testing.T) {
+	t.Parallel()
+	flags := 0
+	var visit func(cmd *cobra.Command)
+	visit = func(cmd *cobra.Command) {
+		cmd.Flags().VisitAll(func(flag *pflag.Flag) {
+			if flag.Value.Type() != "duration" {
+				return
+			}
+			flags++
+			if err := flag.Value.Set("2d"); err != nil || flag.Value.String() != "48h0m0s" {
+				t.Errorf("%s --%s=2d: %v, %v", cmd.CommandPath(), flag.Name, flag.Value, err)
+			}
+		})
+		for _, sub := range cmd.Commands() {
+			visit(sub)
+		}
+	}
+	for _, name := range []string{"byre", "kube-apiserver"} {
+		before := flags
+		if visit(newCommand(name)); flags-before < 20 {
+			t.Errorf("%s: found %d flags, which can't be all", name, flags-before)
+		}
+	}
+}
+
+// What a flag with days means, and the message for what is no duration.
 func TestMessages_DurationsTakeDays(t *testing.T) {
 	t.Parallel()
 	for flag, want := range map[string]string{

@@ -162,7 +162,11 @@ func TestOwnFiles_OfRootBelongToTheOwnerOfTheDirectory(t *testing.T) {
 	succeed(t, "certs", "renew", "all", "--data-dir", dir)
 	expectOwners(t, dir, other)
 	server.stop(t)
-	succeed(t, "backup", "--data-dir", dir, filepath.Join(t.TempDir(), "backup.zst"))
+	backup, snapshot := filepath.Join(t.TempDir(), "backup.zst"), filepath.Join(t.TempDir(), "etcd.db")
+	succeed(t, "backup", "--data-dir", dir, backup)
+	succeed(t, "export", "etcd", snapshot, "--data-dir", dir)
+	succeed(t, "restore", backup, "--data-dir", filepath.Join(dir, "new", "restored"))
+	succeed(t, "import", "etcd", snapshot, "--data-dir", filepath.Join(dir, "imported"))
 	expectOwners(t, dir, other)
 }
 

@@ -229,7 +229,11 @@ func TestStatus_GuessesNoDatabase(t *testing.T) {
 		t.Errorf("of a server with its own database: %+v", s)
 	}
 	server.stop(t)
-	expectFailure(t, "its servers use postgres ", "status", "--data-dir", dir)
+	for _, read := range [][]string{
+		{"status"}, {"check"}, {"backup", filepath.Join(t.TempDir(), "backup.zst")}, {"export", "etcd", filepath.Join(t.TempDir(), "etcd.db")},
+	} {
+		expectFailure(t, "its servers use postgres ", append(read, "--data-dir", dir)...)
+	}
 	if s := readJSONStatus(t, "status", "--data-dir", dir, "--endpoint", file); s.Database.Kind != "sqlite" {
 		t.Errorf("of the file that is named: %+v", s)
 	}

@@ -17,14 +17,21 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"byre/sqlstore/eventually"
+	"byre/sqlstore/postgres/pgtest"
 )
 
 // A server that is started at its quota tells systemd that it is ready: objects can be deleted
-// then. Nodes and servers can create their Leases, and the log has one line of the quota.
+// then. It creates its own objects, such as those that a new version of it adds. Nodes and servers
+// can create their Leases, and the log has one line of the quota.
 func TestSystemd_IsReadyAtTheQuota(t *testing.T) {
 	dir := t.TempDir()
 	first := startServer(t, dir, "--database-quota=3Mi")
-	fillQuota(t, kubernetes.NewForConfigOrDie(first.config(t)))
+	client := kubernetes.NewForConfigOrDie(first.config(t))
+	fillQuota(t, client)
+	const binding = "kubeadm:apiserver-kubelet-client"
+	if err := client.RbacV1().ClusterRoleBindings().Delete(t.Context(), binding, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
 	first.stop(t)
 	receive := listenForSystemd(t)
 	server := command(t, dir, serveArgs(dir, "--database-quota=3Mi")...)
@@ -34,7 +41,10 @@ func TestSystemd_IsReadyAtTheQuota(t *testing.T) {
 	if status, body := server.mustGet(t, "/readyz/database-quota"); status != http.StatusInternalServerError {
 		t.Errorf("/readyz/database-quota: %d %s", status, body)
 	}
-	client := kubernetes.NewForConfigOrDie(server.config(t))
+	client = kubernetes.NewForConfigOrDie(server.config(t))
+	if _, err := client.RbacV1().ClusterRoleBindings().Get(t.Context(), binding, metav1.GetOptions{}); err != nil {
+		t.Errorf("the server's own object: %v", err)
+	}
 	eventually.Done(t, "the server has an identity Lease", func(ctx context.Context) (bool, error) {
 		leases, err := client.CoordinationV1().Leases("kube-system").List(ctx, metav1.ListOptions{LabelSelector: "apiserver.kubernetes.io/identity"})
 		return err == nil && len(leases.Items) == 1, err
@@ -46,9 +56,36 @@ func TestSystemd_IsReadyAtTheQuota(t *testing.T) {
 	if _, err := client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "more"}}, metav1.CreateOptions{}); err == nil {
 		t.Error("a Namespace is created at the quota")
 	}
-	server.stop(t)
-	if lines := regexp.MustCompile("(?m)^E.*").FindAllString(server.log.String(), -1); len(lines) != 1 || !strings.Contains(lines[0], "reached its quota") {
+	// Before the stop, which may come while controllers start and log that they can't.
+	if lines := server.loggedErrors(); len(lines) != 1 || !strings.Contains(lines[0], "reached its quota") {
 		t.Errorf("the log has the errors %q", lines)
+	}
+}
+
+// loggedErrors returns the lines of errors in the log.
+func (p *process) loggedErrors() []string {
+	return regexp.MustCompile("(?m)^E.*").FindAllString(p.log.String(), -1)
+}
+
+// A replica that is started at the quota gets back into the kubernetes Service, which it left when
+// it stopped.
+func TestReplicas_PublishEndpointsAtTheQuota(t *testing.T) {
+	t.Parallel()
+	flags := []string{"--endpoint", pgtest.DSN(t), "--cert-dir", t.TempDir(), "--database-quota=3Mi"}
+	first := startServer(t, t.TempDir(), append(flags, "--advertise-address=192.0.2.1")...)
+	dir, second := t.TempDir(), append(flags, "--advertise-address=192.0.2.2")
+	stopped := startServer(t, dir, second...)
+	client := kubernetes.NewForConfigOrDie(first.config(t))
+	waitForEndpoints(t, client, "192.0.2.1", "192.0.2.2")
+	fillQuota(t, client)
+	stopped.stop(t)
+	waitForEndpoints(t, client, "192.0.2.1")
+	restarted := command(t, dir, serveArgs(dir, second...)...)
+	waitForEndpoints(t, client, "192.0.2.1", "192.0.2.2")
+	for _, line := range restarted.loggedErrors() {
+		if !strings.Contains(line, "reached its quota") {
+			t.Errorf("the log has the error %q", line)
+		}
 	}
 }
 
@@ -57,7 +94,8 @@ func fillQuota(t *testing.T, client kubernetes.Interface) {
 	t.Helper()
 	eventually.True(t, "the quota is reached", func() bool {
 		_, err := client.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{
-			ObjectMeta: metav1.ObjectMeta{GenerateName: "big-"}, Data: map[string]string{"a": strings.Repeat("x", 500_000)},
+			// PostgreSQL would compress another text.
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "big-"}, Data: map[string]string{"a": randomText(500_000)},
 		}, metav1.CreateOptions{})
 		return err != nil
 	})

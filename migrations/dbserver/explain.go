@@ -9,7 +9,6 @@ import (
 	"io"
 	"io/fs"
 	"net"
-	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -135,8 +134,9 @@ func cause(config *pgx.ConnConfig, err error) string {
 // serverCause returns the server's own message, which names the user, the database or the table,
 // and the next step.
 func serverCause(config *pgx.ConnConfig, err *pgconn.PgError) string {
-	if err.Code == codeInvalidAuthorization && roleMissing.MatchString(err.Message) {
-		return fmt.Sprintf("%s: create it (CREATE ROLE %s LOGIN) or correct the user in the endpoint", oneLine(err.Message), pgx.Identifier{config.User}.Sanitize())
+	if err.Code == codeInvalidAuthorization && err.Routine == roleRoutine {
+		return fmt.Sprintf("%[1]s: create it (CREATE ROLE %[2]s LOGIN), or let it log in (ALTER ROLE %[2]s LOGIN), or correct the user in the endpoint",
+			oneLine(err.Message), pgx.Identifier{config.User}.Sanitize())
 	}
 	next := map[string]string{
 		codeInvalidPassword:       "correct the password in the endpoint, PGPASSWORD or the passfile",
@@ -161,9 +161,10 @@ func serverCause(config *pgx.ConnConfig, err *pgconn.PgError) string {
 	return text + ": " + next
 }
 
-// roleMissing is the message, in English, for a role that does not exist or may not log in. It has
-// the code of pg_hba.conf's refusal.
-var roleMissing = regexp.MustCompile(`^role .* (does not exist|is not permitted to log in)$`)
+// roleRoutine is the function of the server (src/backend/utils/init/miscinit.c) that refuses a role
+// that does not exist or may not log in. The code is that of pg_hba.conf's refusal, and the message has
+// the language of lc_messages.
+const roleRoutine = "InitializeSessionUserId"
 
 // root returns the innermost error. The texts of the outer ones repeat what the explanation tells.
 func root(err error) error {

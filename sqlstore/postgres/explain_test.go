@@ -31,6 +31,7 @@ func TestExplain_NamesTheServerAndTheRemedy(t *testing.T) {
 	}
 	for role, options := range map[string]string{
 		"explain_password": `LOGIN PASSWORD 'right'`, "explain_rejected": `LOGIN`, "explain_rights": `LOGIN`,
+		"explain_locked": `NOLOGIN`,
 	} {
 		if _, err := admin.Exec(t.Context(), `CREATE ROLE `+role+` `+options); err != nil {
 			t.Fatal(err)
@@ -69,6 +70,8 @@ func TestExplain_NamesTheServerAndTheRemedy(t *testing.T) {
 	}{
 		"wrong password":     {as("explain_password:wrong"), []string{address, `password authentication failed for user "explain_password"`, "correct the password"}},
 		"not allowed":        {as("explain_rejected"), []string{address, "pg_hba.conf"}},
+		"missing role":       {as("explain_missing"), []string{address, `role "explain_missing" does not exist`, `CREATE ROLE "explain_missing" LOGIN`}},
+		"role without login": {as("explain_locked"), []string{address, `role "explain_locked" is not permitted to log in`, `ALTER ROLE "explain_locked" LOGIN`}},
 		"missing database":   {strings.Replace(through, "/"+database, "/missing", 1), []string{address, `database "missing" does not exist`, `CREATE DATABASE "missing"`}},
 		"missing right":      {as("explain_rights"), []string{address, "permission denied", `grant it to "explain_rights"`}},
 		"refused TLS":        {strings.Replace(through, "sslmode=disable", "sslmode=require", 1), []string{address, "refuses TLS", "sslmode=prefer"}},

@@ -48,10 +48,10 @@ type Driver struct {
 	config  *pgx.ConnConfig
 	// refresh reads the files with the credentials again, for each new connection.
 	refresh beforeConnect
-	// reads is for reads. feed is for State, Changes and Notify, with which the processes
-	// follow each other, and for isDone, while reads is busy (feedPool). writes has one connection, which only the
-	// writer uses. locks has connections whose transactions hold advisory locks, while their
-	// holders use other connections.
+	// reads is for reads. feed is for State, the Changes of all resources and Notify, with
+	// which the processes follow each other, and for isDone, while reads is busy (feedPool).
+	// writes has one connection, which only the writer uses. locks has connections whose
+	// transactions hold advisory locks, while their holders use other connections.
 	reads, feed, writes, locks *pgxpool.Pool
 	// unlocked is when an advisory lock was last released, in nanoseconds since 1970.
 	unlocked atomic.Int64

@@ -29,8 +29,8 @@ const (
 // included.
 const maxLocks = 5
 
-// maxFeed is the number of connections for State, Changes and Notify, of which a process has one
-// at a time each. Notify and isDone wait for no table.
+// maxFeed is the number of connections for State, the Changes of all resources and Notify, of which
+// a process has one at a time each. Notify and isDone wait for no table.
 const maxFeed = 3
 
 // openPools makes the pools, which connect when they are first used.
@@ -41,9 +41,10 @@ const maxFeed = 3
 // connection outside of the pools.
 //
 // Invariant: reads that wait, for the lock of a table or for slow clients, do not keep the
-// process from learning the last revision. State and Changes use a pool of their own where such
-// reads may have all connections (feedPool).
-// Otherwise all linearizable reads of cached resources would wait too.
+// process from learning the last revision. State and the Changes of all resources use a pool of
+// their own where such reads may have all connections (feedPool); the Changes of one resource, which
+// many watches read at the same time, are such reads. Otherwise all linearizable reads of cached
+// resources would wait too.
 func (d *Driver) openPools(ctx context.Context, config *pgxpool.Config) (err error) {
 	// The pool pings a connection that was idle before it gives it out. The ping goes on
 	// when the caller's context ends, and therefore has a timeout of its own. Without it,
@@ -75,10 +76,11 @@ func resized(config *pgxpool.Config, n int32) *pgxpool.Config {
 	return config
 }
 
-// feedPool returns the pool for State, Changes, Notify and isDone: that of all reads while at
-// least half of it is free, so that an idle process needs no connection more for them.
+// feedPool returns the pool for State, the Changes of all resources, Notify and isDone: that of all
+// reads while at least half of it is free, so that an idle process needs no connection more for them.
+// A connection that is being made is for a read that waits for it.
 func (d *Driver) feedPool() *pgxpool.Pool {
-	if stat := d.reads.Stat(); stat.AcquiredConns() < stat.MaxConns()/2 {
+	if stat := d.reads.Stat(); stat.AcquiredConns()+stat.ConstructingConns() < stat.MaxConns()/2 {
 		return d.reads
 	}
 	return d.feed

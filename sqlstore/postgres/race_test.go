@@ -17,6 +17,7 @@ func TestCommit_RepeatsALostRace(t *testing.T) {
 	t.Parallel()
 	for _, raise := range []string{
 		`ERRCODE = '40001'`, `ERRCODE = '40P01'`, `ERRCODE = '23505', TABLE = 'undo_log'`,
+		`ERRCODE = '23505', TABLE = 'resources'`,
 	} {
 		driver, dsn := open(t, postgres.Options{})
 		defer driver.Close()
@@ -52,10 +53,8 @@ func TestDriver_AsksForItsIsolation(t *testing.T) {
 			EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = ''`+isolation+`''', current_database()); END $$`); err != nil {
 			t.Fatal(err)
 		}
-		first, second := openMore(t, dsn, postgres.Options{}), openMore(t, dsn, postgres.Options{})
-		for _, driver := range []*postgres.Driver{first, second, first} {
-			mustCreate(t, driver, string(rune('a'+len(names(t, first)))))
-		}
+		first := openMore(t, dsn, postgres.Options{})
+		createDense(t, []*postgres.Driver{first, openMore(t, dsn, postgres.Options{}), openMore(t, dsn, postgres.Options{})})
 
 		// A compaction that waits for the lock, while its holder changes the row.
 		if _, err := conn.Exec(t.Context(), `BEGIN; UPDATE store SET compacted = compacted`); err != nil {

@@ -96,12 +96,12 @@ func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) ([]sqlsto
 	if size <= 0 {
 		size = math.MaxInt
 	}
-	query, arguments := selectChanges, []any{q.After, q.Limit, size}
+	query, arguments, pool := selectChanges, []any{q.After, q.Limit, size}, d.feedPool()
 	if q.Of != nil {
-		query, arguments = selectChangesOf, append(arguments, q.Of.Group, q.Of.Resource, q.Of.Owner.String())
+		query, arguments, pool = selectChangesOf, append(arguments, q.Of.Group, q.Of.Resource, q.Of.Owner.String()), d.reads
 	}
 	var changes []sqlstore.Change
-	err := d.snapshot(ctx, d.feedPool(), func(b *pgx.Batch) { b.Queue(query, arguments...) },
+	err := d.snapshot(ctx, pool, func(b *pgx.Batch) { b.Queue(query, arguments...) },
 		func(results pgx.BatchResults, state sqlstore.State, w *watchdog) error {
 			if q.After < state.Compacted {
 				return sqlstore.ErrCompacted

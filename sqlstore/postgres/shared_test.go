@@ -78,9 +78,8 @@ func TestWriters_MakeOneDenseSequence(t *testing.T) {
 	first, dsn := open(t, postgres.Options{})
 	defer first.Close()
 	drivers := []*postgres.Driver{first, openMore(t, dsn, postgres.Options{}), openMore(t, dsn, postgres.Options{})}
-	const each = 60
 	ctx, cancel := context.WithCancel(t.Context())
-	var readers, writers sync.WaitGroup
+	var readers sync.WaitGroup
 	readers.Go(func() {
 		for ctx.Err() == nil {
 			n := int64(0)
@@ -93,19 +92,28 @@ func TestWriters_MakeOneDenseSequence(t *testing.T) {
 			}
 		}
 	})
+	createDense(t, drivers)
+	cancel()
+	readers.Wait()
+}
+
+// createDense creates objects by all drivers at the same time, in an empty database, and checks that
+// their changes are one dense sequence.
+func createDense(t *testing.T, drivers []*postgres.Driver) {
+	t.Helper()
+	const each = 60
+	var writers sync.WaitGroup
 	for id, d := range drivers {
 		writers.Go(func() {
 			for i := range each {
-				if o, err := d.Commit(ctx, create(fmt.Sprint(id, "-", i))); err != nil || o[0].Err != nil {
+				if o, err := d.Commit(t.Context(), create(fmt.Sprint(id, "-", i))); err != nil || o[0].Err != nil {
 					t.Error(o, err)
 				}
 			}
 		})
 	}
 	writers.Wait()
-	cancel()
-	readers.Wait()
-	changes, err := first.Changes(t.Context(), sqlstore.ChangesQuery{After: 0, Limit: 1000})
+	changes, err := drivers[0].Changes(t.Context(), sqlstore.ChangesQuery{After: 0, Limit: 1000})
 	if err != nil || len(changes) != each*len(drivers) {
 		t.Fatalf("%d changes, %v", len(changes), err)
 	}

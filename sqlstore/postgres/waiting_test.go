@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,9 +13,9 @@ import (
 	"byre/sqlstore/postgres"
 )
 
-// lockObjects locks the table of objects until unlock is called. waiters waits until a number of
-// statements wait for it.
-func lockObjects(t *testing.T, dsn string) (waiters func(int), unlock func()) {
+// lockObjects locks the table of objects until unlock is called. waiting counts the statements that
+// wait for a lock.
+func lockObjects(t *testing.T, dsn string) (waiting func() int, unlock func()) {
 	t.Helper()
 	holder, admin := connect(t, dsn), connect(t, dsn)
 	exec := func(statement string) {
@@ -24,45 +25,74 @@ func lockObjects(t *testing.T, dsn string) (waiters func(int), unlock func()) {
 		}
 	}
 	exec(`BEGIN; LOCK TABLE current_objects IN ACCESS EXCLUSIVE MODE`)
-	return func(n int) {
+	return func() (n int) {
 		t.Helper()
-		eventually.Done(t, "statements wait", func(ctx context.Context) (bool, error) {
-			var waiting int
-			err := admin.QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity
-WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&waiting)
-			return waiting >= n, err
-		})
+		if err := admin.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
 	}, func() { exec(`ROLLBACK`) }
 }
 
 // readers is more than the pool for reads has connections.
 const readers = 12
 
-// State and Changes answer while reads of other tables, which wait for a lock, have all
-// connections for reads.
+// waitingReads are the reads that wait for the lock of lockObjects. Watches that resume read the
+// changes of a resource, as many at a time as they need pages.
+var waitingReads = map[string]func(context.Context, *postgres.Driver) error{
+	"objects": func(ctx context.Context, d *postgres.Driver) error {
+		_, _, err := d.Get(ctx, create("first")[0].Key)
+		return err
+	},
+	"pages of history": func(ctx context.Context, d *postgres.Driver) error {
+		_, err := d.Changes(ctx, sqlstore.ChangesQuery{Of: &sqlstore.Resource{Resource: "pods"}, Limit: 10})
+		return err
+	},
+}
+
+// startReads starts the reads one after the other, so that each of them finds the connections of
+// those before it in use. It returns when eight wait for the lock, or one has ended. wait waits for
+// the end of all.
+func startReads(t *testing.T, waiting func() int, read func()) (wait func()) {
+	t.Helper()
+	var reads sync.WaitGroup
+	var ended atomic.Bool
+	for i := range readers {
+		reads.Go(func() {
+			defer ended.Store(true)
+			read()
+		})
+		eventually.True(t, "reads wait", func() bool { return ended.Load() || waiting() > min(i, 7) })
+	}
+	return reads.Wait
+}
+
+// State answers while other reads, which wait for the lock of a table, have all connections for
+// reads.
 func TestRead_WaitForATableKeepsTheFeed(t *testing.T) {
 	t.Parallel()
-	driver, dsn := open(t, postgres.Options{ReadTimeout: recovery})
-	defer driver.Close()
-	mustCreate(t, driver, "first")
-	waiters, unlock := lockObjects(t, dsn)
-	defer unlock()
-	ctx, cancel := context.WithCancel(t.Context())
-	var reads sync.WaitGroup
-	for range readers {
-		reads.Go(func() {
-			if _, _, err := driver.Get(ctx, create("first")[0].Key); err == nil {
-				t.Error("a read of the table ends")
+	for name, read := range waitingReads {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			driver, dsn := open(t, postgres.Options{ReadTimeout: recovery})
+			defer driver.Close()
+			mustCreate(t, driver, "first")
+			waiting, unlock := lockObjects(t, dsn)
+			defer unlock()
+			ctx, cancel := context.WithCancel(t.Context())
+			defer startReads(t, waiting, func() {
+				if err := read(ctx, driver); err == nil {
+					t.Error("a read of the table ends")
+				}
+			})()
+			defer cancel()
+			asking, stop := context.WithTimeout(t.Context(), recovery/2)
+			defer stop()
+			if state, err := driver.State(asking); err != nil || state.Revision != 1 {
+				t.Errorf("state: %+v, %v", state, err)
 			}
 		})
-	}
-	defer reads.Wait()
-	defer cancel()
-	waiters(10)
-	asking, stop := context.WithTimeout(t.Context(), recovery/2)
-	defer stop()
-	if state, err := driver.State(asking); err != nil || state.Revision != 1 {
-		t.Errorf("state: %+v, %v", state, err)
 	}
 }
 
@@ -70,25 +100,27 @@ func TestRead_WaitForATableKeepsTheFeed(t *testing.T) {
 // before the reads goes on.
 func TestRead_WaitForATableIsNoSilence(t *testing.T) {
 	t.Parallel()
-	driver, dsn := open(t, postgres.Options{LockTimeout: recovery, CommitTimeout: recovery, ReadTimeout: 2 * time.Second})
-	defer driver.Close()
-	createAvailable(t, driver, "first")
-	waiters, unlock := lockObjects(t, dsn)
-	var batch, reads sync.WaitGroup
-	batch.Go(func() {
-		if o, err := driver.Commit(t.Context(), create("second")); err != nil || o[0].Err != nil {
-			t.Errorf("the batch under way: %v, %v", o, err)
-		}
-	})
-	waiters(1)
-	for range readers {
-		reads.Go(func() {
-			if _, _, err := driver.Get(t.Context(), create("first")[0].Key); !errors.Is(err, sqlstore.ErrUnavailable) {
-				t.Errorf("a read of the table: %v", err)
-			}
+	for name, read := range waitingReads {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			driver, dsn := open(t, postgres.Options{LockTimeout: recovery, CommitTimeout: recovery, ReadTimeout: 2 * time.Second})
+			defer driver.Close()
+			createAvailable(t, driver, "first")
+			waiting, unlock := lockObjects(t, dsn)
+			var batch sync.WaitGroup
+			batch.Go(func() {
+				if o, err := driver.Commit(t.Context(), create("second")); err != nil || o[0].Err != nil {
+					t.Errorf("the batch under way: %v, %v", o, err)
+				}
+			})
+			eventually.True(t, "the batch waits", func() bool { return waiting() == 1 })
+			startReads(t, func() int { return waiting() - 1 }, func() {
+				if err := read(t.Context(), driver); !errors.Is(err, sqlstore.ErrUnavailable) {
+					t.Errorf("a read of the table: %v", err)
+				}
+			})()
+			unlock()
+			batch.Wait()
 		})
 	}
-	reads.Wait()
-	unlock()
-	batch.Wait()
 }

@@ -15,6 +15,7 @@ import (
 
 	"byre/migrations"
 	"byre/migrations/dbfile"
+	"byre/migrations/fileowner"
 	"byre/sqlstore"
 )
 
@@ -31,7 +32,7 @@ const loadingSuffix = ".loading"
 // If the process is killed, the next Load deletes the new file. Otherwise a server could start
 // on a part of a store.
 func Load(ctx context.Context, path string, s sqlstore.Snapshot) (err error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+	if err := fileowner.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("make the database's folder: %w", err)
 	}
 	lock, err := dbfile.Acquire(path)

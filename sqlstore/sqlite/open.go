@@ -43,8 +43,8 @@ type Options struct {
 	// FlushInterval is how long a volatile change may be in memory only; the default is 15
 	// seconds.
 	FlushInterval time.Duration
-	// Reserve is the size in bytes of a file beside the database that is removed when the disk is
-	// full, so that objects can be deleted then; 0 means none.
+	// Reserve is the size in bytes of a file beside the database that is emptied when the disk is
+	// full, so that objects can be deleted then; 0 means none, and an existing file is emptied.
 	Reserve int64
 	// AcceptGaps opens a database whose history has gaps, so that the gaps can be
 	// compacted.
@@ -195,7 +195,7 @@ func (d *Driver) open(ctx context.Context) (err error) {
 	if err != nil && !hasCode(err, sqlite3.SQLITE_FULL) {
 		return err
 	}
-	return d.reserve.open(state.Revision == 0)
+	return d.reserve.open()
 }
 
 // Close implements sqlstore.Driver. It waits for the transaction under way.

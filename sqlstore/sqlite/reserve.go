@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -21,21 +22,24 @@ const reserveSuffix = "-reserve"
 const startSpace = 1 << 20
 
 // diskReserve is a file of Options.Reserve bytes beside the database. A delete needs space too, for the
-// log and for the history: on a full disk no object could be deleted. So the file is removed when
-// the disk is full, and made again when there is space.
+// log and for the history: on a full disk no object could be deleted. So the file is truncated to
+// nothing when the disk is full, and gets its size again when there is space.
 //
-// Invariant: while the file is gone because the disk was full, the space that it has left is for
+// Invariant: while the file is empty, because the disk was full, the space that it has left is for
 // writes that do not make the database larger. Store.Commit keeps it: it asks InReserve. Otherwise
-// other writes would take the space, and deletes would fail again.
+// other writes would take the space, and deletes would fail again. If there never was space for the
+// file, there is none, and no write is refused on its account.
 type diskReserve struct {
 	path   string
 	size   int64
 	logger *slog.Logger
-	// isInUse is true from the removal of the file until it is made again.
+	// changing is held while the file is taken or released: each commit may take it.
+	changing sync.Mutex
+	// isInUse is true from the release of the file until it is taken again.
 	isInUse atomic.Bool
 }
 
-// ReleaseReserve removes the reserve of the database at path if the disk is too full for a start.
+// ReleaseReserve releases the reserve of the database at path if the disk is too full for a start.
 // The caller calls it before anything else opens the file.
 func ReleaseReserve(path string) error {
 	path, err := dbfile.Resolve(path)
@@ -45,35 +49,61 @@ func ReleaseReserve(path string) error {
 	if free, err := freeSpace(path); err != nil || free >= startSpace {
 		return nil //nolint:nilerr // the database does not exist yet
 	}
-	if err := remove(path + reserveSuffix); err != nil {
+	if err := empty(path + reserveSuffix); err != nil {
 		return fmt.Errorf("release the reserve of a full disk: %w", err)
 	}
 	return nil
 }
 
-// open takes the reserve if there is none yet. If there is no space for it, it counts as in use,
-// except while the database is new: a small disk is no reason to refuse the first objects.
-func (r *diskReserve) open(isNew bool) error {
+// open takes the reserve if it is not taken yet. Without space for it, it is in use if an earlier process
+// has released it. Otherwise the disk is too small, or was so when the first process with a reserve
+// started, which is no reason to refuse writes.
+func (r *diskReserve) open() error {
+	if r.size == 0 {
+		return empty(r.path)
+	}
 	info, err := os.Stat(r.path)
 	if err == nil && info.Size() == r.size {
 		return nil
 	}
-	if err := remove(r.path); err != nil { // it has another size
-		return err
+	isReleased := err == nil && info.Size() == 0
+	if !isReleased { // it has another size
+		if err := remove(r.path); err != nil {
+			return err
+		}
 	}
-	if r.size > 0 && !r.take() {
-		r.isInUse.Store(!isNew)
-		r.logger.Error("store: the disk has no space for --disk-reserve: free space on it", "path", r.path, "bytes", r.size)
+	switch {
+	case r.take():
+		return nil
+	case isReleased:
+		r.isInUse.Store(true)
+		r.logger.Error("store: the disk has no space for --disk-reserve: delete objects and run \"byre compact\", or free space on the disk", "path", r.path, "bytes", r.size)
+		return nil
+	}
+	r.logger.Warn("store: the disk has no space for --disk-reserve: when it is full, deletes fail too: free space on it and start again", "path", r.path, "bytes", r.size)
+	return remove(r.path)
+}
+
+// empty releases the space of the file at path, if there is one.
+func empty(path string) error {
+	if err := os.Truncate(path, 0); !errors.Is(err, os.ErrNotExist) {
+		return err
 	}
 	return nil
 }
 
-// release removes the file, after an error that says that the disk is full.
+// release empties the file, after an error that says that the disk is full.
 func (r *diskReserve) release() {
-	if r.size == 0 || r.isInUse.Swap(true) {
+	r.changing.Lock()
+	defer r.changing.Unlock()
+	if r.size == 0 || r.isInUse.Load() {
 		return
 	}
-	err := remove(r.path)
+	err := os.Truncate(r.path, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return // it was never taken
+	}
+	r.isInUse.Store(true)
 	r.logger.Error("store: the disk is full: the reserve is released for deletes: delete objects and run \"byre compact\", or free space on the disk",
 		"path", r.path, "err", err)
 }
@@ -83,7 +113,12 @@ func (r *diskReserve) inUse() bool {
 	if !r.isInUse.Load() {
 		return false
 	}
-	if !r.take() {
+	r.changing.Lock()
+	defer r.changing.Unlock()
+	switch {
+	case !r.isInUse.Load(): // another caller has taken it
+		return false
+	case !r.take():
 		return true
 	}
 	r.isInUse.Store(false)
@@ -91,8 +126,8 @@ func (r *diskReserve) inUse() bool {
 	return false
 }
 
-// take makes the file, if the disk has an eighth of its size more: otherwise the disk would be full
-// again at once. It reports whether the file exists.
+// take gives the file its size, if the disk has an eighth of it more: otherwise the disk would be full
+// again at once. It reports whether the file has its size. If not, the file is empty or missing.
 func (r *diskReserve) take() bool {
 	if free, err := freeSpace(r.path); err != nil || free < r.size+r.size/8 {
 		return false
@@ -102,7 +137,7 @@ func (r *diskReserve) take() bool {
 		return false
 	}
 	if err := errors.Join(allocate(file, r.size), file.Close()); err != nil {
-		_ = remove(r.path)
+		_ = empty(r.path)
 		return false
 	}
 	return true

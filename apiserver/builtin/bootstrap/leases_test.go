@@ -1,6 +1,7 @@
 package bootstrap_test
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"byre/apiserver/builtin/bootstrap"
 	"byre/apiserver/objectstore"
 	"byre/sqlstore"
+	"byre/sqlstore/eventually"
 	"byre/sqlstore/storetest"
 	"byre/watch"
 	"byre/watch/watchtest"
@@ -34,6 +36,10 @@ func replicaOn(t *testing.T, driver sqlstore.Driver) reconcilers.Leases {
 func options(t *testing.T, driver sqlstore.Driver) generic.RESTOptionsGetter {
 	t.Helper()
 	store, feed := watchtest.Run(t, storetest.Shared(driver), watch.Options{})
+	return optionsOf(store, feed)
+}
+
+func optionsOf(store *sqlstore.Store, feed *watch.Feed) generic.RESTOptionsGetter {
 	return objectstore.NewRESTOptionsGetter(objectstore.StorageConfig{Store: store, Feed: feed}, objectstore.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
 }
 
@@ -81,5 +87,30 @@ func TestLeases_ExpireWithoutRenewal(t *testing.T) {
 	}
 	if err := first.RemoveLease("192.0.2.7"); !storage.IsNotFound(err) {
 		t.Errorf("taken out again: %v", err)
+	}
+}
+
+// full is a database that has reached its quota.
+type full struct{ *storetest.Model }
+
+func (full) Size(context.Context) (int64, error) { return 1, nil }
+func (full) Used(context.Context) (int64, error) { return 1, nil }
+
+// TestLeases_AreRenewedAtTheQuota: the tenth renewal is longer than the ninth.
+func TestLeases_AreRenewedAtTheQuota(t *testing.T) {
+	driver := full{storetest.NewModel()}
+	feed := watch.New(driver, watch.Options{})
+	store := sqlstore.New(driver, sqlstore.Options{Publish: feed.Publish, Quota: 1})
+	watchtest.Serve(t, "store", store.Run)
+	watchtest.Serve(t, "feed", feed.Run)
+	eventually.True(t, "the quota is reached", func() bool { return store.Quota() != nil })
+	leases, err := bootstrap.NewStoredLeases(optionsOf(store, feed), bootstrap.LeaseTTL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 10 {
+		if err := leases.UpdateLease("192.0.2.7"); err != nil {
+			t.Fatalf("update %d: %v", i+1, err)
+		}
 	}
 }

@@ -1,0 +1,99 @@
+package sqlite_test
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+
+	"byre/sqlstore"
+	"byre/sqlstore/sqlite"
+)
+
+// tooLarge is a reserve that no disk has space for.
+const tooLarge = 1 << 60
+
+func openReserving(t *testing.T, path string, reserve int64) *sqlite.Driver {
+	t.Helper()
+	driver, err := sqlite.Open(t.Context(), path, sqlite.Options{Reserve: reserve, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return driver
+}
+
+func closeDriver(t *testing.T, driver *sqlite.Driver) {
+	t.Helper()
+	if err := driver.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// fill commits a change that the file of the database has no space for.
+func fill(t *testing.T, driver *sqlite.Driver) {
+	t.Helper()
+	if err := driver.ExecWriter(t.Context(), "PRAGMA max_page_count = 1"); err != nil { // it becomes the present number
+		t.Fatal(err)
+	}
+	value := []byte(`"` + strings.Repeat("x", 1<<20) + `"`)
+	_, err := driver.Commit(t.Context(), []sqlstore.Write{{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: "large"}, Value: value, Grows: true}})
+	if !errors.Is(err, sqlstore.ErrDiskFull) {
+		t.Fatalf("commit: %v", err)
+	}
+}
+
+// A disk that never had space for the reserve is used to its end: what was never taken can't be in
+// use.
+func TestReserve_IsNotInUseIfItWasNeverTaken(t *testing.T) {
+	t.Parallel()
+	path := migrated(t)
+	for _, name := range []string{"a", "b"} {
+		driver := openReserving(t, path, tooLarge)
+		if driver.InReserve() {
+			t.Error("the reserve is in use")
+		}
+		commitOne(t, driver, sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: name}, Value: []byte("{}"), Grows: true})
+		closeDriver(t, driver)
+	}
+	driver := openReserving(t, path, tooLarge)
+	fill(t, driver)
+	if driver.InReserve() {
+		t.Error("the reserve is in use after an error of the disk")
+	}
+	closeDriver(t, driver)
+	if _, err := os.Stat(path + "-reserve"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the file of the reserve: %v", err)
+	}
+}
+
+// A reserve that was released is in use, after a restart too, until there is space for it.
+func TestReserve_IsInUseOnceReleased(t *testing.T) {
+	t.Parallel()
+	path := migrated(t)
+	expectSize := func(want int64) {
+		t.Helper()
+		if info, err := os.Stat(path + "-reserve"); err != nil || info.Size() != want {
+			t.Fatalf("the reserve is %v, %v", info, err)
+		}
+	}
+	driver := openReserving(t, path, 1<<20)
+	expectSize(1 << 20)
+	fill(t, driver)
+	expectSize(0)
+	closeDriver(t, driver)
+
+	driver = openReserving(t, path, tooLarge)
+	if !driver.InReserve() {
+		t.Error("the reserve is not in use after a restart")
+	}
+	expectSize(0)
+	closeDriver(t, driver)
+
+	driver = openReserving(t, path, 1<<20)
+	if driver.InReserve() {
+		t.Error("the reserve is not taken back")
+	}
+	expectSize(1 << 20)
+	closeDriver(t, driver)
+}
