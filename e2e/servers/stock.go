@@ -146,6 +146,8 @@ func (s Stock) startAPIServer(ctx context.Context, etcdURL string) (*Server, err
 	args := []string{
 		"--etcd-servers", etcdURL,
 		"--bind-address", "127.0.0.1", "--advertise-address", "127.0.0.1", "--secure-port", port,
+		// No endpoint may have a loopback address: kube-apiserver does not start if it is to publish one.
+		"--endpoint-reconciler-type", "none",
 		"--cert-dir", certs,
 		"--token-auth-file", tokens,
 		"--service-account-issuer", "https://kubernetes.default.svc.cluster.local",
