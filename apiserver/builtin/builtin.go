@@ -144,6 +144,9 @@ func (p *storageProvider) buildGroup(g apiGroup, codecs runtime.NegotiatedSerial
 			}
 		}
 	}
+	if err := p.Emulation.removeDeleted(g.name, built.Storage); err != nil {
+		return endpoints.Group{}, err
+	}
 	if err := p.Emulation.removeUnintroduced(g.name, built.Storage, p.APIResourceConfigSource); err != nil {
 		return endpoints.Group{}, err
 	}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/registry/generic"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	"k8s.io/apiserver/pkg/util/compatibility"
 	"k8s.io/apiserver/pkg/util/proxy"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -138,6 +139,9 @@ func DefaultClusterIPRange() net.IPNet {
 func (c Config) withDefaults() Config {
 	if c.APIResourceConfigSource == nil {
 		c.APIResourceConfigSource = DefaultAPIResourceConfigSource()
+	}
+	if c.Emulation.Version == nil {
+		c.Emulation.Version = compatibility.DefaultBuildEffectiveVersion().EmulationVersion()
 	}
 	if c.EventTTL == 0 {
 		c.EventTTL = time.Hour

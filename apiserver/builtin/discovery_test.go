@@ -30,10 +30,10 @@ var (
 // release's discovery documents.
 func TestGroups_ServeEverythingUpstreamServes(t *testing.T) {
 	featuregatetesting.SetFeatureGatesDuringTest(t, utilfeature.DefaultFeatureGate, featuregatetesting.FeatureOverrides{
-		features.ClusterTrustBundle:     true,
-		features.GenericWorkload:        true,
-		features.PodCertificateRequest:  true,
-		features.StorageVersionMigrator: true,
+		features.CompositePodGroup:               true,
+		features.EvictionRequestAPI:              true,
+		features.GenericWorkload:                 true,
+		features.TopologyAwareWorkloadScheduling: true,
 	})
 	b := newBuiltin(t, cliflag.ConfigurationMap{"api/all": "true"})
 	if diff := cmp.Diff(upstream(t, everyVersion), described(t, b.Groups())); diff != "" {

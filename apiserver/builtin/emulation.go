@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/version"
 	apiversion "k8s.io/apimachinery/pkg/version"
@@ -15,10 +16,10 @@ import (
 )
 
 // Emulation says which release's API the server serves. A kind that a later release
-// introduced is not served, as upstream's ResourceExpirationEvaluator has it
-// (k8s.io/apiserver/pkg/server/deleted_kinds.go).
+// introduced, or that this release or an earlier one removed, is not served, as upstream's
+// ResourceExpirationEvaluator has it (k8s.io/apiserver/pkg/server/deleted_kinds.go).
 type Emulation struct {
-	// Version is the emulated release; nil serves every kind.
+	// Version is the emulated release; nil means that of the program.
 	Version *version.Version
 	// ForwardCompatible also serves a newer version of a resource if an older
 	// version that is not alpha is served
@@ -35,13 +36,59 @@ type introducedInterface interface {
 	APILifecycleIntroduced() (major, minor int)
 }
 
+// removedInterface is implemented as introducedInterface is.
+type removedInterface interface {
+	APILifecycleRemoved() (major, minor int)
+}
+
+// removeDeleted removes the storages of kinds that are not in the emulated release any more
+// from storage, which is keyed by version and path.
+func (e Emulation) removeDeleted(group string, storage map[string]map[string]rest.Storage) error {
+	for v, storages := range storage {
+		removed := map[string]bool{}
+		for path, s := range storages {
+			kind, err := versionedKind(schema.GroupVersion{Group: group, Version: v}.WithResource(path), s)
+			if err != nil {
+				return err
+			}
+			if kind, ok := kind.(removedInterface); ok {
+				major, minor := kind.APILifecycleRemoved()
+				removed[path] = e.Version.AtLeast(version.MajorMinor(uint(major), uint(minor)))
+			}
+		}
+		if deleteWithSubresources(storages, removed); len(storages) == 0 {
+			delete(storage, v)
+		}
+	}
+	return nil
+}
+
+// deleteWithSubresources deletes the storages whose paths are in removed, and those of
+// subresources of such paths.
+func deleteWithSubresources(storages map[string]rest.Storage, removed map[string]bool) {
+	maps.DeleteFunc(storages, func(path string, _ rest.Storage) bool {
+		resource, _, _ := strings.Cut(path, "/")
+		return removed[path] || removed[resource]
+	})
+}
+
+// versionedKind returns an empty object of the kind that a storage serves in a version.
+func versionedKind(gvr schema.GroupVersionResource, s rest.Storage) (runtime.Object, error) {
+	target := gvr.GroupVersion()
+	if p, ok := s.(rest.GroupVersionKindProvider); ok { // for example Scale
+		target = p.GroupVersionKind(target).GroupVersion()
+	}
+	object, err := legacyscheme.Scheme.ConvertToVersion(s.New(), target)
+	if err != nil {
+		return nil, fmt.Errorf("kind of %s: %w", gvr, err)
+	}
+	return object, nil
+}
+
 // removeUnintroduced removes the storages that the emulated release did not have from
 // storage, which is keyed by version and path. It returns an error if --runtime-config
 // enables one of them by name.
 func (e Emulation) removeUnintroduced(group string, storage map[string]map[string]rest.Storage, enabled serverstorage.APIResourceConfigSource) error {
-	if e.Version == nil {
-		return nil
-	}
 	// The order is ascending: with ForwardCompatible, a version is served if an
 	// older one is.
 	served := map[string]bool{}
@@ -59,11 +106,7 @@ func (e Emulation) removeUnintroduced(group string, storage map[string]map[strin
 				served[path] = true
 			}
 		}
-		maps.DeleteFunc(storage[v], func(path string, _ rest.Storage) bool {
-			resource, _, _ := strings.Cut(path, "/")
-			return removed[path] || removed[resource]
-		})
-		if len(storage[v]) > 0 {
+		if deleteWithSubresources(storage[v], removed); len(storage[v]) > 0 {
 			continue
 		}
 		if enabled.VersionExplicitlyEnabled(gv) {
@@ -78,13 +121,9 @@ func (e Emulation) removeUnintroduced(group string, storage map[string]map[strin
 // because one of the forward compatible settings applies. isServed says whether an older
 // version of the resource is served.
 func (e Emulation) serves(gvr schema.GroupVersionResource, s rest.Storage, enabled serverstorage.APIResourceConfigSource, isServed bool) (bool, error) {
-	target := gvr.GroupVersion()
-	if p, ok := s.(rest.GroupVersionKindProvider); ok { // for example Scale
-		target = p.GroupVersionKind(target).GroupVersion()
-	}
-	object, err := legacyscheme.Scheme.ConvertToVersion(s.New(), target)
+	object, err := versionedKind(gvr, s)
 	if err != nil {
-		return false, fmt.Errorf("kind of %s: %w", gvr, err)
+		return false, err
 	}
 	kind, ok := object.(introducedInterface)
 	if !ok {

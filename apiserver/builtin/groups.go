@@ -77,8 +77,8 @@ var v1 = []string{"v1"}
 
 // apiGroups returns all built-in groups. Their order is that of upstream's
 // CompletedConfig.StorageProviders in pkg/controlplane/instance.go. The resources of a
-// group are those of upstream's pkg/registry/<group>/rest, without the versions that
-// this release has removed (upstream removes those when the server starts).
+// group are those of upstream's pkg/registry/<group>/rest. Emulation removes the versions that
+// the served release does not have.
 func apiGroups() []apiGroup { //nolint:funlen // a table: one line a resource
 	return []apiGroup{
 		{"", coreResources()},

@@ -7,8 +7,10 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 )
 
 const (
@@ -30,12 +32,12 @@ func startProxies(t *testing.T) (k *kubelets, plain, secure *backend) {
 	k.network.lead(podIP+":8443", secure.Server)
 	k.network.lead(externalIP+":8080", plain.Server)
 	k.network.lead(externalIP+":8443", secure.Server)
-	k.addService(t, "s", corev1.EndpointAddress{IP: podIP, TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: "p"}})
+	k.addService(t, "s", discoveryv1.Endpoint{Addresses: []string{podIP}, TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: "p"}})
 	return k, plain, secure
 }
 
 // addService creates a Service with the ports http and https and one endpoint.
-func (k *kubelets) addService(t *testing.T, name string, address corev1.EndpointAddress) {
+func (k *kubelets) addService(t *testing.T, name string, endpoint discoveryv1.Endpoint) {
 	t.Helper()
 	_, err := k.client.CoreV1().Services("default").Create(t.Context(), &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -46,12 +48,13 @@ func (k *kubelets) addService(t *testing.T, name string, address corev1.Endpoint
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = k.client.CoreV1().Endpoints("default").Create(t.Context(), &corev1.Endpoints{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Subsets: []corev1.EndpointSubset{{
-			Addresses: []corev1.EndpointAddress{address},
-			Ports:     []corev1.EndpointPort{{Name: "http", Port: 8080}, {Name: "https", Port: 8443}},
-		}},
+	_, err = k.client.DiscoveryV1().EndpointSlices("default").Create(t.Context(), &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: name}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints:   []discoveryv1.Endpoint{endpoint},
+		Ports: []discoveryv1.EndpointPort{
+			{Name: ptr.To("http"), Port: ptr.To[int32](8080)}, {Name: ptr.To("https"), Port: ptr.To[int32](8443)},
+		},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -204,11 +207,11 @@ func TestProxy_RefusesEndpointsThatAreNoPods(t *testing.T) {
 	pod := func(namespace, name string) *corev1.ObjectReference {
 		return &corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: name}
 	}
-	for name, address := range map[string]corev1.EndpointAddress{
-		"no-pod":            {IP: foreign},
-		"another-address":   {IP: foreign, TargetRef: pod("default", "p")},
-		"another-namespace": {IP: podIP, TargetRef: pod("other", "p")},
-		"a-pod-that-left":   {IP: podIP, TargetRef: pod("default", "gone")},
+	for name, address := range map[string]discoveryv1.Endpoint{
+		"no-pod":            {Addresses: []string{foreign}},
+		"another-address":   {Addresses: []string{foreign}, TargetRef: pod("default", "p")},
+		"another-namespace": {Addresses: []string{podIP}, TargetRef: pod("other", "p")},
+		"a-pod-that-left":   {Addresses: []string{podIP}, TargetRef: pod("default", "gone")},
 	} {
 		k.addService(t, name, address)
 		got := k.ask(t, http.MethodGet, inDefault+"/services/"+name+":http/proxy/", "", nil)
@@ -230,7 +233,7 @@ func TestProxy_ReportsUnreachableBackends(t *testing.T) {
 	for path, want := range map[string]int{
 		inDefault + "/pods/gone/proxy/":           http.StatusNotFound,
 		inDefault + "/pods/ftp:p:8080/proxy/":     http.StatusBadRequest,
-		inDefault + "/services/gone:http/proxy/":  http.StatusNotFound,
+		inDefault + "/services/gone:http/proxy/":  http.StatusServiceUnavailable,
 		inDefault + "/services/s:81/proxy/":       http.StatusServiceUnavailable,
 		inDefault + "/services/s:ftp/proxy/":      http.StatusServiceUnavailable,
 		"/api/v1/nodes/gone/proxy/":               http.StatusNotFound,

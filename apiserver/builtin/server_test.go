@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -64,17 +66,18 @@ func start(t *testing.T, adjust ...func(*builtin.Config)) *server {
 	s.client = kubernetes.NewForConfigOrDie(s.config)
 	factory := informers.NewSharedInformerFactoryWithOptions(s.client, 0, informers.WithCustomResyncConfig(builtin.CustomResync()))
 	config := builtin.Config{
-		RESTOptions:   newGetter(store, feed),
-		Client:        s.client,
-		Informers:     factory,
-		Authenticator: authenticator.RequestFunc(knownToken),
-		Authorizer:    authorizer.AuthorizerFunc(noEscalation),
-		RuleResolver:  oneRule{},
-		Tokens:        builtin.TokenConfig{Issuer: newIssuer(t)},
-		APIAudiences:  authenticator.Audiences{"https://test.invalid"},
-		Services:      builtin.ServiceConfig{ClusterIPRange: clusterIPs, NodePortRange: nodePorts},
-		EventTTL:      time.Hour,
-		StoreReady:    func(context.Context) error { return s.storeErr },
+		RESTOptions:    newGetter(store, feed),
+		Client:         s.client,
+		Informers:      factory,
+		EndpointSlices: slicesOf{s.client},
+		Authenticator:  authenticator.RequestFunc(knownToken),
+		Authorizer:     authorizer.AuthorizerFunc(noEscalation),
+		RuleResolver:   oneRule{},
+		Tokens:         builtin.TokenConfig{Issuer: newIssuer(t)},
+		APIAudiences:   authenticator.Audiences{"https://test.invalid"},
+		Services:       builtin.ServiceConfig{ClusterIPRange: clusterIPs, NodePortRange: nodePorts},
+		EventTTL:       time.Hour,
+		StoreReady:     func(context.Context) error { return s.storeErr },
 	}
 	for _, set := range adjust {
 		set(&config)
@@ -113,6 +116,23 @@ func start(t *testing.T, adjust ...func(*builtin.Config)) *server {
 		t.Fatal("allocations aren't repaired")
 	}
 	return s
+}
+
+// slicesOf finds EndpointSlices through the API.
+type slicesOf struct{ client kubernetes.Interface }
+
+func (s slicesOf) GetEndpointSlices(namespace, service string) ([]*discoveryv1.EndpointSlice, error) {
+	list, err := s.client.DiscoveryV1().EndpointSlices(namespace).List(context.Background(), metav1.ListOptions{
+		LabelSelector: discoveryv1.LabelServiceName + "=" + service,
+	})
+	if err != nil {
+		return nil, err
+	}
+	var all []*discoveryv1.EndpointSlice
+	for i := range list.Items {
+		all = append(all, &list.Items[i])
+	}
+	return all, nil
 }
 
 // bootstrap creates what a start of the program creates.

@@ -8,12 +8,17 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	certificatesinformers "k8s.io/client-go/informers/certificates/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/kubernetes/pkg/controller/certificates/approver"
 	"k8s.io/kubernetes/pkg/controller/certificates/cleaner"
+	"k8s.io/kubernetes/pkg/controller/certificates/clustertrustbundlepublisher"
 	"k8s.io/kubernetes/pkg/controller/certificates/signer"
+	"k8s.io/kubernetes/pkg/features"
+	"k8s.io/utils/clock"
 )
 
 // certificateWorkers is kube-controller-manager's number.
@@ -35,6 +40,42 @@ func newCertificateCleaner(_ context.Context, cc *controllerContext) (func(conte
 			c.Run(ctx, 1)
 		}
 	}, nil
+}
+
+const (
+	// podCertificateTimeout is kube-controller-manager's: it expects every Pod's request for a
+	// certificate to be over by then.
+	podCertificateTimeout = 15 * time.Minute
+	// podCertificatePoll is how often kube-controller-manager looks for such requests.
+	podCertificatePoll = 5 * time.Minute
+)
+
+// newPodCertificateCleaner builds no controller if the feature is off.
+func newPodCertificateCleaner(_ context.Context, cc *controllerContext) (func(context.Context), error) {
+	if !utilfeature.DefaultFeatureGate.Enabled(features.PodCertificateRequest) {
+		return nil, nil
+	}
+	c := cleaner.NewPCRCleanerController(cc.kube, cc.informers.Certificates().V1().PodCertificateRequests(), clock.RealClock{}, podCertificateTimeout, podCertificatePoll)
+	return func(ctx context.Context) { c.Run(ctx, 1) }, nil
+}
+
+// newTrustBundlePublisher builds the controller that publishes the CA of this server's
+// certificate as a ClusterTrustBundle. It builds none if the feature is off, or if there is no
+// such CA.
+func newTrustBundlePublisher(_ context.Context, cc *controllerContext) (func(context.Context), error) {
+	if !utilfeature.DefaultFeatureGate.Enabled(features.ClusterTrustBundle) || len(cc.rootCA) == 0 {
+		return nil, nil
+	}
+	const signerName = "kubernetes.io/kube-apiserver-serving"
+	ca, err := dynamiccertificates.NewStaticCAContent("kube-apiserver-serving", cc.rootCA)
+	if err != nil {
+		return nil, err
+	}
+	c, err := clustertrustbundlepublisher.NewGAClusterTrustBundlePublisher(signerName, ca, cc.kube)
+	if err != nil {
+		return nil, err
+	}
+	return c.Run, nil
 }
 
 // newCertificateSigning builds a controller for each of upstream's signers. It builds none

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/informers/extensions"
 	"k8s.io/client-go/informers/flowcontrol"
 	"k8s.io/client-go/informers/internalinterfaces"
+	"k8s.io/client-go/informers/lifecycle"
 	"k8s.io/client-go/informers/networking"
 	"k8s.io/client-go/informers/node"
 	"k8s.io/client-go/informers/policy"
@@ -102,6 +103,8 @@ func (f gatedFactory) Flowcontrol() flowcontrol.Interface {
 func (f gatedFactory) Internal() apiserverinternal.Interface {
 	return apiserverinternal.New(f, v1.NamespaceAll, nil)
 }
+
+func (f gatedFactory) Lifecycle() lifecycle.Interface { return lifecycle.New(f, v1.NamespaceAll, nil) }
 
 func (f gatedFactory) Networking() networking.Interface {
 	return networking.New(f, v1.NamespaceAll, nil)

@@ -74,6 +74,8 @@ func TestGatedFactory_GatesEveryInformer(t *testing.T) {
 		for version := range group.Type().Methods() {
 			for resource, of := range group.MethodByName(version.Name).Call(nil)[0].Methods() {
 				informer := of.Call(nil)[0].MethodByName("Informer").Call(nil)[0].Interface()
+				// The typed informers of client-go have the one that the factory returns in a field.
+				informer = reflect.ValueOf(informer).Elem().FieldByName("SharedIndexInformer").Interface()
 				if _, isGated := informer.(gatedInformer); !isGated {
 					t.Errorf("%s().%s().%s().Informer() is not gated", method.Name, version.Name, resource.Name)
 				}

@@ -54,7 +54,8 @@ func Priorities() map[schema.GroupVersion]Priority {
 		{Group: "admissionregistration.k8s.io", Version: "v1beta1"}:  {16700, 12},
 		{Group: "admissionregistration.k8s.io", Version: "v1alpha1"}: {16700, 9},
 		{Group: "scheduling.k8s.io", Version: "v1"}:                  {16600, 15},
-		{Group: "scheduling.k8s.io", Version: "v1alpha2"}:            {16600, 2},
+		{Group: "scheduling.k8s.io", Version: "v1beta1"}:             {16600, 9},
+		{Group: "scheduling.k8s.io", Version: "v1alpha3"}:            {16600, 3},
 		{Group: "coordination.k8s.io", Version: "v1"}:                {16500, 15},
 		{Group: "coordination.k8s.io", Version: "v1beta1"}:           {16500, 13},
 		{Group: "coordination.k8s.io", Version: "v1alpha2"}:          {16500, 12},
@@ -73,6 +74,8 @@ func Priorities() map[schema.GroupVersion]Priority {
 		{Group: "flowcontrol.apiserver.k8s.io", Version: "v1beta1"}:  {16100, 12},
 		{Group: "flowcontrol.apiserver.k8s.io", Version: "v1alpha1"}: {16100, 9},
 		{Group: "internal.apiserver.k8s.io", Version: "v1alpha1"}:    {16000, 9},
+		{Group: "storagemigration.k8s.io", Version: "v1"}:            {15800, 15},
 		{Group: "storagemigration.k8s.io", Version: "v1beta1"}:       {15800, 9},
+		{Group: "lifecycle.k8s.io", Version: "v1alpha1"}:             {15700, 1},
 	}
 }

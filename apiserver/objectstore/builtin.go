@@ -39,7 +39,7 @@ func GroupResources(scheme *runtime.Scheme, codecs runtime.StorageSerializer, ef
 	}
 }
 
-// The tables below are those of Kubernetes 1.36's
+// The tables below are those of Kubernetes 1.37's
 // pkg/kubeapiserver/default_storage_factory_builder.go, which can't be imported
 // without the whole generic server.
 
@@ -87,15 +87,16 @@ func builtinEncoding(scheme *runtime.Scheme, effective compatibility.EffectiveVe
 	encoding := serverstorage.NewDefaultResourceEncodingConfigForEffectiveVersion(scheme, effective)
 	for _, gvr := range []schema.GroupVersionResource{
 		{Group: "coordination.k8s.io", Version: "v1beta1", Resource: "leasecandidates"},
-		{Group: "admissionregistration.k8s.io", Version: "v1beta1", Resource: "mutatingadmissionpolicies"},
-		{Group: "admissionregistration.k8s.io", Version: "v1beta1", Resource: "mutatingadmissionpolicybindings"},
 		{Group: "certificates.k8s.io", Version: "v1beta1", Resource: "clustertrustbundles"},
 		{Group: "certificates.k8s.io", Version: "v1beta1", Resource: "podcertificaterequests"},
-		{Group: "storagemigration.k8s.io", Version: "v1beta1", Resource: "storagemigrations"},
-		{Group: "resource.k8s.io", Version: "v1alpha3", Resource: "devicetaintrules"},
+		{Group: "storagemigration.k8s.io", Version: "v1beta1", Resource: "storageversionmigrations"},
+		{Group: "resource.k8s.io", Version: "v1beta2", Resource: "devicetaintrules"},
 		{Group: "resource.k8s.io", Version: "v1alpha3", Resource: "resourcepoolstatusrequests"},
-		{Group: "scheduling.k8s.io", Version: "v1alpha2", Resource: "workloads"},
-		{Group: "scheduling.k8s.io", Version: "v1alpha2", Resource: "podgroups"},
+		{Group: "scheduling.k8s.io", Version: "v1beta1", Resource: "workloads"},
+		{Group: "scheduling.k8s.io", Version: "v1beta1", Resource: "podgroups"},
+		{Group: "scheduling.k8s.io", Version: "v1alpha3", Resource: "compositepodgroups"},
+		{Group: "lifecycle.k8s.io", Version: "v1alpha1", Resource: "evictions"},
+		{Group: "lifecycle.k8s.io", Version: "v1alpha1", Resource: "evictionrequests"},
 	} {
 		encoding.SetResourceEncoding(gvr.GroupResource(), gvr.GroupVersion(),
 			schema.GroupVersion{Group: gvr.Group, Version: runtime.APIVersionInternal})
