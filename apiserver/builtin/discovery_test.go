@@ -62,7 +62,7 @@ func TestRuntimeConfig_AddsAndRemovesVersions(t *testing.T) {
 		less      []string
 		resources map[string]bool
 	}{
-		{flag: cliflag.ConfigurationMap{"storage.k8s.io/v1beta1": "true"}, more: []string{"storage.k8s.io/v1beta1"}},
+		{flag: cliflag.ConfigurationMap{"certificates.k8s.io/v1beta1": "true"}, more: []string{"certificates.k8s.io/v1beta1"}},
 		{flag: cliflag.ConfigurationMap{"api/v1": "", "api/legacy": "true"}},
 		{flag: cliflag.ConfigurationMap{"v1": "true"}},
 		{flag: cliflag.ConfigurationMap{"api/v1": "false"}, less: []string{"v1"}},
@@ -72,9 +72,9 @@ func TestRuntimeConfig_AddsAndRemovesVersions(t *testing.T) {
 			"admissionregistration.k8s.io/v1alpha1", "coordination.k8s.io/v1alpha2",
 			"internal.apiserver.k8s.io/v1alpha1", "resource.k8s.io/v1alpha3",
 		}},
-		{flag: cliflag.ConfigurationMap{"networking.k8s.io/v1beta1/ipaddresses": "true"},
-			more:      []string{"networking.k8s.io/v1beta1"},
-			resources: map[string]bool{"networking.k8s.io/v1beta1/ipaddresses": true, "networking.k8s.io/v1beta1/servicecidrs": false}},
+		{flag: cliflag.ConfigurationMap{"resource.k8s.io/v1beta2/deviceclasses": "true"},
+			more:      []string{"resource.k8s.io/v1beta2"},
+			resources: map[string]bool{"resource.k8s.io/v1beta2/deviceclasses": true, "resource.k8s.io/v1beta2/resourceclaims": false}},
 		{flag: cliflag.ConfigurationMap{"apps/v1/deployments": "false"},
 			resources: map[string]bool{"apps/v1/deployments": false, "apps/v1/deployments/scale": false, "apps/v1/replicasets": true}},
 	} {

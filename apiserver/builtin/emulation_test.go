@@ -53,3 +53,25 @@ func TestGroups_EmulatedReleaseHidesLaterAPIs(t *testing.T) {
 		})
 	}
 }
+
+// TestGroups_ARemovedAPIIsThereForAnEarlierRelease: an API that this release has removed can be
+// turned on only while an earlier release is emulated. (servicecidrs lost v1beta1 in 1.37.)
+func TestGroups_ARemovedAPIIsThereForAnEarlierRelease(t *testing.T) {
+	t.Parallel()
+	beta := cliflag.ConfigurationMap{"networking.k8s.io/v1beta1": "true"}
+	for _, test := range []struct {
+		minor uint
+		want  bool
+	}{{36, true}, {37, false}} {
+		b, err := emulate(t, beta, builtin.Emulation{Version: version.MajorMinor(1, test.minor)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		for _, g := range b.Groups() {
+			if got := len(g.Storage["v1beta1"]) > 0; g.Name == "networking.k8s.io" && got != test.want {
+				t.Errorf("1.%d serves networking.k8s.io/v1beta1: %t, want %t", test.minor, got, test.want)
+			}
+		}
+	}
+}

@@ -103,6 +103,7 @@ func descriptors() map[string]descriptor {
 		names.ResourceClaimController:                    {workload, "resource-claim-controller", "resource-claim-controller", on{groupResource("resource.k8s.io", "resourceclaims"), groupResource("resource.k8s.io", "resourceclaimtemplates")}, newResourceClaim},
 		names.ServiceAccountTokenController:              {workload, "serviceaccount-token", "", on{groupResource("", "secrets")}, newServiceAccountToken},
 		names.ServiceCIDRController:                      {workload, "", "service-cidrs-controller", on{groupResource("networking.k8s.io", "servicecidrs")}, newServiceCIDR},
+		names.StorageVersionMigratorController:           {workload, "svm", "storage-version-migrator-controller", on{groupResource("storagemigration.k8s.io", "storageversionmigrations")}, newStorageVersionMigrator},
 		names.StatefulSetController:                      {workload, "statefulset", "statefulset-controller", on{groupResource("apps", "statefulsets")}, newStatefulSet},
 		names.TTLController:                              {workload, "ttl", "ttl-controller", on{nodes}, newNodeTTL},
 		names.VolumeAttributesClassProtectionController:  {workload, "", "volumeattributesclass-protection-controller", on{groupResource("storage.k8s.io", "volumeattributesclasses")}, newAttributesClassProtection},

@@ -15,9 +15,8 @@ import (
 // absent are the controllers of kube-controller-manager that byre does not have, with the
 // reason. Those whose feature gates are off by default need no entry.
 var absent = map[string]string{
-	"node-ipam-controller":                "kube-controller-manager builds it only with --allocate-node-cidrs, which byre does not have",
-	"selinux-warning-controller":          "off by default, and it only warns of Pods that share a volume with different SELinux labels",
-	"storage-version-migrator-controller": "it reads the stores of the garbage collector's informers, and byre's keep no objects",
+	"node-ipam-controller":       "kube-controller-manager builds it only with --allocate-node-cidrs, which byre does not have",
+	"selinux-warning-controller": "off by default, and it only warns of Pods that share a volume with different SELinux labels",
 }
 
 // TestUpstream_WithControllerManagerRunsWhatItRuns compares the controllers with those of

@@ -103,9 +103,9 @@ func (r *Registry) VersionHandler(gv schema.GroupVersion) Handler {
 				return
 			}
 			resources := upstream.APIResourceListerFunc(func() []metav1.APIResource { return v.Resources })
-			upstream.NewAPIVersionHandler(r.resourceCodecs, gv, resources).ServeHTTP(w, req)
+			upstream.NewAPIVersionHandler(r.codecs, gv, resources).ServeHTTP(w, req)
 		}),
-		codecs:   r.resourceCodecs,
+		codecs:   r.codecs,
 		name:     "getAPIResources",
 		doc:      "get available resources",
 		response: metav1.APIResourceList{},

@@ -70,9 +70,8 @@ const (
 
 // Registry holds the group versions and makes the handlers of the discovery documents.
 type Registry struct {
-	// codecs encode the lists of groups and versions, and resourceCodecs the lists
-	// of resources. Upstream serves CBOR only for the latter.
-	codecs, resourceCodecs serializer.CodecFactory
+	// codecs encode the lists of groups, versions and resources.
+	codecs serializer.CodecFactory
 
 	addresses        upstream.Addresses
 	aggregatedLegacy aggregated.ResourceManager // the core group, at /api
@@ -104,8 +103,7 @@ func NewRegistry(serverAddress string, rules ...CIDRRule) *Registry {
 		options = append(options, serializer.WithSerializer(cbor.NewSerializerInfo))
 	}
 	return &Registry{
-		codecs:           serializer.NewCodecFactory(scheme),
-		resourceCodecs:   serializer.NewCodecFactory(scheme, options...),
+		codecs:           serializer.NewCodecFactory(scheme, options...),
 		addresses:        upstream.DefaultAddresses{DefaultAddress: serverAddress, CIDRRules: rules},
 		aggregatedLegacy: aggregated.NewResourceManager("api"),
 		aggregatedGroups: aggregated.NewResourceManager("apis"),

@@ -62,12 +62,12 @@ func newGroups(t testing.TB, store *sqlstore.Store, feed *watch.Feed, runtimeCon
 func newEverything(t *testing.T) *endpoints.API {
 	t.Helper()
 	featuregatetesting.SetFeatureGatesDuringTest(t, utilfeature.DefaultFeatureGate, featuregatetesting.FeatureOverrides{
-		genericfeatures.CBORServingAndStorage: true,
-		genericfeatures.OpenAPIEnums:          false,
-		features.ClusterTrustBundle:           true,
-		features.GenericWorkload:              true,
-		features.PodCertificateRequest:        true,
-		features.StorageVersionMigrator:       true,
+		genericfeatures.CBORServingAndStorage:    true,
+		genericfeatures.OpenAPIEnums:             false,
+		features.CompositePodGroup:               true,
+		features.EvictionRequestAPI:              true,
+		features.GenericWorkload:                 true,
+		features.TopologyAwareWorkloadScheduling: true,
 	})
 	api, err := endpoints.New(endpoints.Config{
 		Groups:    newGroups(t, &sqlstore.Store{}, watch.New(nil, watch.Options{}), cliflag.ConfigurationMap{"api/all": "true"}),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -40,6 +41,7 @@ func TestControllers_ThatRunByDefaultDoTheirWork(t *testing.T) {
 				{"endpoints", testEndpoints},
 				{"mirrored endpoints", testMirroring},
 				{"eviction by taints", testTaintEviction},
+				{"the CA as a trust bundle", testTrustBundle},
 				{"finished Jobs", testFinishedJob},
 				{"protection of claims", testClaimProtection},
 				{"protection of volumes", testVolumeProtection},
@@ -78,6 +80,16 @@ func testRoleAggregation(t *testing.T, client kubernetes.Interface) {
 	eventually.Done(t, "the role has the rules of its part", func(ctx context.Context) (bool, error) {
 		whole, err := roles.Get(ctx, "whole", metav1.GetOptions{})
 		return err == nil && len(whole.Rules) == 1 && slices.Equal(whole.Rules[0].Resources, rule.Resources), err
+	})
+}
+
+// testTrustBundle expects what the first Pod needs that mounts the server's CA.
+func testTrustBundle(t *testing.T, client kubernetes.Interface) {
+	eventually.Done(t, "a ClusterTrustBundle", func(ctx context.Context) (bool, error) {
+		list, err := client.CertificatesV1().ClusterTrustBundles().List(ctx, metav1.ListOptions{
+			FieldSelector: "spec.signerName=kubernetes.io/kube-apiserver-serving",
+		})
+		return err == nil && len(list.Items) == 1 && strings.Contains(list.Items[0].Spec.TrustBundle, "BEGIN CERTIFICATE"), err
 	})
 }
 

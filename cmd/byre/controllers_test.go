@@ -11,6 +11,8 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	storagemigrationv1 "k8s.io/api/storagemigration/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -87,8 +89,33 @@ func TestControllers_WithSchedulerAndControllerManagerRunADeployment(t *testing.
 		return pods.Items[0].Spec.NodeName == "node1" && pods.Items[1].Spec.NodeName == "node1", nil
 	})
 	t.Run("eviction by taints of devices", func(t *testing.T) { testDeviceTaintEviction(t, client) })
+	t.Run("migration of a resource", func(t *testing.T) { testStorageVersionMigration(t, client) })
 	if status := server.stop(t); status != 0 {
 		t.Errorf("exit status is %d", status)
+	}
+}
+
+// testStorageVersionMigration has every Deployment written again, one migration after the other.
+func testStorageVersionMigration(t *testing.T, client kubernetes.Interface) {
+	migrations := client.StoragemigrationV1().StorageVersionMigrations()
+	for _, resource := range []metav1.GroupResource{{Group: "apps", Resource: "deployments"}, {Resource: "pods"}} {
+		migration := &storagemigrationv1.StorageVersionMigration{
+			ObjectMeta: metav1.ObjectMeta{Name: resource.Resource},
+			Spec:       storagemigrationv1.StorageVersionMigrationSpec{Resource: resource},
+		}
+		if _, err := migrations.Create(t.Context(), migration, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		eventually.Done(t, resource.Resource+" are migrated", func(ctx context.Context) (bool, error) {
+			got, err := migrations.Get(ctx, resource.Resource, metav1.GetOptions{})
+			if err != nil {
+				return false, err
+			}
+			if meta.IsStatusConditionTrue(got.Status.Conditions, string(storagemigrationv1.MigrationFailed)) {
+				t.Fatalf("the migration has failed: %+v", got.Status)
+			}
+			return meta.IsStatusConditionTrue(got.Status.Conditions, string(storagemigrationv1.MigrationSucceeded)), nil
+		})
 	}
 }
 
