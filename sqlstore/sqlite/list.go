@@ -33,8 +33,8 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 			return sqlstore.ErrCompacted
 		default:
 			listed.Revision = q.At
-			if statements = &r.at; state.Revision-q.At <= fewChanges {
-				statements = &r.since
+			if statements, err = r.statementsAt(ctx, tx, q, state.Revision); err != nil {
+				return err
 			}
 		}
 		a, nonEmpty, err := argumentsOf(q, listed.Revision)
@@ -63,9 +63,24 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 	return listed, nil
 }
 
-// fewChanges is how many changes after a revision a page of a list at it may examine. It takes
-// some ten milliseconds.
+// fewChanges is how many changes of its resource after a revision a page of a list at it may examine.
+// It takes some ten milliseconds.
 const fewChanges = 10_000
+
+// statementsAt returns the statements for a list at q.At, which is before the last revision.
+func (r *reader) statementsAt(ctx context.Context, tx *sql.Tx, q sqlstore.Query, last int64) (*listStatements, error) {
+	isMany := false
+	if last-q.At > fewChanges { // other resources may have most of these changes
+		row := tx.StmtContext(ctx, r.hasManySince).QueryRowContext(ctx, q.Group, q.Resource, q.Owner.String(), q.At, fewChanges) //nolint:sqlclosecheck // the transaction closes it
+		if err := row.Scan(&isMany); err != nil {
+			return nil, err
+		}
+	}
+	if isMany {
+		return &r.at, nil
+	}
+	return &r.since, nil
+}
 
 // list returns the statement that lists the range of a query.
 func (s *listStatements) list(q sqlstore.Query) *sql.Stmt {

@@ -157,6 +157,13 @@ var plans = map[string]struct {
 		"SCALAR SUBQUERY",
 		ofResourceLine,
 	}},
+	"many since": {hasManySince, []string{
+		"SCAN CONSTANT ROW",
+		"SCALAR SUBQUERY",
+		"SEARCH undo_log USING COVERING INDEX undo_log_resource (resource_id=? AND rowid>?)",
+		"SCALAR SUBQUERY",
+		ofResourceLine,
+	}},
 	"list since": {listResourceSince, []string{
 		"MERGE (UNION ALL)",
 		"LEFT",

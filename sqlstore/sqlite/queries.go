@@ -193,6 +193,9 @@ const (
 	listResourceSince  = columnsNow + inResource + stillThen + ` UNION ALL ` + columnsOld + since + inResource + gone + inOrder
 	listNamespaceSince = columnsNow + inNamespace + stillThen + ` UNION ALL ` + columnsOld + since + inNamespace + gone + inOrder
 
+	// hasManySince tells whether there are more than ?5 changes of the resource after ?4.
+	hasManySince = `SELECT EXISTS (SELECT 1 FROM undo_log INDEXED BY undo_log_resource WHERE ` + ofResource + ` AND revision > ?4 LIMIT 1 OFFSET ?5)`
+
 	countNow = `SELECT count(*) FROM current_objects WHERE `
 	countOld = `SELECT count(*) FROM undo_log INDEXED BY undo_log_resource WHERE `
 

@@ -20,6 +20,7 @@ type reader struct {
 	selectChanges, selectChangesOf           *sql.Stmt
 	// since is at for a revision after which few changes were made.
 	now, at, since listStatements
+	hasManySince   *sql.Stmt
 }
 
 // listStatements are the statements of a List, by the kind of its range.
@@ -41,7 +42,7 @@ func newReader(ctx context.Context, db *sql.DB) (_ *reader, err error) {
 		{&r.now.countResource, countResource}, {&r.now.countInNamespace, countNamespace},
 		{&r.at.resource, listResourceAt}, {&r.at.namespace, listNamespaceAt}, {&r.at.object, listObjectAt},
 		{&r.at.countResource, countResourceAt}, {&r.at.countInNamespace, countNamespaceAt},
-		{&r.since.resource, listResourceSince}, {&r.since.namespace, listNamespaceSince},
+		{&r.hasManySince, hasManySince}, {&r.since.resource, listResourceSince}, {&r.since.namespace, listNamespaceSince},
 	} {
 		if *s.stmt, err = r.stmts.add(r.db.PrepareContext(ctx, s.query)); err != nil { //nolint:sqlclosecheck // stmts closes it
 			return nil, errors.Join(err, r.close())
