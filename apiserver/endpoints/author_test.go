@@ -26,7 +26,7 @@ func TestWrite_RecordsSubresourceAndManager(t *testing.T) {
 	}{
 		{http.MethodPost, deployments, `{"metadata":{"name":"web"},"spec":{"replicas":1,"selector":{"matchLabels":{"a":"b"}},
 "template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":"i"}]}}}}`,
-			map[string]string{"User-Agent": "kubectl/v1.36.3 (linux/amd64)"}, sqlstore.Author{Verb: "create", Manager: "kubectl"}},
+			map[string]string{"User-Agent": "kubectl/v1.37.2 (linux/amd64)"}, sqlstore.Author{Verb: "create", Manager: "kubectl"}},
 		{http.MethodPatch, web + "/scale", `{"spec":{"replicas":3}}`,
 			map[string]string{"Content-Type": merge, "User-Agent": "scaler/1"}, sqlstore.Author{Verb: "patch", Subresource: "scale", Manager: "scaler"}},
 		{http.MethodPatch, web + "/status?fieldManager=me", `{"status":{"replicas":3}}`,

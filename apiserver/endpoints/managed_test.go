@@ -118,7 +118,7 @@ func TestCreate_HasManagedFieldsOfUpstream(t *testing.T) {
 		return `{"metadata":{"name":"NAME","labels":{"l":""},"managedFields":` + fields + `},"data":{"a":"b"}}`
 	}
 	for name, c := range map[string]struct{ agent, query, body string }{
-		"agent":         {agent: "kube-controller-manager/v1.36.3 (linux)", body: brought("null")},
+		"agent":         {agent: "kube-controller-manager/v1.37.2 (linux)", body: brought("null")},
 		"same-shape":    {agent: "kubectl/v1", body: brought("null")},
 		"odd-agent":     {agent: "a\tb c \xff\xfe d/1", body: brought("null")},
 		"long-agent":    {agent: strings.Repeat("ä", 100), body: brought("null")},

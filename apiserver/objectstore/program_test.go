@@ -23,7 +23,7 @@ func TestProgram_CoversWhatADecodeDependsOn(t *testing.T) {
 		}
 		names[name] = what
 	}
-	see("another patch level", basecompatibility.NewEffectiveVersionFromString("1.36.99", "", ""))
+	see("another patch level", basecompatibility.NewEffectiveVersionFromString("1.37.99", "", ""))
 	see("another release", basecompatibility.NewEffectiveVersionFromString("1.35", "", ""))
 	emulating := compatibility.DefaultBuildEffectiveVersion()
 	emulating.SetEmulationVersion(plain.BinaryVersion().OffsetMinor(-1))

@@ -28,7 +28,7 @@ func (o *EmulationOptions) AddFlags(fs *pflag.FlagSet) {
 func (o *EmulationOptions) Validate() []error {
 	var errs []error
 	if gate := features.DisableAllocatorDualWrite; !utilfeature.DefaultFeatureGate.Enabled(gate) {
-		errs = append(errs, fmt.Errorf("the feature gate %s must be on, which is off with an --emulated-version below 1.34: cluster IPs are kept as IPAddresses only; set --feature-gates=%s=true", gate, gate))
+		errs = append(errs, fmt.Errorf("the feature gate %s must be on: cluster IPs are kept as IPAddresses only", gate))
 	}
 	effective := compatibility.DefaultComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent)
 	if !effective.BinaryVersion().WithPatch(0).EqualTo(effective.EmulationVersion()) {

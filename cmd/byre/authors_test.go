@@ -86,7 +86,7 @@ func actAsJane(t *testing.T, p *process) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config.UserAgent = "kubectl/v1.36.3 (linux/amd64)"
+	config.UserAgent = "kubectl/v1.37.2 (linux/amd64)"
 	root := kubernetes.NewForConfigOrDie(config)
 	config = rest.CopyConfig(config)
 	config.Impersonate.UserName = "jane"

@@ -123,10 +123,10 @@ WHERE locktype = 'advisory' AND mode = 'ShareLock' AND database = (SELECT oid FR
 }
 
 func TestVersion_IsPrinted(t *testing.T) {
-	if status, out, _ := call("version"); status != 0 || !strings.Contains(out, "Kubernetes API v1.36.") {
+	if status, out, _ := call("version"); status != 0 || !strings.Contains(out, "Kubernetes API v1.37.") {
 		t.Errorf("version: status %d, %q", status, out)
 	}
-	if status, out, _ := call("serve", "--data-dir=/nowhere", "--version"); status != 0 || !strings.Contains(out, "Kubernetes API v1.36.") {
+	if status, out, _ := call("serve", "--data-dir=/nowhere", "--version"); status != 0 || !strings.Contains(out, "Kubernetes API v1.37.") {
 		t.Errorf("serve --version: status %d, %q", status, out)
 	}
 	latest, err := migrations.Latest(migrations.SQLite)
@@ -139,7 +139,7 @@ func TestVersion_IsPrinted(t *testing.T) {
 	} {
 		var info versionInfo
 		_, out, _ := call("version", "--output="+format)
-		if err := decode([]byte(out), &info); err != nil || info.Major != "1" || info.Minor != "36" || !strings.HasPrefix(info.GitVersion, "v1.36.") ||
+		if err := decode([]byte(out), &info); err != nil || info.Major != "1" || info.Minor != "37" || !strings.HasPrefix(info.GitVersion, "v1.37.") ||
 			info.ByreVersion == "" || info.SchemaVersions.SQLite != latest {
 			t.Errorf("version as %s is %q: %v", format, out, err)
 		}

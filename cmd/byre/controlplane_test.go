@@ -138,7 +138,7 @@ func checkElection(t *testing.T, client kubernetes.Interface) {
 	candidate := &coordinationv1beta1.LeaseCandidate{
 		ObjectMeta: metav1.ObjectMeta{Name: "candidate-1"},
 		Spec: coordinationv1beta1.LeaseCandidateSpec{
-			LeaseName: "elected", BinaryVersion: "1.36.0", EmulationVersion: "1.36.0",
+			LeaseName: "elected", BinaryVersion: "1.37.0", EmulationVersion: "1.37.0",
 			Strategy: coordinationv1.OldestEmulationVersion, RenewTime: &now,
 		},
 	}
@@ -246,9 +246,9 @@ func TestServe_RefusesWrongFeatureGates(t *testing.T) {
 	t.Parallel()
 	for flags, want := range map[string]string{
 		"--feature-gates=CoordinatedLeaderElection=true":                                          "--feature-gates=CoordinatedLeaderElection=true needs --runtime-config=coordination.k8s.io/v1beta1=true: candidates are kept in that API",
-		"--emulated-version=1.33":                                                                 "the feature gate DisableAllocatorDualWrite must be on, which is off with an --emulated-version below 1.34: cluster IPs are kept as IPAddresses only; set --feature-gates=DisableAllocatorDualWrite=true",
-		"--emulation-forward-compatible":                                                          "--emulation-forward-compatible needs an --emulated-version below 1.36",
-		"--runtime-config-emulation-forward-compatible":                                           "--runtime-config-emulation-forward-compatible needs an --emulated-version below 1.36",
+		"--emulated-version=1.34 --feature-gates=DisableAllocatorDualWrite=false":                 "the feature gate DisableAllocatorDualWrite must be on: cluster IPs are kept as IPAddresses only",
+		"--emulation-forward-compatible":                                                          "--emulation-forward-compatible needs an --emulated-version below 1.37",
+		"--runtime-config-emulation-forward-compatible":                                           "--runtime-config-emulation-forward-compatible needs an --emulated-version below 1.37",
 		"--feature-gates=UnknownVersionInteroperabilityProxy=false --peer-advertise-ip=192.0.2.1": "--peer-advertise-ip needs the feature gate UnknownVersionInteroperabilityProxy",
 	} {
 		dir := t.TempDir()
@@ -263,10 +263,11 @@ func TestServe_RefusesWrongFeatureGates(t *testing.T) {
 // release's APIs and feature gates.
 func TestServe_EmulatesAnOlderRelease(t *testing.T) {
 	t.Parallel()
-	server := startServer(t, t.TempDir(), "--emulated-version=1.33", "--feature-gates=DisableAllocatorDualWrite=true")
+	server := startServer(t, t.TempDir(), "--emulated-version=1.34", "--runtime-config=networking.k8s.io/v1beta1=true")
 	_, body := server.mustGet(t, "/apis")
-	if strings.Contains(body, "resource.k8s.io") || !strings.Contains(body, "apps/v1") {
-		t.Errorf("1.33 serves %s", body)
+	// storagemigration.k8s.io/v1 came with 1.37, and networking.k8s.io/v1beta1 went.
+	if strings.Contains(body, "storagemigration.k8s.io") || !strings.Contains(body, "networking.k8s.io/v1beta1") {
+		t.Errorf("1.34 serves %s", body)
 	}
 }
 

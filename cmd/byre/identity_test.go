@@ -154,9 +154,9 @@ func expectAudited(t *testing.T, path string, users ...string) {
 		agents[event.User.Username] = event.UserAgent
 	}
 	for _, name := range users {
-		component := "kube-controller-manager/v1.36."
+		component := "kube-controller-manager/v1.37."
 		if name == "system:kube-scheduler" {
-			component = "kube-scheduler/v1.36."
+			component = "kube-scheduler/v1.37."
 		}
 		if agent, ok := agents[name]; !ok || !strings.HasPrefix(agent, component) {
 			t.Errorf("%s has the user agent %q; in the audit log are %v", name, agent, slices.Sorted(maps.Keys(agents)))

@@ -92,7 +92,7 @@ func TestNames_AnswerInOneLine(t *testing.T) {
 		status     int
 		out, err   string
 	}{
-		{"/bin/kube-apiserver", "--version", 0, "Kubernetes v1.36.3+byre\n", ""},
+		{"/bin/kube-apiserver", "--version", 0, "Kubernetes v1.37.2+byre\n", ""},
 		{"kube-apiserver", "serve", 1, "", "kube-apiserver: kube-apiserver takes no arguments but flags: [\"serve\"]\n"},
 		{"kube-apiserver", "--etcd-servers=http://127.0.0.1:1 --event-ttl=x", 1, "",
 			"kube-apiserver: invalid argument \"x\" for \"--event-ttl\" flag: time: invalid duration \"x\"\n"},

@@ -49,7 +49,7 @@ func TestStatus_OfAServerAndOfItsDatabase(t *testing.T) {
 			t.Errorf("the server tells of its database %+v", d)
 		}
 		code, text, _ := call(args...)
-		for _, want := range []string{`Server +https://127.0.0.1:\d+, ready, Kubernetes API v1\.36`, `Database +` + kind + `, .+, schema \d+, \d+\.\d MiB`, `Revision +\d+`,
+		for _, want := range []string{`Server +https://127.0.0.1:\d+, ready, Kubernetes API v1\.37`, `Database +` + kind + `, .+, schema \d+, \d+\.\d MiB`, `Revision +\d+`,
 			`Replica +\S+ apiserver-\S+, last seen \S+ ago`, `Certificate +apiserver until \d{4}-\d\d-\d\d \(364d\)`, `Alarms +none`} {
 			if !regexp.MustCompile(`(?m)^` + want).MatchString(text) {
 				t.Errorf("status %d, no line %s in\n%s", code, want, text)

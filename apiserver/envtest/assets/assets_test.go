@@ -30,7 +30,7 @@ func TestMake_LinksEachNameToTheProgram(t *testing.T) {
 	for i := range dirs { // concurrently, as packages are tested
 		group.Go(func() {
 			var err error
-			if dirs[i], err = assets.Make(cache, "v1.36.3", byre); err != nil {
+			if dirs[i], err = assets.Make(cache, "v1.37.2", byre); err != nil {
 				t.Error(err)
 			}
 		})
@@ -58,7 +58,7 @@ func TestMake_LinksEachNameToTheProgram(t *testing.T) {
 func TestMake_RepairsExistingLinks(t *testing.T) {
 	t.Parallel()
 	cache, byre := t.TempDir(), program(t, filepath.Join(t.TempDir(), "byre"))
-	dir, err := assets.Make(cache, "v1.36.3", byre)
+	dir, err := assets.Make(cache, "v1.37.2", byre)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,14 +67,14 @@ func TestMake_RepairsExistingLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	program(t, etcd)
-	if again, err := assets.Make(cache, "v1.36.3", byre); err != nil || again != dir {
+	if again, err := assets.Make(cache, "v1.37.2", byre); err != nil || again != dir {
 		t.Fatal(again, err)
 	}
 	if to, err := os.Readlink(etcd); err != nil || to != byre {
 		t.Errorf("etcd leads to %q, %v", to, err)
 	}
 	for name, other := range map[string][2]string{
-		"another version": {"v1.37.0", byre}, "another program": {"v1.36.3", program(t, filepath.Join(t.TempDir(), "byre"))},
+		"another version": {"v1.38.0", byre}, "another program": {"v1.37.2", program(t, filepath.Join(t.TempDir(), "byre"))},
 	} {
 		if got, err := assets.Make(cache, other[0], other[1]); err != nil || got == dir {
 			t.Errorf("%s has the folder %s, %v", name, got, err)
@@ -85,7 +85,7 @@ func TestMake_RepairsExistingLinks(t *testing.T) {
 func TestFindKubectl_SkipsByreItself(t *testing.T) {
 	t.Parallel()
 	byre, kubectl := program(t, filepath.Join(t.TempDir(), "byre")), program(t, filepath.Join(t.TempDir(), "kubectl"))
-	links, err := assets.Make(t.TempDir(), "v1.36.3", byre)
+	links, err := assets.Make(t.TempDir(), "v1.37.2", byre)
 	if err != nil {
 		t.Fatal(err)
 	}
