@@ -37,12 +37,12 @@ func TestServe_ClientCAFile(t *testing.T) {
 	server := startServer(t, t.TempDir(), "--client-ca-file", other.CACert) // ready by its own kubeconfig
 	config := rest.AnonymousClientConfig(server.config(t))
 	config.CertFile, config.KeyFile = other.KubeletClientCert, other.KubeletKey
-	status, body, err := get(t.Context(), config, "/api/v1/namespaces")
+	status, body, err := get(t.Context(), config, "/apis")
 	if err != nil || status != http.StatusOK {
 		t.Errorf("a user of the given CA gets %d %s, %v", status, body, err)
 	}
 	config.CertFile, config.KeyFile = other.FrontProxyCert, other.FrontProxyKey
-	if status, _, err := get(t.Context(), config, "/api/v1/namespaces"); err != nil || status != http.StatusUnauthorized && status != http.StatusForbidden {
+	if status, _, err := get(t.Context(), config, "/apis"); err != nil || status != http.StatusUnauthorized && status != http.StatusForbidden {
 		t.Errorf("a user of a CA that was not given gets %d, %v", status, err)
 	}
 }

@@ -95,7 +95,7 @@ func TestNames_AnswerInOneLine(t *testing.T) {
 		{"/bin/kube-apiserver", "--version", 0, "Kubernetes v1.37.2+byre\n", ""},
 		{"kube-apiserver", "serve", 1, "", "kube-apiserver: kube-apiserver takes no arguments but flags: [\"serve\"]\n"},
 		{"kube-apiserver", "--etcd-servers=http://127.0.0.1:1 --event-ttl=x", 1, "",
-			"kube-apiserver: invalid argument \"x\" for \"--event-ttl\" flag: time: invalid duration \"x\"\n"},
+			"kube-apiserver: invalid argument \"x\" for \"--event-ttl\" flag: \"x\" is not a time such as 90d, 12h, 5m or 1h30m\n"},
 		{"etcd", "--version", 0, "etcd Version: 3.6.8\n", ""},
 		{"/folder/etcd", "--listen-client-urls=https://127.0.0.1:0 --data-dir=" + t.TempDir(), 1, "",
 			"etcd: --listen-client-urls: \"https://127.0.0.1:0\" is not of the form http://HOST:PORT, the only one that this stand-in for etcd serves\n"},

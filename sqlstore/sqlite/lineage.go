@@ -126,9 +126,9 @@ func (d *Driver) origins(stored string, revision int64) (left, now origin, err e
 }
 
 // precedes reports whether a database is what the last process has left.
-func (left origin) precedes(now origin) bool {
-	isOther := left.inode != now.inode || left.birth != 0 && now.birth != 0 && left.birth != now.birth
-	return now.id != "" && left.id == now.id && !isOther && left.revision <= now.revision
+func (o origin) precedes(now origin) bool {
+	isOther := o.inode != now.inode || o.birth != 0 && now.birth != 0 && o.birth != now.birth
+	return now.id != "" && o.id == now.id && !isOther && o.revision <= now.revision
 }
 
 // at returns an origin at a revision.
