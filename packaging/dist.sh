@@ -14,8 +14,10 @@ version=$(packaging/version.sh)
 mkdir -p "$out"
 find "$out" -maxdepth 1 -type f -delete
 
-# The byre of this machine writes the manual and the completions: a program for another
-# platform may not run here.
+# A byre of this machine writes the manual and the completions: a program for another platform
+# may not run here. It is built here so that it knows the commit, which the manual names: GOFLAGS
+# may say -buildvcs=false.
+go build -buildvcs=true -o bin/byre ./cmd/byre
 shared=$out/shared
 rm -rf "$shared"
 mkdir -p "$shared/man" "$shared/completion"

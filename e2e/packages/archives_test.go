@@ -102,7 +102,7 @@ func TestArchives_HaveAProgramOfTheirPlatform(t *testing.T) {
 			checkLicenses(t, texts, info)
 			checkSBOM(t, strings.TrimSuffix(archive, ".tar.gz")+".cdx.json", info)
 			if goos == runtime.GOOS && platformOf(name) == runtime.GOOS+"_"+debArch {
-				checkVersion(t, program)
+				checkVersion(t, program, texts["byre.8.gz"])
 			}
 		})
 	}
@@ -128,7 +128,7 @@ func commitDate(t *testing.T) string {
 	return date.UTC().Format(time.RFC3339)
 }
 
-// unpack returns the program of an archive, and the texts of its licences.
+// unpack returns the program of an archive, and the content of its licences and of byre(8).
 func unpack(t *testing.T, archive string) (program string, texts map[string]string) {
 	t.Helper()
 	file, err := os.Open(archive)
@@ -152,7 +152,7 @@ func unpack(t *testing.T, archive string) (program string, texts map[string]stri
 		name := path.Base(header.Name)
 		if header.Typeflag == tar.TypeReg && name == "byre" {
 			program = unpackProgram(t, header, r)
-		} else if slices.Contains(licenses, name) {
+		} else if name == "byre.8.gz" || slices.Contains(licenses, name) {
 			text, err := io.ReadAll(r)
 			if err != nil {
 				t.Fatal(err)
@@ -265,8 +265,8 @@ func checkSBOM(t *testing.T, name string, info *buildinfo.BuildInfo) {
 }
 
 // checkVersion runs the program: its version is that of the commit's tag or of a development
-// build of the commit, and it names the commit and its date.
-func checkVersion(t *testing.T, program string) {
+// build of the commit, and it names the commit and its date. The manual is of that version.
+func checkVersion(t *testing.T, program, manual string) {
 	t.Helper()
 	commit := git(t, "rev-parse", "HEAD")
 	version := `[0-9]+\.[0-9]+\.[0-9]+-dev\+` + commit[:12]
@@ -276,5 +276,13 @@ func checkVersion(t *testing.T, program string) {
 	want := regexp.MustCompile("^byre " + version + "\ncommit " + commit + " of " + commitDate(t) + "\n")
 	if text := mustRun(t, program, "version"); !want.MatchString(text) {
 		t.Errorf("byre version prints %q, want %s", text, want)
+	}
+	compressed, err := gzip.NewReader(strings.NewReader(manual))
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := io.ReadAll(compressed)
+	if title, _, _ := strings.Cut(string(page), "\n.SH"); err != nil || !regexp.MustCompile(`"byre `+version+`"`).MatchString(title) {
+		t.Errorf("the manual begins with %q, want the version %s: %v", title, version, err)
 	}
 }
