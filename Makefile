@@ -165,7 +165,7 @@ export PLATFORMS
 bin/tools/cyclonedx-gomod bin/tools/nfpm: packaging/tools/go.mod
 	cd packaging/tools && $(GO) build -o ../../bin/tools/ tool
 
-dist: build bin/tools/cyclonedx-gomod
+dist: bin/tools/cyclonedx-gomod
 	packaging/dist.sh
 
 dist-check: dist

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/component-base/tracing"
 
 	"byre/apiserver/builtin"
@@ -46,6 +47,9 @@ func newClients(roundTripper *loopback.Transport, tracer tracing.TracerProvider,
 	if err != nil {
 		return clients{}, fmt.Errorf("loopback client: %w", err)
 	}
+	// Upstream's name of kube-apiserver's informers in their metrics. A process has it once: the
+	// informers of another server in it have no metrics.
+	name, _ := cache.NewInformerName("kube-apiserver")
 	return clients{
 		transport: roundTripper,
 		loopback:  config,
@@ -53,7 +57,8 @@ func newClients(roundTripper *loopback.Transport, tracer tracing.TracerProvider,
 		dynamic:   dynamicClient,
 		reader:    lookup.NewReader(stores),
 		informers: informers.NewSharedInformerFactoryWithOptions(kube, 0,
-			informers.WithTransform(loopback.StripManagedFields), informers.WithCustomResyncConfig(builtin.CustomResync())),
+			informers.WithTransform(loopback.StripManagedFields), informers.WithCustomResyncConfig(builtin.CustomResync()),
+			informers.WithInformerName(name)),
 	}, nil
 }
 

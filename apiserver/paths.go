@@ -13,6 +13,7 @@ import (
 	_ "k8s.io/component-base/metrics/prometheus/clientgo" // registers rest_client_* and workqueue_*
 	"k8s.io/component-base/metrics/prometheus/slis"
 	_ "k8s.io/component-base/metrics/prometheus/version" // registers kubernetes_build_info
+	_ "k8s.io/controller-manager/pkg/features/register"  // registers a feature gate that kube-apiserver has too
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/serviceaccount"

@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"regexp"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -47,14 +48,59 @@ func Version(effective basecompatibility.EffectiveVersion) version.Info {
 	return info
 }
 
-// ProgramVersion is the version of byre itself: the version of the module where it was
-// installed by version, otherwise the commit.
+// nextRelease is the number that the next release gets. A build that is not of a tag is a
+// development version of it.
+const nextRelease = "0.1.0"
+
+// ProgramVersion is the version of byre itself: that of the tag where it was built at one or
+// installed by version, otherwise 0.1.0-dev+68c9f14b7d1e, with the commit where the go command
+// recorded it. A build of modified sources ends with ".dirty".
 func ProgramVersion() string {
 	build, ok := debug.ReadBuildInfo()
-	if !ok || build.Main.Version == "" {
-		return "(devel)"
+	if !ok {
+		build = &debug.BuildInfo{}
 	}
-	return build.Main.Version
+	return programVersion(build)
+}
+
+// pseudoVersion matches the versions that the go command makes up for commits without a tag
+// (https://go.dev/ref/mod#pseudo-versions), and finds the commit in them.
+var pseudoVersion = regexp.MustCompile(`^v[0-9]+\.(?:0\.0-|[0-9]+\.[0-9]+-(?:[^+]*\.)?0\.)[0-9]{14}-([0-9A-Za-z]+)`)
+
+func programVersion(build *debug.BuildInfo) string {
+	// The version of a checkout that go.mod names by a directory is empty.
+	module := build.Main
+	if module.Replace != nil {
+		module = *module.Replace
+	}
+	commit, modified := "", strings.HasSuffix(module.Version, "+dirty")
+	pseudo := pseudoVersion.FindStringSubmatch(module.Version)
+	switch {
+	case pseudo != nil:
+		commit = pseudo[1]
+	case strings.HasPrefix(module.Version, "v") && !modified:
+		return strings.TrimPrefix(module.Version, "v")
+	default:
+		commit = revision(build)
+	}
+	text := nextRelease + "-dev"
+	if commit != "" {
+		text += "+" + commit
+		if modified {
+			text += ".dirty"
+		}
+	}
+	return text
+}
+
+// revision returns the commit that the go command has recorded, as short as in pseudo-versions.
+func revision(build *debug.BuildInfo) string {
+	for _, setting := range build.Settings {
+		if setting.Key == "vcs.revision" {
+			return setting.Value[:min(12, len(setting.Value))]
+		}
+	}
+	return ""
 }
 
 func majorMinor(v string) (major, minor string) {

@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/conversion"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 
@@ -50,6 +51,7 @@ func New(d delegation.Dependencies, delegate http.Handler) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	validation.RegisterMetrics()
 	s := &Server{codecs: own.codecs}
 	if s.definitions, err = own.api(d, delegate); err != nil {
 		return nil, err

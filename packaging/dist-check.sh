@@ -21,7 +21,6 @@ done
 has() { [ -n "$(find "$here/bin/dist" -maxdepth 1 -name "*.$1")" ]; }
 (
 	cd "$there/byre"
-	make --no-print-directory build
 	packaging/dist.sh
 	! has deb || packaging/package.sh deb
 	! has rpm || packaging/package.sh rpm

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Builds the archives of a release into bin/dist: for each platform of PLATFORMS a static,
-# stripped program with its manual, completions and unit, and its SBOM. One commit, built
+# stripped program with its manual, completions, unit and licences, and its SBOM. One commit, built
 # by one version of Go, gives the same bytes wherever it is built ("make dist-check"): dates
 # are those of the commit, and Go records the commit.
 set -eu
@@ -14,8 +14,10 @@ version=$(packaging/version.sh)
 mkdir -p "$out"
 find "$out" -maxdepth 1 -type f -delete
 
-# The byre of this machine writes the manual and the completions: a program for another
-# platform may not run here.
+# A byre of this machine writes the manual and the completions: a program for another platform
+# may not run here. It is built here so that it knows the commit, which the manual names: GOFLAGS
+# may say -buildvcs=false.
+go build -buildvcs=true -o bin/byre ./cmd/byre
 shared=$out/shared
 rm -rf "$shared"
 mkdir -p "$shared/man" "$shared/completion"
@@ -33,10 +35,11 @@ for platform in $PLATFORMS; do
 	build=$out/build/$os-$arch
 	mkdir -p "$build"
 	GOOS=$os GOARCH=${arch%v7} go build -trimpath -buildvcs=true -ldflags '-s -w' -o "$build/byre" ./cmd/byre
+	GOOS=$os GOARCH=${arch%v7} packaging/licenses.sh "$build/licenses"
 
 	rm -rf "$out/$name"
 	mkdir "$out/$name"
-	cp "$build/byre" README.md CHANGELOG.md "$out/$name/"
+	cp "$build/byre" README.md CHANGELOG.md "$build"/licenses/* "$out/$name/"
 	cp -R "$shared/man" "$shared/completion" "$out/$name/"
 	[ "$os" != linux ] || cp -R packaging/systemd "$out/$name/"
 	chmod -R u=rwX,go=rX "$out/$name"

@@ -13,6 +13,6 @@ rm -f "$target"/*."$1"
 for platform in $PLATFORMS; do
 	[ "${platform%%/*}" = linux ] || continue
 	arch=$(echo "${platform#*/}" | tr -d /)
-	PROGRAM=../bin/dist/build/linux-$arch/byre ARCH=$(echo "$arch" | sed s/v7/7/) ../bin/tools/nfpm package --config nfpm.yaml --packager "$1" --target "$target/"
+	BUILD=../bin/dist/build/linux-$arch ARCH=$(echo "$arch" | sed s/v7/7/) ../bin/tools/nfpm package --config nfpm.yaml --packager "$1" --target "$target/"
 done
 [ -n "${2:-}" ] || ./checksums.sh

@@ -16,7 +16,8 @@
 // Start runs the program that the variable BYRE_BINARY names. Without the variable it
 // runs the byre on the PATH. Without that, it runs the one that the go command builds
 // for a module whose go.mod has the line "tool byre/cmd/byre" (go get -tool
-// byre/cmd/byre).
+// byre/cmd/byre). The module's go.mod names a checkout of byre by a replace directive:
+// the path byre has no host to download it from.
 //
 // Tests that are written for controller-runtime's own envtest need no change: see "byre
 // envtest-assets".

@@ -123,7 +123,8 @@ WHERE locktype = 'advisory' AND mode = 'ShareLock' AND database = (SELECT oid FR
 }
 
 func TestVersion_IsPrinted(t *testing.T) {
-	if status, out, _ := call("version"); status != 0 || !strings.Contains(out, "Kubernetes API v1.37.") {
+	number := regexp.MustCompile(`^[0-9]+\.[0-9]+\.[0-9]+`) // in a build without Git too
+	if status, out, _ := call("version"); status != 0 || !number.MatchString(strings.TrimPrefix(out, "byre ")) || !strings.Contains(out, "Kubernetes API v1.37.") {
 		t.Errorf("version: status %d, %q", status, out)
 	}
 	if status, out, _ := call("serve", "--data-dir=/nowhere", "--version"); status != 0 || !strings.Contains(out, "Kubernetes API v1.37.") {
@@ -140,7 +141,7 @@ func TestVersion_IsPrinted(t *testing.T) {
 		var info versionInfo
 		_, out, _ := call("version", "--output="+format)
 		if err := decode([]byte(out), &info); err != nil || info.Major != "1" || info.Minor != "37" || !strings.HasPrefix(info.GitVersion, "v1.37.") ||
-			info.ByreVersion == "" || info.SchemaVersions.SQLite != latest {
+			!number.MatchString(info.ByreVersion) || info.SchemaVersions.SQLite != latest {
 			t.Errorf("version as %s is %q: %v", format, out, err)
 		}
 	}

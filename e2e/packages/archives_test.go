@@ -12,6 +12,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -75,7 +76,7 @@ func TestArchives_HaveAProgramOfTheirPlatform(t *testing.T) {
 			if !ok {
 				t.Fatalf("unknown platform of %s", name)
 			}
-			program := unpack(t, archive)
+			program, texts := unpack(t, archive)
 			if want.elf != 0 {
 				checkELF(t, program, want.elf)
 			} else {
@@ -98,9 +99,10 @@ func TestArchives_HaveAProgramOfTheirPlatform(t *testing.T) {
 					t.Errorf("built with %s=%s, want %s", key, got[key], value)
 				}
 			}
+			checkLicenses(t, texts, info)
 			checkSBOM(t, strings.TrimSuffix(archive, ".tar.gz")+".cdx.json", info)
 			if goos == runtime.GOOS && platformOf(name) == runtime.GOOS+"_"+debArch {
-				checkVersion(t, program)
+				checkVersion(t, program, texts["byre.8.gz"])
 			}
 		})
 	}
@@ -126,8 +128,8 @@ func commitDate(t *testing.T) string {
 	return date.UTC().Format(time.RFC3339)
 }
 
-// unpack returns the program of an archive.
-func unpack(t *testing.T, archive string) string {
+// unpack returns the program of an archive, and the content of its licences and of byre(8).
+func unpack(t *testing.T, archive string) (program string, texts map[string]string) {
 	t.Helper()
 	file, err := os.Open(archive)
 	if err != nil {
@@ -138,29 +140,45 @@ func unpack(t *testing.T, archive string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	program := filepath.Join(t.TempDir(), "byre")
+	texts = map[string]string{}
 	for r := tar.NewReader(compressed); ; {
 		header, err := r.Next()
 		if errors.Is(err, io.EOF) {
-			t.Fatalf("%s has no program", archive)
+			break
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		if path.Base(header.Name) != "byre" || header.Typeflag != tar.TypeReg {
-			continue
+		name := path.Base(header.Name)
+		if header.Typeflag == tar.TypeReg && name == "byre" {
+			program = unpackProgram(t, header, r)
+		} else if name == "byre.8.gz" || slices.Contains(licenses, name) {
+			text, err := io.ReadAll(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			texts[name] = string(text)
 		}
-		if header.Mode != 0o755 || header.Uid != 0 {
-			t.Errorf("the program has the mode %o and the owner %d", header.Mode, header.Uid)
-		}
-		if err := writeFile(program, r); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chmod(program, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		return program
 	}
+	if program == "" {
+		t.Fatalf("%s has no program", archive)
+	}
+	return program, texts
+}
+
+func unpackProgram(t *testing.T, header *tar.Header, content io.Reader) string {
+	t.Helper()
+	if header.Mode != 0o755 || header.Uid != 0 {
+		t.Errorf("the program has the mode %o and the owner %d", header.Mode, header.Uid)
+	}
+	program := filepath.Join(t.TempDir(), "byre")
+	if err := writeFile(program, content); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(program, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return program
 }
 
 func checkELF(t *testing.T, program string, machine elf.Machine) {
@@ -246,11 +264,25 @@ func checkSBOM(t *testing.T, name string, info *buildinfo.BuildInfo) {
 	}
 }
 
-// checkVersion runs the program: its version names the commit and the commit's date.
-func checkVersion(t *testing.T, program string) {
+// checkVersion runs the program: its version is that of the commit's tag or of a development
+// build of the commit, and it names the commit and its date. The manual is of that version.
+func checkVersion(t *testing.T, program, manual string) {
 	t.Helper()
-	want := "\ncommit " + git(t, "rev-parse", "HEAD") + " of " + commitDate(t) + "\n"
-	if text := mustRun(t, program, "version"); !strings.Contains(text, want) {
-		t.Errorf("byre version prints %q, want %q in it", text, want)
+	commit := git(t, "rev-parse", "HEAD")
+	version := `[0-9]+\.[0-9]+\.[0-9]+-dev\+` + commit[:12]
+	if tag := git(t, "tag", "--points-at", "HEAD", "--list", "v[0-9]*"); tag != "" {
+		version = regexp.QuoteMeta(strings.TrimPrefix(tag, "v"))
+	}
+	want := regexp.MustCompile("^byre " + version + "\ncommit " + commit + " of " + commitDate(t) + "\n")
+	if text := mustRun(t, program, "version"); !want.MatchString(text) {
+		t.Errorf("byre version prints %q, want %s", text, want)
+	}
+	compressed, err := gzip.NewReader(strings.NewReader(manual))
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := io.ReadAll(compressed)
+	if title, _, _ := strings.Cut(string(page), "\n.SH"); err != nil || !regexp.MustCompile(`"byre `+version+`"`).MatchString(title) {
+		t.Errorf("the manual begins with %q, want the version %s: %v", title, version, err)
 	}
 }

@@ -1,6 +1,7 @@
 package packages
 
 import (
+	"debug/buildinfo"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -82,6 +83,7 @@ func TestDeb_KeepsTheData(t *testing.T) {
 	if users := readFile(t, h.path("etc/passwd")); !strings.Contains(users, "byre:") {
 		t.Errorf("there is no user byre: %s", users)
 	}
+	h.checkLicenses(t)
 	configure(t, h.path("etc/byre/byre.env"))
 	server := h.start(t)
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}
@@ -111,6 +113,20 @@ func TestDeb_KeepsTheData(t *testing.T) {
 	h.dpkg(t, "--install", next)
 	configure(t, h.path("etc/byre/byre.env"))
 	h.mustHaveObject(t)
+}
+
+// checkLicenses checks what Debian wants of each package, and the texts beside it.
+func (h host) checkLicenses(t *testing.T) {
+	t.Helper()
+	doc := h.path("usr/share/doc/byre")
+	if text := readFile(t, filepath.Join(doc, "copyright")); !strings.Contains(text, "\nLicense: Apache-2.0\n") {
+		t.Errorf("copyright: %s", text)
+	}
+	info, err := buildinfo.ReadFile(h.path("usr/bin/byre"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkLicenses(t, readLicenses(t, doc), info)
 }
 
 // mustHaveObject starts the service, with the configuration made at the beginning, and checks

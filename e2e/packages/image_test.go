@@ -2,6 +2,7 @@ package packages
 
 import (
 	"archive/tar"
+	"debug/buildinfo"
 	"errors"
 	"io"
 	"os"
@@ -48,6 +49,9 @@ func TestImage_IsValidAndServes(t *testing.T) {
 	if config.Config.User != "65532:65532" || config.Architecture != runtime.GOARCH || config.Created.IsZero() {
 		t.Errorf("configuration: %+v", config)
 	}
+	if license := config.Config.Labels["org.opencontainers.image.licenses"]; license != "Apache-2.0" {
+		t.Errorf("the licence is %q", license)
+	}
 	if os.Geteuid() != 0 {
 		t.Skip("only root may run it in a root of its own")
 	}
@@ -61,6 +65,11 @@ func TestImage_IsValidAndServes(t *testing.T) {
 	if pem := readFile(t, filepath.Join(root, "etc/ssl/certs/ca-certificates.crt")); strings.Count(pem, "BEGIN CERTIFICATE") < 50 {
 		t.Errorf("certificate authorities: %.100s", pem)
 	}
+	info, err := buildinfo.ReadFile(filepath.Join(root, "usr/bin/byre"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkLicenses(t, readLicenses(t, filepath.Join(root, "usr/share/doc/byre")), info)
 	stock := exec.CommandContext(t.Context(), "/usr/bin/kube-apiserver", "--version")
 	stock.Dir, stock.SysProcAttr = "/", &syscall.SysProcAttr{Chroot: root}
 	if out, err := stock.CombinedOutput(); err != nil || !strings.HasPrefix(string(out), "Kubernetes v") {

@@ -2,6 +2,7 @@ package packages
 
 import (
 	"os"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -25,11 +26,14 @@ func TestRPM_HasTheFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var names, configurations []string
+	var names, configurations, texts []string
 	for _, f := range files {
 		names = append(names, f.Name())
 		if f.Flags()&rpmutils.RPMFILE_CONFIG != 0 && f.Flags()&rpmutils.RPMFILE_NOREPLACE != 0 {
 			configurations = append(configurations, f.Name())
+		}
+		if f.Flags()&rpmutils.RPMFILE_LICENSE != 0 {
+			texts = append(texts, path.Base(f.Name()))
 		}
 	}
 	for _, want := range []string{
@@ -42,6 +46,12 @@ func TestRPM_HasTheFiles(t *testing.T) {
 	}
 	if !slices.Equal(configurations, []string{"/etc/byre/byre.env"}) {
 		t.Errorf("configuration files that an upgrade keeps: %q", configurations)
+	}
+	if license, err := header.GetString(rpmutils.LICENSE); err != nil || license != "Apache-2.0" {
+		t.Errorf("the licence is %q: %v", license, err)
+	}
+	if !slices.Equal(texts, licenses) {
+		t.Errorf("files that are marked as licences: %q", texts)
 	}
 	for tag, want := range map[int]string{
 		rpmutils.POSTIN: "systemctl try-restart", rpmutils.PREUN: "systemctl disable --now", rpmutils.POSTUN: "systemctl daemon-reload",

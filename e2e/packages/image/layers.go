@@ -58,19 +58,36 @@ func newBaseLayer(created time.Time) (v1.Layer, error) {
 	})
 }
 
-// newProgramLayer returns the layer with the program at a path.
+// newProgramLayer returns the layer with the program at a path, and with the files of the
+// directory "licenses" beside it.
 func newProgramLayer(program string, created time.Time) (v1.Layer, error) {
 	content, err := os.ReadFile(program)
 	if err != nil {
 		return nil, err
 	}
-	return newLayer(created, []file{
+	files := []file{
 		{name: "usr/", mode: fs.ModeDir | 0o755},
 		{name: "usr/bin/", mode: fs.ModeDir | 0o755},
 		{name: "usr/bin/byre", mode: 0o755, content: content},
 		// For the command of a static Pod that was written for kube-apiserver, as kubeadm's.
 		{name: "usr/bin/kube-apiserver", mode: fs.ModeSymlink | 0o777, content: []byte("byre")},
-	})
+		{name: "usr/share/", mode: fs.ModeDir | 0o755},
+		{name: "usr/share/doc/", mode: fs.ModeDir | 0o755},
+		{name: "usr/share/doc/byre/", mode: fs.ModeDir | 0o755},
+	}
+	licenses := filepath.Join(filepath.Dir(program), "licenses")
+	entries, err := os.ReadDir(licenses)
+	if err != nil {
+		return nil, err
+	}
+	for _, entry := range entries {
+		text, err := os.ReadFile(filepath.Join(licenses, entry.Name()))
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, file{name: "usr/share/doc/byre/" + entry.Name(), mode: 0o644, content: text})
+	}
+	return newLayer(created, files)
 }
 
 func newLayer(created time.Time, files []file) (v1.Layer, error) {

@@ -35,6 +35,7 @@ func run(version, revision string, created time.Time, output string, programs []
 		"org.opencontainers.image.version":     version,
 		"org.opencontainers.image.revision":    revision,
 		"org.opencontainers.image.created":     created.Format(time.RFC3339),
+		"org.opencontainers.image.licenses":    "Apache-2.0",
 	}
 	base, err := newBaseLayer(created)
 	if err != nil {
