@@ -23,7 +23,7 @@ type StorageConfig struct {
 	Store *sqlstore.Store
 	Feed  *watch.Feed
 	// Program is the part of a record's Form that names the program's version of the
-	// API, such as "v1.36".
+	// API, such as "v1.37".
 	Program string
 	// Transformers gives the encryption of a resource; nil, or a nil result,
 	// means none.

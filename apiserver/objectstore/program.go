@@ -39,7 +39,7 @@ func Program(effective compatibility.EffectiveVersion) string {
 }
 
 // KubernetesVersion is the release of Kubernetes that the program was built with, such as
-// v1.36.3. It comes from the build information that the Go toolchain records in every binary.
+// v1.37.2. It comes from the build information that the Go toolchain records in every binary.
 func KubernetesVersion(effective compatibility.EffectiveVersion) string {
 	if build, ok := debug.ReadBuildInfo(); ok {
 		for _, dep := range build.Deps {

@@ -38,9 +38,9 @@ func IsEstablished(crd *apiextensionsv1.CustomResourceDefinition) bool {
 	return apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established)
 }
 
-// IsTerminating tells whether the definition's instances are being deleted.
+// IsTerminating tells whether the definition's instances are being deleted, or are about to be.
 func IsTerminating(crd *apiextensionsv1.CustomResourceDefinition) bool {
-	return apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Terminating)
+	return !crd.DeletionTimestamp.IsZero() || apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Terminating)
 }
 
 // IsCurrent tells whether no newer state of the definition has been acknowledged to any
