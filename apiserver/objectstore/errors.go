@@ -169,6 +169,12 @@ func unsafeDeletion() bool {
 	return utilfeature.DefaultFeatureGate.Enabled(features.AllowUnsafeMalformedObjectDeletion)
 }
 
+// keyError is readError for the request of one object. It names a corrupt object by its key
+// without etcd's prefix, as upstream's corruptObjectDeleter does.
+func (s *Store) keyError(err error, path string) error {
+	return readError(err, strings.TrimPrefix(path, s.cfg.KeyPrefix))
+}
+
 // readError is the error that a caller gets for a value that can't be read.
 func readError(err error, path string) error {
 	var corrupt *corruptError

@@ -31,7 +31,7 @@ func (s *Store) Get(ctx context.Context, key string, opts storage.GetOptions, ou
 		}
 		return storage.NewKeyNotFoundError(at.path, 0)
 	}
-	return readError(s.readInto(ctx, e, out), at.path)
+	return s.keyError(s.readInto(ctx, e, out), at.path)
 }
 
 // Load loads the resource into memory, so that later reads at resourceVersion "0" are
@@ -71,7 +71,7 @@ func (s *Store) GetEncoded(ctx context.Context, key string, opts storage.GetOpti
 		r, err = s.represent(ctx, e, f)
 	}
 	if err != nil {
-		return Encoded{}, readError(err, at.path)
+		return Encoded{}, s.keyError(err, at.path)
 	}
 	return s.newEncoded(f, r, e, e.Revision), nil
 }

@@ -88,7 +88,7 @@ func (r *stateReader) getCurrentState(ctx context.Context) (*state, error) {
 	}
 	st, err := r.decodeState(ctx, watch.NewEntry(record))
 	if err != nil {
-		return nil, readError(err, r.at.path)
+		return nil, r.s.keyError(err, r.at.path)
 	}
 	st.current = true
 	return st, nil
