@@ -10,7 +10,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/utils/ptr"
 )
 
 const (
@@ -53,7 +52,7 @@ func (k *kubelets) addService(t *testing.T, name string, endpoint discoveryv1.En
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Endpoints:   []discoveryv1.Endpoint{endpoint},
 		Ports: []discoveryv1.EndpointPort{
-			{Name: ptr.To("http"), Port: ptr.To[int32](8080)}, {Name: ptr.To("https"), Port: ptr.To[int32](8443)},
+			{Name: new("http"), Port: new(int32(8080))}, {Name: new("https"), Port: new(int32(8443))},
 		},
 	}, metav1.CreateOptions{})
 	if err != nil {

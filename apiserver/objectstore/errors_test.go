@@ -280,7 +280,7 @@ func TestList_NamesCorruptObjects(t *testing.T) {
 					types[cause.Type]++
 				}
 			}
-			for _, field := range strings.Fields(test.types) {
+			for field := range strings.FieldsSeq(test.types) {
 				name, count, _ := strings.Cut(field, "*")
 				if got := fmt.Sprint(types[metav1.CauseType(name)]); got != count {
 					t.Errorf("%s causes %s, want %s", got, name, count)

@@ -64,10 +64,10 @@ var (
 )
 
 // single are kinds of which Fill creates no copies: each object slows every request, or makes
-// the server refuse other objects.
+// the server refuse other objects, or its name says what its signer is.
 var single = []string{
 	"Namespace", "ResourceQuota", "LimitRange", "FlowSchema", "PriorityLevelConfiguration", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration",
-	"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding", "Service", "Endpoints",
+	"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding", "Service", "Endpoints", "ClusterTrustBundle",
 }
 
 // Fill creates about n objects of all kinds, in the namespaces "shop" and "office", and

@@ -43,6 +43,7 @@ var changing = []struct {
 	{regexp.MustCompile(`\b3[012]\d{3}/`), "NODEPORT/"},
 	{regexp.MustCompile(`resourceVersion(\\?)":(\\?)"\d+`), `resourceVersion$1":$2"REVISION`},
 	{regexp.MustCompile(`in record \(\d+\)`), "in record (REVISION)"},
+	{regexp.MustCompile(`revision=\d+`), "revision=REVISION"},
 	{regexp.MustCompile(`^(v1\.37\.2)\+byre$`), "$1"},
 	{regexp.MustCompile(`current: \d+`), "current: REVISION"},
 	{regexp.MustCompile(`\b(\d+h)?(\d+m)?\d+(\.\d+)?(ms|µs|s)\b`), "DURATION"}, // an age is "4m47s" after two minutes
