@@ -22,6 +22,8 @@ type Env struct {
 	Database *Database
 	// Replicas are byre's processes; one on SQLite.
 	Replicas []*Replica
+	// NoTouch is that of the traffic's options.
+	NoTouch bool
 
 	informers []informer
 	// recorder is that of the episode under way.

@@ -107,7 +107,7 @@ var options = traffic.Options{Keys: 6, Writers: 2, Watchers: 2, Pause: 10 * time
 func runFault(t *testing.T, e *Env, f Fault) *Result {
 	t.Helper()
 	o := options
-	o.Seed = rand.Uint64()
+	o.Seed, o.NoTouch = rand.Uint64(), e.NoTouch
 	p := &episode{Env: e, fault: f, namespace: fmt.Sprintf("episode-%d", o.Seed)}
 	result, h, err := p.run(t.Context(), o)
 	if err != nil {

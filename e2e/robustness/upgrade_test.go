@@ -115,6 +115,7 @@ func testUpgrade(t *testing.T, kind, older string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	e.NoTouch = true
 	for _, r := range e.Replicas {
 		r.Config.Program = older
 	}

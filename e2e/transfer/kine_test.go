@@ -102,10 +102,10 @@ func TestImport_RefusesWhatIsNoSource(t *testing.T) {
 		want string
 	}{
 		"no file":            {[]string{"etcd", filepath.Join(dir, "nothing.db")}, "no such file"},
-		"not of etcd":        {[]string{"etcd", byres}, "etcdctl snapshot save"},
-		"not of etcd at all": {[]string{"etcd", byres, "--skip-hash-check"}, "not a snapshot of etcd"},
+		"not of etcd":        {[]string{"etcd", byres}, "is a database of byre: use"},
+		"not of etcd at all": {[]string{"etcd", byres, "--skip-hash-check"}, "is a database of byre: use"},
 		"no file of kine":    {[]string{"kine", "sqlite://" + filepath.Join(dir, "nothing.db")}, "no such file"},
-		"not of kine":        {[]string{"kine", "sqlite://" + byres}, "no table of kine"},
+		"not of kine":        {[]string{"kine", "sqlite://" + byres}, "is a database of byre: use"},
 		"no database":        {[]string{"kine", "nonsense"}, "want sqlite:///path or postgres://"},
 	} {
 		t.Run(name, func(t *testing.T) {

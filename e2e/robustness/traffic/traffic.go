@@ -24,6 +24,9 @@ type Options struct {
 	Pause time.Duration
 	// Timeout bounds each operation; what it ends has an unknown outcome.
 	Timeout time.Duration
+	// NoTouch leaves out updates that change nothing: the programs before Kubernetes 1.37 write
+	// an object again that a program of another release has written.
+	NoTouch bool
 	// Seed makes the choices repeatable, as far as timing allows.
 	Seed uint64
 }
@@ -101,7 +104,7 @@ func (w *writer) step(ctx context.Context) {
 	case n < 50:
 		w.do(ctx, &history.Operation{Kind: history.Patch, Object: w.fresh(name)})
 	case n < 53:
-		if known.Revision != 0 {
+		if known.Revision != 0 && !w.options.NoTouch {
 			w.do(ctx, &history.Operation{Kind: history.Touch, Object: known})
 		}
 	case n < 60:
