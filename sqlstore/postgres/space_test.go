@@ -63,7 +63,7 @@ func TestCompaction_SpaceIsUsedAgain(t *testing.T) {
 		}
 		return err
 	})
-	if second := update(); float64(second) > 1.2*float64(first) {
-		t.Errorf("the tables have %d bytes after the first changes, and %d after a compaction and as many changes again: want at most 1.2 times as many", first, second)
+	if second := update(); float64(second) > 1.5*float64(first) {
+		t.Errorf("the tables have %d bytes after the first changes, and %d after a compaction and as many changes again: want at most 1.5 times as many, whatever the autovacuum has not reached yet", first, second)
 	}
 }
