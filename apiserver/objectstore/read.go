@@ -15,15 +15,14 @@ func (s *Store) pathOf(key sqlstore.Key) string {
 	return s.cfg.KeyPrefix + s.prefix + joinName(key.Namespace, key.Name)
 }
 
-// open decrypts a record's value. stale reports whether the value should be written again,
-// because it would now be encrypted otherwise. A value of another form is written again if its
-// bytes would be others: two replicas of different releases would else undo each other's updates
-// that change nothing.
+// open decrypts a record's value. stale reports whether the value should be written
+// again, because it would now be encrypted or encoded otherwise.
 func (s *Store) open(ctx context.Context, r *sqlstore.Record) (data []byte, stale bool, err error) {
-	if data, stale, err = s.sealer.open(ctx, r.Value, s.pathOf(r.Key)); err != nil {
+	data, stale, err = s.sealer.open(ctx, r.Value, s.pathOf(r.Key))
+	if err != nil {
 		return nil, false, &corruptError{sealed: true, revision: r.Revision, err: err}
 	}
-	return data, stale, nil
+	return data, stale || r.Form != s.cfg.Form, nil
 }
 
 // decodeInto decodes data into an empty object and sets the object's resourceVersion to

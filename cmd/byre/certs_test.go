@@ -55,8 +55,11 @@ func TestCerts_RenewUnderARunningServer(t *testing.T) {
 	}
 	eventually.True(t, "new connections see the renewed certificate", func() bool { return servingSerial(t, before.Host).Cmp(oldServing) != 0 })
 	eventually.True(t, "the aggregated server sees the renewed certificate", func() bool { return proxied().Cmp(oldProxy) != 0 })
-	if log := server.log.String(); errorLine.MatchString(log) {
-		t.Errorf("the renewal is an error to the server: %s", errorLine.FindString(log))
+	for _, line := range errorLine.FindAllString(server.log.String(), -1) {
+		// The namespace controller may look while the aggregated server is not reached yet.
+		if !strings.Contains(line, "stale GroupVersion discovery") {
+			t.Errorf("the renewal is an error to the server: %s", line)
+		}
 	}
 	for name, config := range map[string]*kubernetes.Clientset{
 		"old": kubernetes.NewForConfigOrDie(before), "new": kubernetes.NewForConfigOrDie(server.config(t)),

@@ -24,8 +24,8 @@ type Options struct {
 	Pause time.Duration
 	// Timeout bounds each operation; what it ends has an unknown outcome.
 	Timeout time.Duration
-	// NoTouch leaves out updates that change nothing: the programs before Kubernetes 1.37 write
-	// an object again that a program of another release has written.
+	// NoTouch leaves out updates that change nothing: a program writes an object again that a
+	// program of another release has written.
 	NoTouch bool
 	// Seed makes the choices repeatable, as far as timing allows.
 	Seed uint64
