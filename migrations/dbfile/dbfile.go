@@ -168,12 +168,13 @@ func Inspect(path string) (fresh bool, err error) {
 	case err != nil && !errors.Is(err, io.ErrUnexpectedEOF):
 		return false, fmt.Errorf("read database: %w", err)
 	}
-	if header == [100]byte{} {
+	isOurs := string(header[:16]) == "SQLite format 3\x00" && binary.BigEndian.Uint32(header[68:72]) == ApplicationID
+	if isOurs || header == [100]byte{} {
 		if wasEmpty, err := journalOfEmptyFile(path); err != nil || wasEmpty {
 			return wasEmpty, err
 		}
 	}
-	if string(header[:16]) != "SQLite format 3\x00" || binary.BigEndian.Uint32(header[68:72]) != ApplicationID {
+	if !isOurs {
 		return false, fmt.Errorf("%s: %w", path, ErrForeign)
 	}
 	return false, nil

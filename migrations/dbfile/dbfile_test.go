@@ -1,6 +1,7 @@
 package dbfile_test
 
 import (
+	"encoding/binary"
 	"errors"
 	"os"
 	"path/filepath"
@@ -83,11 +84,12 @@ func TestInspect_KnowsForeignFiles(t *testing.T) {
 	if _, err := dbfile.Inspect(path); !errors.Is(err, dbfile.ErrForeign) {
 		t.Errorf("zeros: %v", err)
 	}
+	const emptyFile = "\xd9\xd5\x05\xf9\x20\xa1\x63\xd7\x00\x00\x00\x00nonc\x00\x00\x00\x00\x00\x00\x02\x00\x00\x00\x10\x00"
 	for name, test := range map[string]struct {
 		journal string
 		fresh   bool
 	}{
-		"of an empty file":     {"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7\x00\x00\x00\x00nonc\x00\x00\x00\x00\x00\x00\x02\x00\x00\x00\x10\x00", true},
+		"of an empty file":     {emptyFile, true},
 		"of a file of 2 pages": {"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7\x00\x00\x00\x02nonc\x00\x00\x00\x02\x00\x00\x02\x00\x00\x00\x10\x00", false},
 		"that is none":         {strings.Repeat("\x00", 512), false},
 		"that is short":        {"\xd9\xd5", false},
@@ -98,6 +100,21 @@ func TestInspect_KnowsForeignFiles(t *testing.T) {
 		if fresh, err := dbfile.Inspect(path); fresh != test.fresh || !fresh && !errors.Is(err, dbfile.ErrForeign) {
 			t.Errorf("zeros with a journal %s: %v, %v", name, fresh, err)
 		}
+	}
+	// A power failure in the first COMMIT may leave the new header and the journal.
+	header := append([]byte("SQLite format 3\x00"), make([]byte, 84)...)
+	binary.BigEndian.PutUint32(header[68:], dbfile.ApplicationID)
+	if err := errors.Join(os.WriteFile(path, header, 0o600), os.WriteFile(path+"-journal", []byte(emptyFile), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if fresh, err := dbfile.Inspect(path); !fresh || err != nil {
+		t.Errorf("a header with a journal of an empty file: %v, %v", fresh, err)
+	}
+	if err := os.Remove(path + "-journal"); err != nil {
+		t.Fatal(err)
+	}
+	if fresh, err := dbfile.Inspect(path); fresh || err != nil {
+		t.Errorf("a header without a journal: %v, %v", fresh, err)
 	}
 	if _, err := dbfile.Inspect(t.TempDir()); err == nil {
 		t.Error("a folder is taken for a database")

@@ -196,6 +196,9 @@ func killAtEachPoint(t *testing.T, d database) {
 	if want.rows.Objects == 0 || want.rows.Changes == 0 {
 		t.Fatalf("nothing to lose: %v", want.rows)
 	}
+	if latest == 1 {
+		return // there is no migration between versions yet; the creation of a database has tests of its own
+	}
 	for _, direction := range []string{"down", "up"} {
 		kill := func(n int) bool {
 			if direction == "up" {

@@ -3,8 +3,10 @@ package power
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"net/url"
 	"os"
@@ -52,13 +54,11 @@ func survive(t *testing.T, s store) {
 	r := rand.New(rand.NewPCG(*seed, 0))
 	dir := t.TempDir()
 	for n := range *failures + 1 {
-		path, next := filepath.Join(dir, fmt.Sprint(n), "test.db"), filepath.Join(dir, fmt.Sprint(n+1))
-		for _, dir := range []string{filepath.Dir(path), next} {
-			if err := os.MkdirAll(dir, 0o700); err != nil {
-				t.Fatal(err)
-			}
+		path, disk := filepath.Join(dir, fmt.Sprint(n), "test.db"), t.TempDir()
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
 		}
-		f := failPower(s, path, next, r)
+		f := failPower(s, path, disk, r)
 		err := s.open(t.Context(), path)
 		for err == nil && !f.hasFailed() {
 			err = s.step(t.Context(), r)
@@ -72,10 +72,32 @@ func survive(t *testing.T, s store) {
 		if err := f.err; err != nil {
 			t.Fatal(err)
 		}
-		if err := os.RemoveAll(filepath.Dir(path)); err != nil {
+		if err := restart(path, disk); err != nil {
+			t.Fatal(err)
+		}
+		// Package vfs remembers what was not synced of each path.
+		if err := os.Rename(filepath.Dir(path), filepath.Join(dir, fmt.Sprint(n+1))); err != nil {
 			t.Fatal(err)
 		}
 	}
+}
+
+// restart gives the files of a database the contents that failPower has copied to a folder. They stay the
+// same files: byre takes another one for a backup that was restored.
+func restart(path, disk string) error {
+	for _, suffix := range []string{"", "-journal", "-wal", "-shm", lineage} {
+		contents, err := os.ReadFile(filepath.Join(disk, filepath.Base(path)+suffix))
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			err = os.RemoveAll(path + suffix)
+		case err == nil:
+			err = os.WriteFile(path+suffix, contents, 0o600)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // failure is one power failure.
@@ -85,8 +107,11 @@ type failure struct {
 	err  error
 }
 
+// lineage is the suffix of the file in which byre notes, after each commit, which revisions were given.
+const lineage = ".lineage"
+
 // failPower copies a database to a folder, as the disk has it after a power failure, at a
-// change of one of its files.
+// change of one of its files. The file of its lineage may be as new as what the kernel has.
 func failPower(s store, path, dir string, r *rand.Rand) *failure {
 	// Some failures come soon, within the start, and some only after a compaction.
 	f := &failure{left: 1 + r.IntN(100<<r.IntN(5))}
@@ -97,11 +122,19 @@ func failPower(s store, path, dir string, r *rand.Rand) *failure {
 			return
 		}
 		if f.left--; f.left == 0 {
-			f.err = vfs.CopyTorn(path, dir, r)
+			f.err = errors.Join(vfs.CopyTorn(path, dir, r), copyIfPresent(path+lineage, dir))
 			s.powerFailed()
 		}
 	})
 	return f
+}
+
+func copyIfPresent(path, dir string) error {
+	contents, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return errors.Join(err, os.WriteFile(filepath.Join(dir, filepath.Base(path)), contents, 0o600))
 }
 
 func (f *failure) hasFailed() bool {
