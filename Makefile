@@ -14,7 +14,7 @@ BENCH    ?=
 RACE_PKGS  := ./migrations/... ./sqlstore/... ./watch/... ./apiserver/objectstore/...
 RACE_PATTERN := byre/(migrations|sqlstore|watch|apiserver/objectstore)(/|$$)
 
-.PHONY: all build run kubectl controller-runtime apiextensions dist dist-check deb rpm image packages-test alerts-test test test-short test-setup test-postgres-versions test-race test-race-all test-unit test-e2e lint fmt-check tidy-check vulncheck vet transfer litestream bench robustness growth fuzz fuzz-short clean
+.PHONY: all build run kubectl controller-runtime apiextensions dist dist-check deb rpm image packages-test alerts-test test test-short test-setup test-postgres-versions test-race test-race-all test-unit test-e2e lint fmt-check tidy-check vulncheck outdated vet transfer litestream bench robustness growth fuzz fuzz-short clean
 
 all: build
 
@@ -99,6 +99,9 @@ $(GOVULNCHECK):
 
 vulncheck: $(GOVULNCHECK)
 	$(GOVULNCHECK) ./...
+
+outdated:
+	.ci/outdated
 
 vet:
 	$(GO) vet ./...
