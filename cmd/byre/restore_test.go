@@ -101,7 +101,7 @@ func TestRestore_HistoryIsForSQL(t *testing.T) {
 			_, retainedFor := changesOf(t, endpoint, "configmaps")
 			return retainedFor == 24*time.Hour, nil
 		})
-		want, _ := changesOf(t, endpoint, "configmaps") // a server makes some of its own until it stops
+		want, _ := changesOf(t, endpoint, "configmaps")
 		succeed(t, "backup", "--endpoint", endpoint, file)
 		first.stop(t)
 		for name, target := range emptyDatabases(t) {

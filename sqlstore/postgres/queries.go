@@ -91,7 +91,7 @@ SELECT set_config('lock_timeout', $1, $2), set_config('plan_cache_mode', 'force_
 INSERT INTO resources (id, "group", resource, defined_by, compacted)
 SELECT (SELECT coalesce(max(id), 0) FROM resources) + row_number() OVER (), n."group", n.resource, n.defined_by, 0
 FROM (SELECT DISTINCT w."group", w.resource, w.defined_by FROM unnest($1::text[], $2::text[], $3::text[]) AS w("group", resource, defined_by)
-      WHERE NOT EXISTS (SELECT FROM resources r WHERE r."group" = w."group" AND r.resource = w.resource AND r.defined_by = w.defined_by)) n
+      WHERE (SELECT r.id FROM resources r WHERE r."group" = w."group" AND r.resource = w.resource AND r.defined_by = w.defined_by) IS NULL) n
 WHERE EXISTS (SELECT FROM store s WHERE s.id = 1 AND ` + instance + ` = $4::text)`
 
 	// applyBatch makes the writes whose preconditions hold (asked.effective), gives them
