@@ -72,7 +72,7 @@ func survive(t *testing.T, s store) {
 		if err := f.err; err != nil {
 			t.Fatal(err)
 		}
-		if err := restart(path, disk); err != nil {
+		if err := errors.Join(restart(path, disk), os.RemoveAll(disk)); err != nil {
 			t.Fatal(err)
 		}
 		// Package vfs remembers what was not synced of each path.
