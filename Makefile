@@ -206,10 +206,11 @@ robustness: build test-setup
 	  -duration '$(DURATION)' -faults '$(FAULTS)' -database '$(DATABASE)' $(ARGS)
 	cd e2e && $(GO) test -count=1 -v -timeout 60m ./robustness/migrating -args -step 1 $(ARGS)
 
-# Upgrades processes under clients from each older schema and release to this one, and back. Older
-# programs are built from this repository's history; BYRE_OLDER=PATH names another one.
+# Upgrades processes under clients from each older schema and release to this one, and back, and
+# compares the objects of every kind that the older one has stored. Older programs are built from
+# this repository's history; BYRE_OLDER=PATH names another one.
 upgrade-test: build test-setup
-	cd e2e && $(GO) test -count=1 -v -timeout 60m ./robustness -run TestUpgrade -args -upgrade
+	cd e2e && $(GO) test -count=1 -v -p 1 -timeout 60m ./robustness ./upgrade -run TestUpgrade -args -upgrade
 
 .PHONY: control-plane control-planes node-test soak upgrade-test
 
