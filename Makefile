@@ -14,7 +14,7 @@ BENCH    ?=
 RACE_PKGS  := ./migrations/... ./sqlstore/... ./watch/... ./apiserver/objectstore/...
 RACE_PATTERN := byre/(migrations|sqlstore|watch|apiserver/objectstore)(/|$$)
 
-.PHONY: all build run kubectl controller-runtime apiextensions dist dist-check deb rpm image packages-test alerts-test test test-short test-setup test-postgres-versions test-race test-race-all test-unit test-e2e lint fmt-check tidy-check vulncheck outdated vet transfer litestream bench robustness growth fuzz fuzz-short clean
+.PHONY: all build run kubectl controller-runtime apiextensions dist dist-check deb rpm image packages-test alerts-test test test-short test-setup test-postgres-versions test-race test-race-all test-unit test-e2e oracle lint fmt-check tidy-check vulncheck outdated vet transfer litestream bench robustness growth fuzz fuzz-short clean
 
 all: build
 
@@ -75,9 +75,17 @@ test-race-all: test-setup
 # The end-to-end tests build kubectl, kube-apiserver and etcd from their modules
 # into bin/e2e. One package at a time: each starts servers. Several tests at a time,
 # however few processors there are: most of them wait most of the time. Never from the
-# test cache: it doesn't know the program that these tests start.
+# test cache: it doesn't know the program that these tests start. The release before this one
+# is emulated in a second run of the oracle.
 test-e2e: test-setup build
 	cd e2e && $(GO) test -count=1 -p 1 -parallel 8 -timeout 60m ./...
+	$(MAKE) oracle EMULATED=1.36
+
+# Compares byre with a stock kube-apiserver, on both databases. EMULATED is the release that both
+# servers emulate, as in 1.36; their own where empty.
+EMULATED ?=
+oracle: test-setup build
+	cd e2e && $(GO) test -count=1 -parallel 8 -timeout 60m ./oracle -run TestAnswers_EqualStock -args -emulated '$(EMULATED)'
 
 fmt-check:
 	@out=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go')); \
@@ -209,10 +217,11 @@ robustness: build test-setup
 	  -duration '$(DURATION)' -faults '$(FAULTS)' -database '$(DATABASE)' $(ARGS)
 	cd e2e && $(GO) test -count=1 -v -timeout 60m ./robustness/migrating -args -step 1 $(ARGS)
 
-# Upgrades processes under clients from each older schema and release to this one, and back. Older
-# programs are built from this repository's history; BYRE_OLDER=PATH names another one.
+# Upgrades processes under clients from each older schema and release to this one, and back, and
+# compares the objects of every kind that the older one has stored. Older programs are built from
+# this repository's history; BYRE_OLDER=PATH names another one.
 upgrade-test: build test-setup
-	cd e2e && $(GO) test -count=1 -v -timeout 60m ./robustness -run TestUpgrade -args -upgrade
+	cd e2e && $(GO) test -count=1 -v -p 1 -timeout 60m ./robustness ./upgrade -run TestUpgrade -args -upgrade
 
 .PHONY: control-plane control-planes node-test soak upgrade-test
 

@@ -10,9 +10,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/apimachinery/pkg/runtime/serializer/cbor"
-	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/registry/rest"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
@@ -50,7 +47,7 @@ func New(c Config) (*Builtin, error) {
 	}
 	b := &Builtin{ips: ips, nodePorts: nodePorts, repaired: make(chan struct{})}
 	p := newStorageProvider(c, ips, nodePorts)
-	codecs := newCodecs()
+	codecs := endpoints.NewCodecs(legacyscheme.Scheme)
 	for _, g := range apiGroups() {
 		built, err := p.buildGroup(g, codecs)
 		if err != nil {
@@ -102,19 +99,6 @@ func (b *Builtin) Run(ctx context.Context) error {
 
 // Close stops the allocators. Run calls it; a caller that does not call Run calls Close.
 func (b *Builtin) Close() { b.ips.Stop() }
-
-// newCodecs returns the codec factory of all groups, with the encodings of streams and the one
-// that a feature gate enables, as upstream's NewDefaultAPIGroupInfo does for each group.
-func newCodecs() runtime.NegotiatedSerializer {
-	opts := []serializer.CodecFactoryOptionsMutator{
-		serializer.WithStreamingCollectionEncodingToJSON(),
-		serializer.WithStreamingCollectionEncodingToProtobuf(),
-	}
-	if utilfeature.DefaultFeatureGate.Enabled(features.CBORServingAndStorage) {
-		opts = append(opts, serializer.WithSerializer(cbor.NewSerializerInfo))
-	}
-	return serializer.NewCodecFactory(legacyscheme.Scheme, opts...)
-}
 
 // buildGroup builds the storages of a group. The returned group has no Versions if none
 // of its resources is enabled.

@@ -50,7 +50,8 @@ func newStorageVersionMigrator(ctx context.Context, cc *controllerContext) (func
 	}
 	published := cc.kube.Discovery()
 	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(published))
-	factory := metadatainformer.NewSharedInformerFactory(cc.metadata, 0)
+	// The migrator's own account may list every resource, but watch none.
+	factory := metadatainformer.NewSharedInformerFactory(cc.root.metadata, 0)
 	stored := func(schema.GroupResource) *objectstore.MetadataWatch { return nil }
 	started := make(chan struct{})
 	close(started)
@@ -68,7 +69,8 @@ func newStorageVersionMigrator(ctx context.Context, cc *controllerContext) (func
 	custom := storageversionmigrator.NewCustomResourceController(ctx, cc.kube, migrations, definitions.ApiextensionsV1().CustomResourceDefinitions())
 	return func(ctx context.Context) {
 		var group sync.WaitGroup
-		group.Go(func() { collector.Run(ctx, 0, migrationPoll) })
+		// Run logs an error if no resource is synced in this time. The first comes with the second poll.
+		group.Go(func() { collector.Run(ctx, 0, time.Hour) })
 		group.Go(func() { collector.Sync(ctx, migrated, migrationPoll) })
 		for _, run := range []func(context.Context){migrate.Run, revisions.Run, custom.Run} {
 			group.Go(func() { run(ctx) })

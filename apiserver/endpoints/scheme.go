@@ -5,6 +5,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/runtime/serializer/cbor"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 )
 
 // NewScheme returns a scheme with the types that install adds and with the types that every
@@ -25,9 +28,15 @@ func NewScheme(install func(*runtime.Scheme)) *runtime.Scheme {
 	return scheme
 }
 
-// NewCodecs returns the codec factory of a scheme. Like kube-apiserver's, it encodes lists
-// as a stream.
-func NewCodecs(scheme *runtime.Scheme, options ...serializer.CodecFactoryOptionsMutator) serializer.CodecFactory {
-	options = append(options, serializer.WithStreamingCollectionEncodingToJSON(), serializer.WithStreamingCollectionEncodingToProtobuf())
+// NewCodecs returns the codec factory of a scheme, with the encodings of streams and the one that a
+// feature gate enables, as upstream's NewDefaultAPIGroupInfo does for each group.
+func NewCodecs(scheme *runtime.Scheme) serializer.CodecFactory {
+	options := []serializer.CodecFactoryOptionsMutator{
+		serializer.WithStreamingCollectionEncodingToJSON(),
+		serializer.WithStreamingCollectionEncodingToProtobuf(),
+	}
+	if utilfeature.DefaultFeatureGate.Enabled(features.CBORServingAndStorage) {
+		options = append(options, serializer.WithSerializer(cbor.NewSerializerInfo))
+	}
 	return serializer.NewCodecFactory(scheme, options...)
 }

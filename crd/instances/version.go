@@ -12,8 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/apimachinery/pkg/runtime/serializer/cbor"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apiserver/pkg/endpoints/handlers"
@@ -151,11 +149,7 @@ func (b *versionBuilder) adjust(registry *customresource.REST, scope *handlers.R
 		reset = b.statusResetFields()
 		scope.TableConvertor = registry
 	case "scale":
-		var options []serializer.CodecFactoryOptionsMutator
-		if utilfeature.DefaultFeatureGate.Enabled(features.CBORServingAndStorage) {
-			options = append(options, serializer.WithSerializer(cbor.NewSerializerInfo))
-		}
-		scope.Serializer = endpoints.NewCodecs(scale.NewScaleConverter().Scheme(), options...)
+		scope.Serializer = endpoints.NewCodecs(scale.NewScaleConverter().Scheme())
 		columns, err := tableconvertor.New(definition.ScaleColumns(b.spec))
 		if err != nil {
 			return err

@@ -134,16 +134,3 @@ func normalizeFlags(body any) any {
 	}
 	return body
 }
-
-// TestEmulatedRelease_ServesTheSame: emulating a release, both servers have the same
-// groups, versions and resources.
-func TestEmulatedRelease_ServesTheSame(t *testing.T) {
-	t.Parallel()
-	stock, byre := startBoth(t, "", "--emulated-version=1.36")
-	for _, path := range []string{"/api", "/apis"} {
-		compare(t, stock, byre, request{
-			name: "discovery of an emulated release", path: path,
-			accept: "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
-		})
-	}
-}

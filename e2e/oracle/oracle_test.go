@@ -3,6 +3,7 @@ package oracle
 import (
 	"bytes"
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -25,6 +26,9 @@ import (
 func TestMain(m *testing.M) {
 	os.Exit(programs.Main(m, programs.APIServer, programs.Etcd, programs.Byre))
 }
+
+// emulated is the release that both servers emulate; their own where empty.
+var emulated = flag.String("emulated", "", "the release that both servers emulate, as in 1.36")
 
 // A request and the name it goes by in the table of differences.
 type request struct {
@@ -93,6 +97,7 @@ func compareAll(t *testing.T, stock, byre *peer) {
 		{name: "objects", requests: objects(t)},
 		{name: "reads", requests: reads()},
 		{name: "writes", requests: writes()},
+		{name: "release", requests: ofRelease()},
 		{name: "bodies", requests: badBodies()},
 		{name: "names", requests: badNames()},
 		{name: "parameters of reads", requests: badReadParameters(), readOnly: true},
@@ -170,11 +175,19 @@ func startBoth(t *testing.T, endpoint string, args ...string) (stock, byre *peer
 // objects while they are compared.
 const noServiceAccounts = "--disable-admission-plugins=ServiceAccount"
 
+// flagsOfBoth are the flags that both servers get beside args.
+func flagsOfBoth(args ...string) []string {
+	if *emulated != "" {
+		args = append(args, "--emulated-version="+*emulated)
+	}
+	return append(args, noServiceAccounts)
+}
+
 func startByre(t *testing.T, endpoint string, args ...string) (*peer, error) {
 	b, err := servers.Byre{
 		Dir:      filepath.Join(t.TempDir(), "data"),
 		Endpoint: endpoint,
-		Args:     append([]string{noServiceAccounts, "--controllers=", "--advertise-address=127.0.0.1"}, args...),
+		Args:     append(flagsOfBoth("--controllers=", "--advertise-address=127.0.0.1"), args...),
 	}.Start(t.Context())
 	if err != nil {
 		return nil, err
@@ -193,7 +206,7 @@ func startByre(t *testing.T, endpoint string, args ...string) (*peer, error) {
 // startStock starts a stock server that counts its objects every second or two,
 // instead of every minute or two: that decides how it charges lists.
 func startStock(t *testing.T, args ...string) (*peer, error) {
-	s, err := servers.Stock{Dir: t.TempDir(), Args: append([]string{noServiceAccounts, "--etcd-count-metric-poll-period=1s"}, args...)}.Start(t.Context())
+	s, err := servers.Stock{Dir: t.TempDir(), Args: append(flagsOfBoth("--etcd-count-metric-poll-period=1s"), args...)}.Start(t.Context())
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -21,6 +22,101 @@ var ErrNoHistory = errors.New("this checkout has no history to build an older by
 // Oldest is the commit of the oldest program whose databases this one upgrades in place: the first
 // with the schema as it is now. What is released gets a name beside it.
 const Oldest = "ebfb97c3bbe8828114202d9442d255a21262c393"
+
+// released are commits that users run, the newest last. Each release adds its own.
+var released = []string{Oldest}
+
+// oldestSteps are migrations, one for each database. A database of before them is not migrated.
+var oldestSteps = []string{
+	"migrations/postgres/0001_store.up.sql",
+	"migrations/sqlite/0001_store.up.sql",
+}
+
+// Older returns the older programs that tests upgrade from, by their names: that of OlderVariable, or
+// the one that has fewer migrations than this program in each database. With all it is the programs
+// of before each migration, and the released ones.
+func Older(ctx context.Context, all bool) (map[string]string, error) {
+	if path := os.Getenv(OlderVariable); path != "" {
+		path, err := filepath.Abs(path)
+		return map[string]string{filepath.Base(path): path}, err
+	}
+	commits, err := olderCommits(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !all {
+		commits = commits[:min(len(commits), 1)]
+	}
+	paths := make(map[string]string)
+	for _, commit := range commits {
+		if paths[commit[:7]], err = BuildOlder(ctx, commit); err != nil {
+			return nil, err
+		}
+	}
+	return paths, nil
+}
+
+// olderCommits returns the commit before each migration from oldestSteps on, and those in
+// released. None is twice in it.
+func olderCommits(ctx context.Context) (commits []string, err error) {
+	var all []string
+	for _, oldest := range oldestSteps {
+		steps, err := filepath.Glob(filepath.Join(Root(), filepath.Dir(oldest), "*.up.sql"))
+		if err != nil {
+			return nil, err
+		}
+		for _, step := range steps {
+			if filepath.Base(step) <= filepath.Base(oldest) {
+				continue
+			}
+			commit, err := CommitBefore(ctx, filepath.Join(filepath.Dir(oldest), filepath.Base(step)))
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, commit)
+		}
+	}
+	for _, revision := range released {
+		commit, err := Commit(ctx, revision)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, commit)
+	}
+	for _, commit := range all {
+		if !slices.Contains(commits, commit) {
+			commits = append(commits, commit)
+		}
+	}
+	return commits, nil
+}
+
+// IsNewerSchema reports whether the schema of a database is newer than that of an older program.
+func IsNewerSchema(ctx context.Context, older, endpoint string) (bool, error) {
+	out, err := exec.CommandContext(ctx, older, "migrate", "status", "--endpoint", endpoint).CombinedOutput()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.ExitCode() == 4 {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("migrate status of the older program: %w: %s", err, out)
+	}
+	return false, nil
+}
+
+// RevertSchema takes the schema of a database that no process uses back to that of an older program.
+func RevertSchema(ctx context.Context, newer, older, endpoint string) error {
+	for range 10 {
+		isNewer, err := IsNewerSchema(ctx, older, endpoint)
+		if err != nil || !isNewer {
+			return err
+		}
+		if out, err := exec.CommandContext(ctx, newer, "migrate", "down", "--endpoint", endpoint).CombinedOutput(); err != nil {
+			return fmt.Errorf("migrate down: %w: %s", err, out)
+		}
+	}
+	return errors.New("after 10 steps down the schema is still newer")
+}
 
 // CommitBefore returns the last commit of this repository without a file: HEAD, if the file is not
 // committed yet.

@@ -151,3 +151,18 @@ func (c *Connection) Objects(ctx context.Context, namespace string) (map[string]
 	}, namespace)
 	return all, err
 }
+
+// Values are the stored texts of a resource's objects, by namespace and name.
+func (c *Connection) Values(ctx context.Context, group, resource string) (map[string]string, error) {
+	const query = `SELECT namespace, name, value FROM objects WHERE "group" = `
+	all := map[string]string{}
+	err := c.query(ctx, query+`$1 AND resource = $2`, query+`?1 AND resource = ?2`, func(r rows) error {
+		var namespace, name, value string
+		if err := r.Scan(&namespace, &name, &value); err != nil {
+			return err
+		}
+		all[namespace+"/"+name] = value
+		return nil
+	}, group, resource)
+	return all, err
+}
