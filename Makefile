@@ -11,8 +11,8 @@ BENCH    ?=
 
 # What these packages promise is about concurrency, so their tests run under the
 # race detector. The rest would need all of Kubernetes built a second time.
-RACE_PKGS  := ./migrations/... ./sqlstore/... ./watch/... ./apiserver/objectstore/...
-RACE_PATTERN := byre/(migrations|sqlstore|watch|apiserver/objectstore)(/|$$)
+RACE_PKGS  := ./migrations/... ./sqlstore/... ./watch/... ./apiserver/storage/...
+RACE_PATTERN := byre/(migrations|sqlstore|watch|apiserver/storage)(/|$$)
 
 .PHONY: all build run kubectl controller-runtime apiextensions dist dist-check deb rpm image packages-test alerts-test test test-short test-setup test-postgres-versions test-race test-race-all test-unit test-e2e oracle lint fmt-check tidy-check vulncheck outdated vet transfer litestream bench robustness growth fuzz fuzz-short clean
 

@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/klog/v2"
 
-	"byre/apiserver/discovery"
-	"byre/apiserver/routing"
+	"byre/apiserver/handlers/discovery"
+	"byre/apiserver/process/routing"
 )
 
 // refreshInterval is the time between two fetches of a backend's documents. firstRetry is

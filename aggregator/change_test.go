@@ -13,7 +13,7 @@ import (
 	"k8s.io/component-base/metrics/testutil"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
-	"byre/apiserver/discovery"
+	"byre/apiserver/handlers/discovery"
 	"byre/sqlstore/eventually"
 )
 

@@ -7,7 +7,7 @@ import (
 
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
-	"byre/apiserver/routing"
+	"byre/apiserver/process/routing"
 )
 
 // backendKey names a backend. APIServices with equal keys share one: they name the same

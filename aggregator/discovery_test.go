@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
-	"byre/apiserver/discovery"
+	"byre/apiserver/handlers/discovery"
 	"byre/sqlstore/eventually"
 )
 

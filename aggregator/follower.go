@@ -13,9 +13,9 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
 	"byre/apiserver/delegation"
-	"byre/apiserver/discovery"
-	"byre/apiserver/openapi"
-	"byre/apiserver/routing"
+	"byre/apiserver/handlers/discovery"
+	"byre/apiserver/handlers/openapi"
+	"byre/apiserver/process/routing"
 )
 
 // follower follows the APIServices. It keeps the claims, discovery and OpenAPI in line

@@ -13,7 +13,7 @@ import (
 	apiservice "k8s.io/kube-aggregator/pkg/registry/apiservice/etcd"
 
 	"byre/apiserver/delegation"
-	"byre/apiserver/endpoints"
+	"byre/apiserver/handlers"
 )
 
 // apiServices is the resource of the APIServices. Its keys are those of a stock
@@ -21,12 +21,12 @@ import (
 var apiServices = schema.GroupResource{Group: apiregistration.GroupName, Resource: "apiservices"}
 
 // newGroup makes the handler of the API group apiregistration.k8s.io.
-func newGroup(d delegation.Dependencies, delegate http.Handler) (*endpoints.API, error) {
-	scheme := endpoints.NewScheme(install.Install)
-	codecs := endpoints.NewCodecs(scheme)
+func newGroup(d delegation.Dependencies, delegate http.Handler) (*handlers.API, error) {
+	scheme := handlers.NewScheme(install.Install)
+	codecs := handlers.NewCodecs(scheme)
 	services := apiservice.NewREST(scheme, d.RESTOptions(scheme, codecs, apiServices))
 	version := apiregistrationv1.SchemeGroupVersion.Version
-	return d.ServeGroup("registration", endpoints.Group{
+	return d.ServeGroup("registration", handlers.Group{
 		Name:     apiregistration.GroupName,
 		Versions: []string{version},
 		Storage: map[string]map[string]rest.Storage{

@@ -15,7 +15,7 @@ import (
 	"k8s.io/kube-openapi/pkg/handler3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
-	"byre/apiserver/openapi"
+	"byre/apiserver/handlers/openapi"
 )
 
 const (

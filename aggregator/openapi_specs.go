@@ -14,7 +14,7 @@ import (
 	"k8s.io/kube-openapi/pkg/openapiconv"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
-	"byre/apiserver/openapi"
+	"byre/apiserver/handlers/openapi"
 )
 
 // openAPISpecs are what the OpenAPI documents of a backend say of its group versions. They

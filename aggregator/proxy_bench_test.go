@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"byre/apiserver/filters/filterstest"
+	"byre/apiserver/access/filters/filterstest"
 )
 
 // BenchmarkProxy compares the CPU that a request through the aggregator costs with that

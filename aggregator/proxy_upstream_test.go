@@ -15,7 +15,7 @@ import (
 	apiserverproxy "k8s.io/apiserver/pkg/util/proxy"
 	"k8s.io/client-go/transport"
 
-	"byre/apiserver/filters/filterstest"
+	"byre/apiserver/access/filters/filterstest"
 )
 
 // upstreamProxy proxies to a host as kube-aggregator does

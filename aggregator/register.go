@@ -18,7 +18,7 @@ import (
 	informers "k8s.io/kube-aggregator/pkg/client/informers/externalversions/apiregistration/v1"
 	"k8s.io/kube-aggregator/pkg/controllers/autoregister"
 
-	"byre/apiserver/discovery"
+	"byre/apiserver/handlers/discovery"
 )
 
 // registrar registers an APIService for every group version that this server serves

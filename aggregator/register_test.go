@@ -13,8 +13,8 @@ import (
 
 	"byre/aggregator"
 	"byre/apiserver/delegation"
-	"byre/apiserver/discovery"
-	"byre/apiserver/health"
+	"byre/apiserver/handlers/discovery"
+	"byre/apiserver/process/health"
 	"byre/sqlstore/dbtest"
 	"byre/sqlstore/eventually"
 )

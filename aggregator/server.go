@@ -23,17 +23,17 @@ import (
 	"k8s.io/kube-aggregator/pkg/controllers/status/remote"
 
 	"byre/apiserver/delegation"
-	"byre/apiserver/discovery"
-	"byre/apiserver/endpoints"
-	"byre/apiserver/health"
-	"byre/apiserver/loopback"
-	"byre/apiserver/pki"
-	"byre/apiserver/routing"
+	"byre/apiserver/handlers"
+	"byre/apiserver/handlers/discovery"
+	"byre/apiserver/process/health"
+	"byre/apiserver/process/loopback"
+	"byre/apiserver/process/pki"
+	"byre/apiserver/process/routing"
 )
 
 // Server is an http.Handler of APIServices and of the requests that they claim.
 type Server struct {
-	services     *endpoints.API
+	services     *handlers.API
 	customSynced <-chan struct{}
 
 	client    clientset.Interface

@@ -25,13 +25,13 @@ import (
 	registration "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/typed/apiregistration/v1"
 
 	"byre/aggregator"
+	"byre/apiserver/access/filters/filterstest"
 	"byre/apiserver/delegation"
-	"byre/apiserver/discovery"
-	"byre/apiserver/endpoints"
-	"byre/apiserver/filters/filterstest"
-	"byre/apiserver/loopback"
-	"byre/apiserver/objectstore"
-	"byre/apiserver/openapi"
+	"byre/apiserver/handlers"
+	"byre/apiserver/handlers/discovery"
+	"byre/apiserver/handlers/openapi"
+	"byre/apiserver/process/loopback"
+	"byre/apiserver/storage"
 	"byre/sqlstore"
 	"byre/sqlstore/eventually"
 	"byre/sqlstore/storetest"
@@ -89,9 +89,9 @@ func startOn(t testing.TB, driver sqlstore.Driver, options ...option) *server {
 	factory := informers.NewSharedInformerFactory(s.cluster, 0)
 	documents := openapi.NewService()
 	dependencies := delegation.Dependencies{
-		Storage:          objectstore.StorageConfig{Store: store, Feed: feed, Program: "test"},
+		Storage:          storage.StorageConfig{Store: store, Feed: feed, Program: "test"},
 		EffectiveVersion: compatibility.DefaultBuildEffectiveVersion(),
-		Serving: endpoints.Serving{
+		Serving: handlers.Serving{
 			Authorizer:        authorizerfactory.NewAlwaysAllowAuthorizer(),
 			MinRequestTimeout: time.Minute,
 		},

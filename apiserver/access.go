@@ -6,11 +6,11 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/apiserver/pkg/util/webhook"
 
-	"byre/apiserver/admission"
-	"byre/apiserver/audit"
-	"byre/apiserver/auth"
-	"byre/apiserver/auth/rbac"
-	"byre/apiserver/filters"
+	"byre/apiserver/access/admission"
+	"byre/apiserver/access/audit"
+	"byre/apiserver/access/auth"
+	"byre/apiserver/access/auth/rbac"
+	"byre/apiserver/access/filters"
 )
 
 // buildAccess makes authentication, authorization, audit, admission, and priority and

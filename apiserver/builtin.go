@@ -8,16 +8,16 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/controlplane/controller/clusterauthenticationtrust"
 
-	"byre/apiserver/builtin"
-	"byre/apiserver/builtin/bootstrap"
-	"byre/apiserver/pki"
-	"byre/apiserver/routing"
+	"byre/apiserver/process/pki"
+	"byre/apiserver/process/routing"
+	"byre/apiserver/registry"
+	"byre/apiserver/registry/bootstrap"
 )
 
 // newBuiltin makes the REST storages of the built-in groups. files are the certificates
 // and keys that the server issues itself; the kubelet client uses them unless flags
 // name others.
-func (s *Server) newBuiltin(files pki.Files) (*builtin.Builtin, error) {
+func (s *Server) newBuiltin(files pki.Files) (*registry.Builtin, error) {
 	o := s.config.Options
 	kubelet := *o.Cluster.Kubelet
 	if kubelet.TLSClientConfig.CertFile == "" {
@@ -26,7 +26,7 @@ func (s *Server) newBuiltin(files pki.Files) (*builtin.Builtin, error) {
 	if s.egress.selector != nil {
 		kubelet.Lookup = s.egress.selector.Lookup
 	}
-	return builtin.New(builtin.Config{
+	return registry.New(registry.Config{
 		RESTOptions:             s.getter,
 		APIResourceConfigSource: s.config.Options.APIResources,
 		Emulation:               o.Emulation.Of(effectiveVersion()),
@@ -37,13 +37,13 @@ func (s *Server) newBuiltin(files pki.Files) (*builtin.Builtin, error) {
 		Authorizer:              s.auth.Authorizer,
 		EndpointSlices:          routing.NewEndpointSliceGetter(s.clients.reader),
 		RuleResolver:            s.auth.RuleResolver,
-		Tokens: builtin.TokenConfig{
+		Tokens: registry.TokenConfig{
 			Issuer:                s.auth.TokenIssuer.Generator,
 			MaxExpiration:         s.auth.TokenIssuer.MaxExpiration,
 			ExtendExpiration:      s.auth.TokenIssuer.ExtendExpiration,
 			MaxExtendedExpiration: s.auth.TokenIssuer.MaxExtendedExpiration,
 		},
-		Services: builtin.ServiceConfig{
+		Services: registry.ServiceConfig{
 			ClusterIPRange:          s.config.Options.ServiceIPRange,
 			SecondaryClusterIPRange: s.config.Options.SecondaryServiceIPRange,
 			NodePortRange:           o.Cluster.NodePortRange,

@@ -9,7 +9,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/kubeapiserver/authorizer/modes"
 
-	"byre/apiserver/pki"
+	"byre/apiserver/process/pki"
 )
 
 func (s *Server) pkiConfig() pki.Config {

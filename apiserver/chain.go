@@ -14,11 +14,11 @@ import (
 	generated "k8s.io/kubernetes/pkg/generated/openapi"
 
 	"byre/apiserver/delegation"
-	"byre/apiserver/discovery"
-	"byre/apiserver/endpoints"
-	"byre/apiserver/managedfields"
-	"byre/apiserver/objectstore"
-	"byre/apiserver/openapi"
+	"byre/apiserver/handlers"
+	"byre/apiserver/handlers/discovery"
+	"byre/apiserver/handlers/managedfields"
+	"byre/apiserver/handlers/openapi"
+	"byre/apiserver/storage"
 )
 
 // effectiveVersion is the version that the process emulates.
@@ -28,12 +28,12 @@ func effectiveVersion() basecompatibility.EffectiveVersion {
 
 // newStorage makes the storage configuration that all servers of the delegation chain
 // share.
-func (s *Server) newStorage() objectstore.StorageConfig {
+func (s *Server) newStorage() storage.StorageConfig {
 	o := s.config.Options.Store
-	return objectstore.StorageConfig{
+	return storage.StorageConfig{
 		Store:                   s.core.store,
 		Feed:                    s.core.feed,
-		Program:                 objectstore.Program(effectiveVersion()),
+		Program:                 storage.Program(effectiveVersion()),
 		Transformers:            s.encryption.transformers,
 		DeleteCollectionWorkers: o.DeleteCollectionWorkers,
 		NoGarbageCollection:     !o.GarbageCollection,
@@ -57,14 +57,14 @@ func (s *Server) newDiscovery() *discovery.Registry {
 
 // builtinModels are the built-in groups with the models of their types.
 type builtinModels struct {
-	groups []endpoints.Group
+	groups []handlers.Group
 	models *openapi.Models
 	// types are the types of those models that the groups use.
 	types *managedfields.TypeConverter
 }
 
-func newBuiltinModels(groups []endpoints.Group) (builtinModels, error) {
-	names, err := endpoints.ModelNames(groups)
+func newBuiltinModels(groups []handlers.Group) (builtinModels, error) {
+	names, err := handlers.ModelNames(groups)
 	models := openapi.NewModels(effectiveVersion().EmulationVersion().String(), generated.GetOpenAPIDefinitions, legacyscheme.Scheme)
 	return builtinModels{groups, models, managedfields.NewTypeConverter(models.Schemas(names...))}, err
 }
@@ -78,8 +78,8 @@ const fieldSetBytes = 4 << 20
 const parsedFieldBytes = 8 << 20
 
 // newServing makes what the handlers of all resources share.
-func (s *Server) newServing(builtin builtinModels) endpoints.Serving {
-	return endpoints.Serving{
+func (s *Server) newServing(builtin builtinModels) handlers.Serving {
+	return handlers.Serving{
 		Admission:         s.admission.Plugins,
 		Authorizer:        s.auth.Authorizer,
 		TypeConverter:     builtin.types,
@@ -98,7 +98,7 @@ func (s *Server) buildChain(builtin builtinModels, d delegation.Dependencies) (h
 	if err != nil {
 		return nil, err
 	}
-	api, err := endpoints.New(endpoints.Config{
+	api, err := handlers.New(handlers.Config{
 		Groups:    builtin.groups,
 		Serving:   d.Serving,
 		Discovery: d.Discovery,

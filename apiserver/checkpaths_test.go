@@ -10,7 +10,7 @@ import (
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/apiserver/pkg/server/mux"
 
-	"byre/apiserver/health"
+	"byre/apiserver/process/health"
 )
 
 // manyChecks are as many as a server has.

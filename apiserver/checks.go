@@ -7,7 +7,7 @@ import (
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/client-go/informers"
 
-	"byre/apiserver/health"
+	"byre/apiserver/process/health"
 )
 
 // checks are the checks of /livez, /readyz and /healthz. A check that kube-apiserver

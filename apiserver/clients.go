@@ -14,10 +14,10 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/component-base/tracing"
 
-	"byre/apiserver/builtin"
-	"byre/apiserver/lookup"
-	"byre/apiserver/loopback"
-	"byre/apiserver/objectstore"
+	"byre/apiserver/process/loopback"
+	"byre/apiserver/registry"
+	"byre/apiserver/storage"
+	"byre/apiserver/storage/lookup"
 )
 
 // clients send requests to the delegation chain within the process, as the server itself.
@@ -34,7 +34,7 @@ type clients struct {
 
 // newClients makes clients over roundTripper. Their requests fail until roundTripper
 // serves the chain. stores finds the store of a resource.
-func newClients(roundTripper *loopback.Transport, tracer tracing.TracerProvider, stores func(schema.GroupResource) *objectstore.Store) (clients, error) {
+func newClients(roundTripper *loopback.Transport, tracer tracing.TracerProvider, stores func(schema.GroupResource) *storage.Store) (clients, error) {
 	config := loopback.Config(roundTripper)
 	if tracer != nil {
 		config.Wrap(tracing.WrapperFor(tracer))
@@ -57,7 +57,7 @@ func newClients(roundTripper *loopback.Transport, tracer tracing.TracerProvider,
 		dynamic:   dynamicClient,
 		reader:    lookup.NewReader(stores),
 		informers: informers.NewSharedInformerFactoryWithOptions(kube, 0,
-			informers.WithTransform(loopback.StripManagedFields), informers.WithCustomResyncConfig(builtin.CustomResync()),
+			informers.WithTransform(loopback.StripManagedFields), informers.WithCustomResyncConfig(registry.CustomResync()),
 			informers.WithInformerName(name)),
 	}, nil
 }

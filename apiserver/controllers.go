@@ -8,9 +8,9 @@ import (
 	"k8s.io/klog/v2"
 
 	"byre/apiserver/controllers"
-	"byre/apiserver/controlplane"
-	"byre/apiserver/objectstore"
-	"byre/apiserver/pki"
+	"byre/apiserver/controllers/controlplane"
+	"byre/apiserver/process/pki"
+	"byre/apiserver/storage"
 )
 
 // newControllers makes the runner of the controllers.
@@ -39,7 +39,7 @@ func (s *Server) newControllers(files pki.Files) (*controllers.Runner, error) {
 
 // watchStored watches the metadata of a resource's objects in their stored bytes. It
 // returns nil for a resource that no server of the chain stores.
-func (s *Server) watchStored(gr schema.GroupResource) *objectstore.MetadataWatch {
+func (s *Server) watchStored(gr schema.GroupResource) *storage.MetadataWatch {
 	stores := s.getter.Lookup(gr) != nil
 	for _, server := range s.chain {
 		stores = stores || server.Stores(gr)

@@ -18,10 +18,10 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/klog/v2"
 
-	"byre/apiserver/health"
-	"byre/apiserver/memory"
-	"byre/apiserver/objectstore"
 	"byre/apiserver/options"
+	"byre/apiserver/process/health"
+	"byre/apiserver/process/memory"
+	"byre/apiserver/storage"
 	"byre/migrations/fileowner"
 	"byre/sqlstore"
 	"byre/watch"
@@ -97,7 +97,7 @@ func newStoreInfo(database Database, o options.StoreOptions) prometheus.Collecto
 // ensureFirstRevision writes the first record of an empty store. The caller runs the
 // store and the feed before.
 func (c *core) ensureFirstRevision(ctx context.Context) error {
-	return objectstore.EnsureFirstRevision(ctx, c.store, c.feed)
+	return storage.EnsureFirstRevision(ctx, c.store, c.feed)
 }
 
 // unlimited turns 0, which means no limit in a flag, into -1, which means no limit in

@@ -9,8 +9,8 @@ import (
 	encryptionreload "k8s.io/apiserver/pkg/server/options/encryptionconfig/controller"
 	"k8s.io/apiserver/pkg/storage/value"
 
-	"byre/apiserver/health"
 	"byre/apiserver/options"
+	"byre/apiserver/process/health"
 )
 
 // encryption is encryption at rest, by upstream's providers.

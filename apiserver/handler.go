@@ -10,10 +10,10 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
-	"byre/apiserver/filters"
-	"byre/apiserver/loopback"
-	"byre/apiserver/pki"
-	"byre/apiserver/serving"
+	"byre/apiserver/access/filters"
+	"byre/apiserver/process/loopback"
+	"byre/apiserver/process/pki"
+	"byre/apiserver/process/serving"
 )
 
 // buildHTTP makes the HTTP servers, whose requests pass the filters and then the chain.

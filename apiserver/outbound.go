@@ -12,10 +12,10 @@ import (
 	"k8s.io/component-base/tracing"
 
 	"byre/apiserver/delegation"
-	"byre/apiserver/loopback"
 	"byre/apiserver/options"
-	"byre/apiserver/pki"
-	"byre/apiserver/routing"
+	"byre/apiserver/process/loopback"
+	"byre/apiserver/process/pki"
+	"byre/apiserver/process/routing"
 )
 
 // newServiceResolver makes the resolver that finds the Services of webhooks. It reads

@@ -18,10 +18,10 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 
+	"byre/apiserver/access/filters"
 	"byre/apiserver/delegation"
-	"byre/apiserver/endpoints"
-	"byre/apiserver/filters"
-	"byre/apiserver/health"
+	"byre/apiserver/handlers"
+	"byre/apiserver/process/health"
 	"byre/sqlstore"
 )
 
@@ -68,7 +68,7 @@ func (s *Server) installPaths(paths *mux.PathRecorderMux, api http.Handler, d de
 
 // handleDocument serves a path that can only be read, also with a slash at its end.
 func handleDocument(paths *mux.PathRecorderMux, path string, h http.Handler) {
-	h = endpoints.GetOnly(h, legacyscheme.Codecs)
+	h = handlers.GetOnly(h, legacyscheme.Codecs)
 	paths.Handle(path, h)
 	paths.UnlistedHandle(path+"/", h)
 }

@@ -9,8 +9,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"byre/apiserver/builtin"
 	"byre/apiserver/options"
+	"byre/apiserver/registry"
 	"byre/sqlstore"
 )
 
@@ -40,7 +40,7 @@ func warnOfUnknownResources(ctx context.Context, driver sqlstore.Driver, o optio
 // ever had an object.
 func knownResources(ctx context.Context, driver sqlstore.Driver) ([]schema.GroupResource, error) {
 	definitions := schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}
-	known := append(builtin.Resources(), definitions, schema.GroupResource{Group: "apiregistration.k8s.io", Resource: "apiservices"})
+	known := append(registry.Resources(), definitions, schema.GroupResource{Group: "apiregistration.k8s.io", Resource: "apiservices"})
 	histories, err := driver.Histories(ctx)
 	if err != nil {
 		return nil, err

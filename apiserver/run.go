@@ -7,10 +7,10 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"byre/apiserver/auth"
-	"byre/apiserver/health"
-	"byre/apiserver/lifecycle"
-	"byre/apiserver/systemd"
+	"byre/apiserver/access/auth"
+	"byre/apiserver/process/health"
+	"byre/apiserver/process/lifecycle"
+	"byre/apiserver/process/systemd"
 )
 
 // Run serves until ctx ends or a component fails, and then stops in order. It returns

@@ -16,22 +16,22 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/component-base/tracing"
 
-	"byre/apiserver/admission"
-	"byre/apiserver/audit"
-	"byre/apiserver/auth"
-	"byre/apiserver/builtin"
-	"byre/apiserver/builtin/bootstrap"
+	"byre/apiserver/access/admission"
+	"byre/apiserver/access/audit"
+	"byre/apiserver/access/auth"
+	"byre/apiserver/access/filters"
 	"byre/apiserver/controllers"
-	"byre/apiserver/controlplane"
+	"byre/apiserver/controllers/controlplane"
 	"byre/apiserver/delegation"
-	"byre/apiserver/filters"
-	"byre/apiserver/health"
-	"byre/apiserver/lifecycle"
-	"byre/apiserver/loopback"
-	"byre/apiserver/objectstore"
-	"byre/apiserver/openapi"
-	"byre/apiserver/pki"
-	"byre/apiserver/serving"
+	"byre/apiserver/handlers/openapi"
+	"byre/apiserver/process/health"
+	"byre/apiserver/process/lifecycle"
+	"byre/apiserver/process/loopback"
+	"byre/apiserver/process/pki"
+	"byre/apiserver/process/serving"
+	"byre/apiserver/registry"
+	"byre/apiserver/registry/bootstrap"
+	"byre/apiserver/storage"
 )
 
 // Server holds all parts of the server, made but not started. Its fields are in the
@@ -60,13 +60,13 @@ type Server struct {
 
 	transport  *loopback.Transport
 	encryption encryption
-	getter     *objectstore.Getter // of the built-in resources
+	getter     *storage.Getter // of the built-in resources
 	clients    clients
 	auth       *auth.Auth
 	audit      *audit.Audit
 	admission  *admission.Admission
 	flow       *filters.FlowControl // nil without priority and fairness
-	builtin    *builtin.Builtin
+	builtin    *registry.Builtin
 	bootstrap  *bootstrap.Bootstrap
 	// controlplane is what every server of a cluster runs; controllers is what one
 	// server of the cluster runs.
@@ -142,8 +142,8 @@ func (s *Server) build(ctx, base context.Context) error {
 	if err != nil {
 		return err
 	}
-	storage := s.newStorage()
-	s.getter = objectstore.NewRESTOptionsGetter(storage, objectstore.BuiltinResources(effectiveVersion()))
+	backend := s.newStorage()
+	s.getter = storage.NewRESTOptionsGetter(backend, storage.BuiltinResources(effectiveVersion()))
 	if s.clients, err = newClients(s.transport, s.tracer, s.getter.Lookup); err != nil {
 		return err
 	}
@@ -181,7 +181,7 @@ func (s *Server) build(ctx, base context.Context) error {
 		return err
 	}
 	handler, err := s.buildChain(models, delegation.Dependencies{
-		Storage:               storage,
+		Storage:               backend,
 		EffectiveVersion:      effectiveVersion(),
 		Serving:               s.newServing(models),
 		Discovery:             s.newDiscovery(),

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/waitgroup"
 	"k8s.io/klog/v2"
 
-	"byre/apiserver/lifecycle"
-	"byre/apiserver/systemd"
+	"byre/apiserver/process/lifecycle"
+	"byre/apiserver/process/systemd"
 )
 
 const (

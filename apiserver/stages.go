@@ -8,8 +8,8 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"byre/apiserver/lifecycle"
-	"byre/apiserver/memory"
+	"byre/apiserver/process/lifecycle"
+	"byre/apiserver/process/memory"
 )
 
 // The names of the stages that a shutdown stops before all others.

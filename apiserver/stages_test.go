@@ -5,10 +5,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"byre/apiserver/auth"
-	"byre/apiserver/builtin/bootstrap"
-	"byre/apiserver/lifecycle"
+	"byre/apiserver/access/auth"
 	"byre/apiserver/options"
+	"byre/apiserver/process/lifecycle"
+	"byre/apiserver/registry/bootstrap"
 )
 
 // TestStages_StartAndStopInOrder compares the table of stages with the order in which the

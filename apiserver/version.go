@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 	basecompatibility "k8s.io/component-base/compatibility"
 
-	"byre/apiserver/objectstore"
+	"byre/apiserver/storage"
 )
 
 // Version is the answer of /version: the Kubernetes release whose API the program
@@ -18,7 +18,7 @@ import (
 // `go build` or `go install`.
 func Version(effective basecompatibility.EffectiveVersion) version.Info {
 	info := version.Info{
-		GitVersion:   objectstore.KubernetesVersion(effective),
+		GitVersion:   storage.KubernetesVersion(effective),
 		GitTreeState: "clean",
 		GoVersion:    runtime.Version(),
 		Compiler:     runtime.Compiler,

@@ -19,10 +19,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
-	"k8s.io/apiserver/pkg/storage"
+	apistorage "k8s.io/apiserver/pkg/storage"
 	storeerr "k8s.io/apiserver/pkg/storage/errors"
 
-	"byre/apiserver/objectstore"
+	"byre/apiserver/storage"
 )
 
 // cleaners makes a cleaner for each definition that is being deleted. It
@@ -47,7 +47,7 @@ func (c cleaners) GetCustomResourceListerCollectionDeleter(crd *apiextensionsv1.
 	if err != nil {
 		return nil, err
 	}
-	store, ok := registry.Storage.Storage.(*objectstore.Store)
+	store, ok := registry.Storage.Storage.(*storage.Store)
 	if !ok {
 		return nil, fmt.Errorf("storage of %s is a %T", crd.Name, registry.Storage.Storage)
 	}
@@ -66,7 +66,7 @@ func (c cleaners) GetCustomResourceListerCollectionDeleter(crd *apiextensionsv1.
 // definition only when there is no such row.
 type cleaner struct {
 	*customresource.REST
-	store *objectstore.Store // of REST
+	store *storage.Store // of REST
 	// versions are the apiVersions of the definition.
 	versions sets.Set[string]
 	calls    *storeCalls
@@ -127,9 +127,9 @@ func listOf(instances []instance) *unstructured.UnstructuredList {
 
 // page returns instances as they are stored, and the token of the next page.
 func (c *cleaner) page(ctx context.Context, size int64, from string) ([]instance, string, error) {
-	predicate := storage.Everything
+	predicate := apistorage.Everything
 	predicate.Limit, predicate.Continue = size, from
-	rows, next, err := c.store.ListRows(ctx, storage.ListOptions{Predicate: predicate, Recursive: true})
+	rows, next, err := c.store.ListRows(ctx, apistorage.ListOptions{Predicate: predicate, Recursive: true})
 	if err != nil {
 		return nil, "", err
 	}
@@ -210,7 +210,7 @@ func (c *cleaner) deleteByKey(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	err = c.store.Delete(ctx, key, c.New(), nil, storage.ValidateObjectFunc(rest.ValidateAllObjectFunc), nil, storage.DeleteOptions{ExpectTransformOrDecodeError: true})
+	err = c.store.Delete(ctx, key, c.New(), nil, apistorage.ValidateObjectFunc(rest.ValidateAllObjectFunc), nil, apistorage.DeleteOptions{ExpectTransformOrDecodeError: true})
 	return storeerr.InterpretDeleteError(err, c.store.GroupResource(), name)
 }
 

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints"
 
-	"byre/apiserver/discovery"
+	"byre/apiserver/handlers/discovery"
 	"byre/crd/definition"
 )
 

@@ -46,7 +46,7 @@
 //
 // # What the caller owes
 //
-// Requests have the context values that package endpoints needs. The store and the feed
+// Requests have the context values that package handlers needs. The store and the feed
 // run before Run is called. Run must be running for a definition to become established.
 //
 // # Shutting down

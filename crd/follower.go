@@ -20,7 +20,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"byre/apiserver/delegation"
-	"byre/apiserver/health"
+	"byre/apiserver/process/health"
 	"byre/crd/definition"
 )
 

@@ -18,12 +18,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apiserver/pkg/registry/rest"
-	"k8s.io/apiserver/pkg/storage"
+	apistorage "k8s.io/apiserver/pkg/storage"
 	storeerr "k8s.io/apiserver/pkg/storage/errors"
 
 	"byre/apiserver/delegation"
-	"byre/apiserver/endpoints"
-	"byre/apiserver/objectstore"
+	"byre/apiserver/handlers"
+	"byre/apiserver/storage"
 	"byre/crd/definition"
 	"byre/sqlstore"
 	"byre/watch"
@@ -34,7 +34,7 @@ type group struct {
 	scheme *runtime.Scheme
 	codecs serializer.CodecFactory
 	rest   *customresourcedefinition.REST
-	store  *objectstore.Store // of rest
+	store  *storage.Store // of rest
 	feed   *watch.Feed
 }
 
@@ -45,15 +45,15 @@ var definitions = apiextensions.Resource("customresourcedefinitions")
 func newGroup(d delegation.Dependencies) (*group, error) {
 	// Custom resources use this scheme too, for the options and the Status that are sent
 	// with them.
-	g := &group{scheme: endpoints.NewScheme(install.Install), feed: d.Storage.Feed}
-	g.codecs = endpoints.NewCodecs(g.scheme)
+	g := &group{scheme: handlers.NewScheme(install.Install), feed: d.Storage.Feed}
+	g.codecs = handlers.NewCodecs(g.scheme)
 	var err error
-	stored := definitionStorage{objectstore.GroupResources(g.scheme, g.codecs, d.EffectiveVersion, definitions)}
-	if g.rest, err = customresourcedefinition.NewREST(g.scheme, objectstore.NewRESTOptionsGetter(d.Storage, stored)); err != nil {
+	stored := definitionStorage{storage.GroupResources(g.scheme, g.codecs, d.EffectiveVersion, definitions)}
+	if g.rest, err = customresourcedefinition.NewREST(g.scheme, storage.NewRESTOptionsGetter(d.Storage, stored)); err != nil {
 		return nil, fmt.Errorf("crd: storage of definitions: %w", err)
 	}
 	var ok bool
-	if g.store, ok = g.rest.Storage.Storage.(*objectstore.Store); !ok {
+	if g.store, ok = g.rest.Storage.Storage.(*storage.Store); !ok {
 		return nil, fmt.Errorf("crd: storage of definitions is a %T", g.rest.Storage.Storage)
 	}
 	return g, nil
@@ -61,10 +61,10 @@ func newGroup(d delegation.Dependencies) (*group, error) {
 
 // definitionStorage describes how definitions are stored: with the generation that writes of
 // instances require, and so that a definition with instances can't be deleted.
-type definitionStorage struct{ objectstore.Resources }
+type definitionStorage struct{ storage.Resources }
 
-// StoreConfig implements objectstore.Resources.
-func (s definitionStorage) StoreConfig(gr schema.GroupResource, example runtime.Object) (objectstore.Config, runtime.GroupVersioner, error) {
+// StoreConfig implements storage.Resources.
+func (s definitionStorage) StoreConfig(gr schema.GroupResource, example runtime.Object) (storage.Config, runtime.GroupVersioner, error) {
 	config, versioner, err := s.Resources.StoreConfig(gr, example)
 	config.Generation = definition.Generation
 	config.Contents = func(name string) *sqlstore.Resource {
@@ -94,9 +94,9 @@ func (r definitionREST) DeleteCollection(ctx context.Context, validate rest.Vali
 }
 
 // api makes the handler of the group and enters it in discovery and OpenAPI.
-func (g *group) api(d delegation.Dependencies, delegate http.Handler) (*endpoints.API, error) {
+func (g *group) api(d delegation.Dependencies, delegate http.Handler) (*handlers.API, error) {
 	version := apiextensionsv1.SchemeGroupVersion.Version
-	return d.ServeGroup("crd", endpoints.Group{
+	return d.ServeGroup("crd", handlers.Group{
 		Name:     apiextensions.GroupName,
 		Versions: []string{version},
 		Storage: map[string]map[string]rest.Storage{version: {
@@ -135,12 +135,12 @@ func (g *group) Get(ctx context.Context, name string) (*apiextensionsv1.CustomRe
 
 // read returns the stored JSON of a definition, in a state that is not older than
 // resourceVersion. It fails with NotFound if there is no definition of that name.
-func (g *group) read(ctx context.Context, name, resourceVersion string) (objectstore.Encoded, error) {
+func (g *group) read(ctx context.Context, name, resourceVersion string) (storage.Encoded, error) {
 	key, err := g.rest.KeyFunc(ctx, name)
 	if err != nil {
-		return objectstore.Encoded{}, err
+		return storage.Encoded{}, err
 	}
-	text, err := g.store.GetEncoded(ctx, key, storage.GetOptions{ResourceVersion: resourceVersion}, g.store.Stored())
+	text, err := g.store.GetEncoded(ctx, key, apistorage.GetOptions{ResourceVersion: resourceVersion}, g.store.Stored())
 	return text, storeerr.InterpretGetError(err, definitions, name)
 }
 

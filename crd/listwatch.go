@@ -12,11 +12,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
-	"k8s.io/apiserver/pkg/storage"
+	apistorage "k8s.io/apiserver/pkg/storage"
 	storeerr "k8s.io/apiserver/pkg/storage/errors"
 	"k8s.io/client-go/tools/cache"
 
-	"byre/apiserver/objectstore"
+	"byre/apiserver/storage"
 )
 
 // listWatch lists and watches the stripped definitions for the informer. It reads the store
@@ -48,10 +48,10 @@ func (l listWatch) Watch(options metav1.ListOptions) (apiwatch.Interface, error)
 }
 
 // selection converts the informer's options to the store's. It asks for no pages.
-func (listWatch) selection(options metav1.ListOptions) storage.ListOptions {
-	predicate := storage.Everything
+func (listWatch) selection(options metav1.ListOptions) apistorage.ListOptions {
+	predicate := apistorage.Everything
 	predicate.AllowWatchBookmarks = options.AllowWatchBookmarks
-	return storage.ListOptions{
+	return apistorage.ListOptions{
 		ResourceVersion:      options.ResourceVersion,
 		ResourceVersionMatch: options.ResourceVersionMatch,
 		Predicate:            predicate,
@@ -68,7 +68,7 @@ func (l listWatch) ListWithContext(ctx context.Context, options metav1.ListOptio
 	if err != nil {
 		return nil, storeerr.InterpretListError(err, definitions)
 	}
-	var texts []objectstore.Encoded
+	var texts []storage.Encoded
 	for text, err := range listed.Items {
 		if err != nil {
 			return nil, storeerr.InterpretListError(err, definitions)
@@ -126,7 +126,7 @@ func (w *definitionWatch) Stop() {
 	}
 }
 
-func (w *definitionWatch) run(ctx context.Context, events objectstore.EncodedWatch) {
+func (w *definitionWatch) run(ctx context.Context, events storage.EncodedWatch) {
 	defer close(w.result)
 	defer w.cancel()
 	defer events.Close()

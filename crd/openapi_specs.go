@@ -18,7 +18,7 @@ import (
 	"k8s.io/kube-openapi/pkg/spec3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
-	"byre/apiserver/openapi"
+	"byre/apiserver/handlers/openapi"
 	"byre/crd/definition"
 )
 

@@ -9,7 +9,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"byre/apiserver/openapi"
+	"byre/apiserver/handlers/openapi"
 	"byre/crd/definition"
 )
 

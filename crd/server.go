@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 
 	"byre/apiserver/delegation"
-	"byre/apiserver/endpoints"
+	"byre/apiserver/handlers"
 	"byre/crd/instances"
 )
 
@@ -29,7 +29,7 @@ func validate(d delegation.Dependencies) error {
 // Server is an http.Handler of definitions and of their instances.
 type Server struct {
 	codecs      serializer.CodecFactory
-	definitions *endpoints.API
+	definitions *handlers.API
 	resolver    *resolver
 	*follower
 }

@@ -20,13 +20,13 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
+	"byre/apiserver/access/filters/filterstest"
 	"byre/apiserver/delegation"
-	"byre/apiserver/discovery"
-	"byre/apiserver/endpoints"
-	"byre/apiserver/filters/filterstest"
-	"byre/apiserver/loopback"
-	"byre/apiserver/objectstore"
-	"byre/apiserver/openapi"
+	"byre/apiserver/handlers"
+	"byre/apiserver/handlers/discovery"
+	"byre/apiserver/handlers/openapi"
+	"byre/apiserver/process/loopback"
+	"byre/apiserver/storage"
 	"byre/crd"
 	"byre/sqlstore"
 	"byre/sqlstore/dbtest"
@@ -73,9 +73,9 @@ func start(t testing.TB, driver sqlstore.Driver, adjust ...func(*delegation.Depe
 	s := &server{store: store, config: loopback.Config(transport), openapi: documents}
 	var err error
 	dependencies := delegation.Dependencies{
-		Storage:          objectstore.StorageConfig{Store: store, Feed: feed, Program: "test"},
+		Storage:          storage.StorageConfig{Store: store, Feed: feed, Program: "test"},
 		EffectiveVersion: compatibility.DefaultBuildEffectiveVersion(),
-		Serving: endpoints.Serving{
+		Serving: handlers.Serving{
 			Authorizer:        authorizerfactory.NewAlwaysAllowAuthorizer(),
 			MinRequestTimeout: time.Hour, // no watch ends by its timeout on a slow machine
 		},

@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"byre/apiserver/envtest/freeport"
-	"byre/apiserver/pki"
+	"byre/apiserver/process/pki"
 	"byre/e2e/programs"
 	"byre/e2e/servers"
 	"byre/sqlstore/eventually"

@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"byre/apiserver/pki"
+	"byre/apiserver/process/pki"
 	"byre/e2e/servers"
 	"byre/sqlstore/eventually"
 )

@@ -17,7 +17,7 @@ import (
 	"k8s.io/kubernetes/pkg/controller/namespace"
 	"k8s.io/kubernetes/pkg/controller/serviceaccount"
 
-	"byre/apiserver/objectstore"
+	"byre/apiserver/storage"
 )
 
 // Numbers of workers and periods; kube-controller-manager's defaults.
@@ -38,7 +38,7 @@ type controllerContext struct {
 	self   kubernetes.Interface
 	rootCA []byte
 	// newMetadataWatch is Config.NewMetadataWatch.
-	newMetadataWatch func(schema.GroupResource) *objectstore.MetadataWatch
+	newMetadataWatch func(schema.GroupResource) *storage.MetadataWatch
 	informers        informers.SharedInformerFactory
 	// settings are kube-controller-manager's defaults.
 	settings kubectrlmgrconfig.KubeControllerManagerConfiguration

@@ -24,8 +24,8 @@ import (
 	kubectrlmgrconfigscheme "k8s.io/kubernetes/pkg/controller/apis/config/scheme"
 	"k8s.io/kubernetes/pkg/controller/certificates/rootcacertpublisher"
 
-	"byre/apiserver/loopback"
-	"byre/apiserver/objectstore"
+	"byre/apiserver/process/loopback"
+	"byre/apiserver/storage"
 )
 
 // Config holds the dependencies of a Runner.
@@ -41,7 +41,7 @@ type Config struct {
 	RootCA []byte
 	// NewMetadataWatch returns a new watch of a resource that this server stores,
 	// and nil for a resource of an aggregated API server.
-	NewMetadataWatch func(schema.GroupResource) *objectstore.MetadataWatch
+	NewMetadataWatch func(schema.GroupResource) *storage.MetadataWatch
 	// Files are the keys that controllers sign with.
 	Files Files
 	// WithControllerManager says that this server does all that a kube-controller-manager

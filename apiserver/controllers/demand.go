@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/klog/v2"
 
-	"byre/apiserver/objectstore"
+	"byre/apiserver/storage"
 )
 
 // onDemand runs the controllers that stop while a kube-controller-manager leads. Each
@@ -123,7 +123,7 @@ func (o *onDemand) awaitObject(ctx context.Context, gr schema.GroupResource) boo
 // isWork reports whether an event shows an object that a controller works on. The
 // Service of the API server itself is not one, because package bootstrap keeps its
 // endpoints.
-func isWork(gr schema.GroupResource, event objectstore.MetadataEvent) bool {
+func isWork(gr schema.GroupResource, event storage.MetadataEvent) bool {
 	return gr != services || event.Object.Namespace != v1.NamespaceDefault || event.Object.Name != "kubernetes"
 }
 

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
-	"byre/apiserver/objectstore"
+	"byre/apiserver/storage"
 	"byre/watch"
 )
 
@@ -27,7 +27,7 @@ import (
 // every event. A graphInformer needs one goroutine, which the collector starts in either
 // case, and keeps no objects.
 type graphInformers struct {
-	newWatch func(schema.GroupResource) *objectstore.MetadataWatch
+	newWatch func(schema.GroupResource) *storage.MetadataWatch
 	remote   metadatainformer.SharedInformerFactory
 }
 
@@ -48,7 +48,7 @@ func (f graphInformers) Start(stop <-chan struct{}) { f.remote.Start(stop) }
 // does not call panic, because the embedded interface is nil.
 type graphInformer struct {
 	cache.SharedIndexInformer
-	source   *objectstore.MetadataWatch
+	source   *storage.MetadataWatch
 	resource schema.GroupResource
 	handler  cache.ResourceEventHandler
 	synced   atomic.Bool
@@ -115,7 +115,7 @@ func (i *graphInformer) RunWithContext(ctx context.Context) {
 	}
 }
 
-func (i *graphInformer) dispatch(event objectstore.MetadataEvent) {
+func (i *graphInformer) dispatch(event storage.MetadataEvent) {
 	switch event.Type {
 	case apiwatch.Added:
 		i.handler.OnAdd(event.Object, !i.synced.Load())

@@ -24,7 +24,7 @@ import (
 	"k8s.io/kubernetes/pkg/controller/storageversionmigrator"
 	"k8s.io/kubernetes/pkg/features"
 
-	"byre/apiserver/objectstore"
+	"byre/apiserver/storage"
 )
 
 // migrationPoll is how often the resources of unfinished migrations are looked up.
@@ -52,7 +52,7 @@ func newStorageVersionMigrator(ctx context.Context, cc *controllerContext) (func
 	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(published))
 	// The migrator's own account may list every resource, but watch none.
 	factory := metadatainformer.NewSharedInformerFactory(cc.root.metadata, 0)
-	stored := func(schema.GroupResource) *objectstore.MetadataWatch { return nil }
+	stored := func(schema.GroupResource) *storage.MetadataWatch { return nil }
 	started := make(chan struct{})
 	close(started)
 	graph := garbagecollector.NewDependencyGraphBuilder(ctx, cc.metadata, mapper, garbagecollector.DefaultIgnoredResources(),

@@ -16,7 +16,7 @@ import (
 	"k8s.io/kubernetes/pkg/quota/v1/evaluator/core"
 	quotainstall "k8s.io/kubernetes/pkg/quota/v1/install"
 
-	"byre/apiserver/loopback"
+	"byre/apiserver/process/loopback"
 )
 
 const (

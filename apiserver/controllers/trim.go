@@ -5,7 +5,7 @@ import (
 
 	"k8s.io/api/core/v1"
 
-	"byre/apiserver/loopback"
+	"byre/apiserver/process/loopback"
 )
 
 func stripManagedFields(object any) (any, error) { return loopback.StripManagedFields(object) }

@@ -16,11 +16,11 @@ import (
 	"k8s.io/component-base/compatibility"
 	openapicommon "k8s.io/kube-openapi/pkg/common"
 
-	"byre/apiserver/discovery"
-	"byre/apiserver/endpoints"
-	"byre/apiserver/managedfields"
-	"byre/apiserver/objectstore"
-	"byre/apiserver/openapi"
+	"byre/apiserver/handlers"
+	"byre/apiserver/handlers/discovery"
+	"byre/apiserver/handlers/managedfields"
+	"byre/apiserver/handlers/openapi"
+	"byre/apiserver/storage"
 )
 
 // Dependencies is what every server of the chain is made with. The assembly makes it
@@ -28,12 +28,12 @@ import (
 // fields that it needs.
 type Dependencies struct {
 	// Storage says where objects are kept.
-	Storage objectstore.StorageConfig
+	Storage storage.StorageConfig
 	// EffectiveVersion is the version that the server emulates.
 	EffectiveVersion compatibility.EffectiveVersion
 	// Serving is what the handlers of all resources share. Its TypeConverter has only
 	// the built-in groups; ServeGroup replaces it.
-	Serving endpoints.Serving
+	Serving handlers.Serving
 	// Discovery and OpenAPI have the groups that are served. Servers may add entries at
 	// any time.
 	Discovery *discovery.Registry
@@ -87,22 +87,22 @@ func (d *Dependencies) Validate() error {
 
 // RESTOptions returns the RESTOptionsGetter of resources that are not built in, whose
 // types scheme knows.
-func (d *Dependencies) RESTOptions(scheme *runtime.Scheme, codecs runtime.StorageSerializer, resources ...schema.GroupResource) *objectstore.Getter {
-	return objectstore.NewRESTOptionsGetter(d.Storage, objectstore.GroupResources(scheme, codecs, d.EffectiveVersion, resources...))
+func (d *Dependencies) RESTOptions(scheme *runtime.Scheme, codecs runtime.StorageSerializer, resources ...schema.GroupResource) *storage.Getter {
+	return storage.NewRESTOptionsGetter(d.Storage, storage.GroupResources(scheme, codecs, d.EffectiveVersion, resources...))
 }
 
 // ServeGroup serves a group of types that are not built in, in discovery and, as the
 // source of the given name, in OpenAPI. Other requests go on to delegate.
-func (d *Dependencies) ServeGroup(name string, group endpoints.Group, definitions openapicommon.GetOpenAPIDefinitions, delegate http.Handler) (*endpoints.API, error) {
-	groups := []endpoints.Group{group}
-	names, err := endpoints.ModelNames(groups)
+func (d *Dependencies) ServeGroup(name string, group handlers.Group, definitions openapicommon.GetOpenAPIDefinitions, delegate http.Handler) (*handlers.API, error) {
+	groups := []handlers.Group{group}
+	names, err := handlers.ModelNames(groups)
 	if err != nil {
 		return nil, err
 	}
 	models := openapi.NewModels(d.EffectiveVersion.EmulationVersion().String(), definitions, group.Scheme)
 	serving := d.Serving
 	serving.TypeConverter = managedfields.NewTypeConverter(models.Schemas(names...))
-	api, err := endpoints.New(endpoints.Config{
+	api, err := handlers.New(handlers.Config{
 		Groups:    groups,
 		Serving:   serving,
 		Discovery: d.Discovery,

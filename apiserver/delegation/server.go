@@ -6,7 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"byre/apiserver/health"
+	"byre/apiserver/process/health"
 )
 
 // Server is a server of the chain other than the built-in API.

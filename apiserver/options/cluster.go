@@ -13,7 +13,7 @@ import (
 	kubeletclient "k8s.io/kubernetes/pkg/kubelet/client"
 	netutils "k8s.io/utils/net"
 
-	"byre/apiserver/builtin"
+	"byre/apiserver/registry"
 )
 
 // ClusterOptions are the settings that objects of the cluster depend on.
@@ -50,13 +50,13 @@ type ClusterOptions struct {
 // NewClusterOptions returns the defaults.
 func NewClusterOptions() ClusterOptions {
 	return ClusterOptions{
-		NodePortRange:      builtin.DefaultNodePortRange(),
+		NodePortRange:      registry.DefaultNodePortRange(),
 		EndpointReconciler: string(reconcilers.LeaseEndpointReconcilerType),
 		EventTTL:           time.Hour,
 		// A server that is not on a node of the cluster cannot reach cluster IPs.
 		RouteToEndpoints: true,
 		RejectRedirects:  true,
-		Kubelet:          builtin.DefaultKubelet(),
+		Kubelet:          registry.DefaultKubelet(),
 	}
 }
 
@@ -113,7 +113,7 @@ func (o *ClusterOptions) addKubeletFlags(fs *pflag.FlagSet) {
 // serviceNets parses ServiceIPRanges. secondary is zero if there is only one range.
 func (o *ClusterOptions) serviceNets() (primary, secondary net.IPNet, err error) {
 	if o.ServiceIPRanges == "" {
-		return builtin.DefaultClusterIPRange(), net.IPNet{}, nil
+		return registry.DefaultClusterIPRange(), net.IPNet{}, nil
 	}
 	parts := strings.Split(o.ServiceIPRanges, ",")
 	if len(parts) > 2 {

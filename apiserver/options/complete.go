@@ -17,11 +17,11 @@ import (
 	"k8s.io/kubernetes/pkg/kubeapiserver/authorizer/modes"
 	netutils "k8s.io/utils/net"
 
-	"byre/apiserver/auth"
-	"byre/apiserver/builtin"
+	"byre/apiserver/access/auth"
 	"byre/apiserver/controllers"
-	"byre/apiserver/controlplane"
-	"byre/apiserver/pki"
+	"byre/apiserver/controllers/controlplane"
+	"byre/apiserver/process/pki"
+	"byre/apiserver/registry"
 )
 
 // delegateGroups are the API groups of the other servers of the delegation chain.
@@ -107,7 +107,7 @@ func (c *Completed) completeAddresses() error {
 }
 
 func (c *Completed) completeResources() error {
-	resources, err := builtin.ParseRuntimeConfig(c.RuntimeConfig, delegateGroups...)
+	resources, err := registry.ParseRuntimeConfig(c.RuntimeConfig, delegateGroups...)
 	if err != nil {
 		return fmt.Errorf("--runtime-config: %w", err)
 	}

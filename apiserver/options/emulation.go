@@ -9,7 +9,7 @@ import (
 	basecompatibility "k8s.io/component-base/compatibility"
 	"k8s.io/kubernetes/pkg/features"
 
-	"byre/apiserver/builtin"
+	"byre/apiserver/registry"
 )
 
 // EmulationOptions say which APIs are served although a later release than
@@ -49,8 +49,8 @@ func (o *EmulationOptions) Validate() []error {
 }
 
 // Of returns the emulation of the built-in groups for an effective version.
-func (o *EmulationOptions) Of(effective basecompatibility.EffectiveVersion) builtin.Emulation {
-	return builtin.Emulation{
+func (o *EmulationOptions) Of(effective basecompatibility.EffectiveVersion) registry.Emulation {
+	return registry.Emulation{
 		Version:                        effective.EmulationVersion(),
 		ForwardCompatible:              o.ForwardCompatible,
 		RuntimeConfigForwardCompatible: o.RuntimeConfigForwardCompatible,

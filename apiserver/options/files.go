@@ -15,8 +15,8 @@ import (
 	"k8s.io/client-go/util/keyutil"
 	"k8s.io/kubernetes/pkg/auth/authorizer/abac"
 
-	"byre/apiserver/auth"
-	"byre/apiserver/pki"
+	"byre/apiserver/access/auth"
+	"byre/apiserver/process/pki"
 )
 
 // namedFile is a file that a flag names. read fails if it can't be used.

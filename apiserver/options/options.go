@@ -18,13 +18,13 @@ import (
 	_ "k8s.io/component-base/logs/json/register"
 	"k8s.io/component-base/metrics"
 
-	"byre/apiserver/admission"
-	"byre/apiserver/audit"
-	"byre/apiserver/auth"
+	"byre/apiserver/access/admission"
+	"byre/apiserver/access/audit"
+	"byre/apiserver/access/auth"
+	"byre/apiserver/access/filters"
 	"byre/apiserver/controllers"
-	"byre/apiserver/controlplane"
-	"byre/apiserver/filters"
-	"byre/apiserver/serving"
+	"byre/apiserver/controllers/controlplane"
+	"byre/apiserver/process/serving"
 )
 
 // Options are the flags of the server, grouped as in kube-apiserver's --help. They are

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/util/duration"
 
-	"byre/apiserver/pki"
+	"byre/apiserver/process/pki"
 )
 
 func newCertsCommand() *cobra.Command {

@@ -12,9 +12,9 @@ import (
 	"k8s.io/klog/v2"
 
 	"byre/apiserver"
-	"byre/apiserver/integrity"
 	"byre/apiserver/options"
-	"byre/apiserver/transfer"
+	"byre/cmd/byre/integrity"
+	"byre/cmd/byre/transfer"
 	"byre/migrations"
 	"byre/sqlstore"
 	"byre/sqlstore/postgres"

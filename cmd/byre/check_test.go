@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
-	"byre/apiserver/integrity"
+	"byre/cmd/byre/integrity"
 	"byre/migrations"
 	"byre/sqlstore/postgres/pgtest"
 )

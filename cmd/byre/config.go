@@ -6,8 +6,8 @@ import (
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/component-base/term"
 
-	"byre/apiserver/configfile"
 	"byre/apiserver/options"
+	"byre/cmd/byre/configfile"
 )
 
 func newConfigCommand() *cobra.Command {

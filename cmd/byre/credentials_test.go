@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"byre/apiserver/pki"
+	"byre/apiserver/process/pki"
 	"byre/sqlstore/eventually"
 )
 

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"byre/apiserver/transfer"
+	"byre/cmd/byre/transfer"
 	"byre/sqlstore"
 	"byre/sqlstore/etcd"
 )

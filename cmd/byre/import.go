@@ -14,7 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/util/compatibility"
 
 	"byre/apiserver/options"
-	"byre/apiserver/transfer"
+	"byre/cmd/byre/transfer"
 	"byre/migrations"
 	"byre/migrations/fileowner"
 	"byre/sqlstore"

@@ -5,84 +5,75 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 const module = "byre"
 
-// A part is a folder of the module. It may import only parts of lower layers, and nothing
-// that its bans name.
+// A part is a folder of the module, with what nests in it unless a longer dir does. It may import
+// itself and the parts of lower layers.
 type part struct {
-	dir   string  // matches itself and what nests in it, unless a longer dir does
-	layer float64 // fractions order the parts within one layer
-	bans  []string
+	dir   string
+	layer int
 }
 
-// parts is the import table. Invariant: two parts of one layer never import each other.
+// parts is the import table, which docs/architecture.md explains. Invariant: two parts of one layer
+// never import each other.
 //
 // It is a test and not a configuration of golangci-lint's depguard. There each package
 // would list all packages that it may import, there are no layers, and a package that no
 // rule names is not checked.
 var parts = []part{
-	{"migrations", 0, []string{"k8s.io/", "sigs.k8s.io/"}},
-	{"sqlstore/eventually", 0, []string{"byre/", "database/sql", "github.com/jackc/", "modernc.org/"}},
-	{"sqlstore/elapsed", 0, []string{"byre/", "k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"}},
-	{"sqlstore", 1, []string{"k8s.io/", "sigs.k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"}},
-	{"sqlstore/snapshot", 1.1, []string{"k8s.io/", "sigs.k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"}},
-	{"sqlstore/backup/location", 1.1, []string{"byre/", "k8s.io/", "sigs.k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"}},
-	{"sqlstore/backup", 1.2, []string{"k8s.io/", "sigs.k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"}},
-	{"sqlstore/storetest", 1.1, []string{"k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"}},
-	{"sqlstore/sqlite", 1.2, []string{"k8s.io/", "github.com/jackc/"}},
-	{"sqlstore/postgres", 1.2, []string{"k8s.io/", "modernc.org/"}},
-	{"sqlstore/etcd", 1.2, []string{"k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"}},
-	{"sqlstore/kine", 1.3, []string{"k8s.io/"}},
-	{"sqlstore/dbtest", 1.3, []string{"k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"}},
-	{"watch/representation", 1.9, []string{"k8s.io/", "sigs.k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"}},
-	{"watch", 2, []string{"k8s.io/", "sigs.k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"}},
-	{"watch/watchtest", 2.1, []string{"k8s.io/", "sigs.k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"}},
-	{"apiserver/stack", 2.9, []string{"k8s.io/", "sigs.k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"}},
-	{"apiserver/transcode", 2.9, noSQL},
-	{"apiserver/objectstore", 3.0, noSQL},
-	{"apiserver/loopback", 3.0, noSQL},
-	{"apiserver/lookup", 3.1, noSQL},
-	{"apiserver/routing", 3.2, noSQL},
-	{"apiserver/openapi", 3.1, noSQL},
-	{"apiserver/discovery", 3.15, noSQL},
-	{"apiserver/managedfields", 3.0, noSQL},
-	{"apiserver/integrity", 3.0, noSQL},
-	{"apiserver/endpoints", 3.2, noSQL},
-	{"apiserver/delegation", 3.4, noSQL},
-	{"apiserver/auth", 3.3, noSQL},
-	{"apiserver/admission", 3.3, noSQL},
-	{"apiserver/audit", 3.3, noSQL},
-	{"apiserver/filters", 3.3, noSQL},
-	{"apiserver/configfile", 3.3, noSQL},
-	{"apiserver/controllers", 3.3, noSQL},
-	{"apiserver/controlplane", 3.4, noSQL},
-	{"apiserver/health", 3.3, noSQL},
-	{"apiserver/lifecycle", 3.3, noSQL},
-	{"apiserver/pki", 3.3, noSQL},
-	{"apiserver/builtin", 3.4, noSQL},
-	{"apiserver/serving", 3.4, noSQL},
-	{"apiserver/memory", 3.3, noSQL},
-	{"apiserver/systemd", 3.3, noSQL},
-	{"apiserver/upstreamtest", 0, []string{"byre/", "k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"}},
-	{"apiserver/envtest", 3.0, []string{"byre/sqlstore", "byre/watch", "byre/migrations", "k8s.io/kubernetes", "k8s.io/apiserver"}},
-	{"apiserver/options", 3.5, noSQL},
-	{"apiserver/status", 3.6, noSQL},
-	{"apiserver/transfer", 3.6, noSQL},
-	{"apiserver", 4, noSQL},
-	{"crd/definition", 3.0, noSQL},
-	{"crd/instances", 3.9, noSQL},
-	{"crd", 4, noSQL},
-	{"aggregator", 4, noSQL},
-	{"cmd/byre", 5, nil},
+	{"migrations", 0},
+	{"sqlstore/elapsed", 0},
+	{"sqlstore/eventually", 0},
+	{"sqlstore", 1},
+	{"watch", 2},
+	{"apiserver/storage", 3},
+	{"apiserver/handlers", 4},
+	{"apiserver/process", 4},
+	{"apiserver/access", 5},
+	{"apiserver/controllers", 5},
+	{"apiserver/delegation", 5},
+	{"apiserver/registry", 5},
+	{"apiserver", 6},
+	{"aggregator", 6},
+	{"crd", 6},
+	{"cmd/byre", 7},
+}
+
+// bans are what the packages of a folder, of the longest that matches, must not import.
+var bans = map[string][]string{
+	"migrations":               {"k8s.io/", "sigs.k8s.io/"},
+	"sqlstore":                 {"k8s.io/", "sigs.k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/", "byre/sqlstore/sqlite", "byre/sqlstore/postgres"},
+	"sqlstore/backup/location": {"byre/", "k8s.io/", "sigs.k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"},
+	"sqlstore/dbtest":          {"k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"},
+	"sqlstore/elapsed":         {"byre/", "k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"},
+	"sqlstore/eventually":      {"byre/", "database/sql", "github.com/jackc/", "modernc.org/"},
+	"sqlstore/kine":            {"k8s.io/"},
+	"sqlstore/postgres":        {"k8s.io/", "modernc.org/"},
+	"sqlstore/sqlite":          {"k8s.io/", "github.com/jackc/"},
+	"watch":                    {"k8s.io/", "sigs.k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"},
+	"apiserver":                noSQL,
+	"apiserver/envtest":        {"byre/sqlstore", "byre/watch", "byre/migrations", "k8s.io/kubernetes", "k8s.io/apiserver"},
+	"apiserver/upstreamtest":   {"byre/", "k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"},
+	"crd":                      noSQL,
+	"aggregator":               noSQL,
+	"cmd/byre":                 nil,
+	"cmd/byre/configfile":      noSQL,
+	"cmd/byre/integrity":       noSQL,
+	"cmd/byre/status":          noSQL,
+	"cmd/byre/transfer":        noSQL,
 }
 
 // noSQL lists what all packages but the drivers must not import: databases, and upstream's
@@ -139,7 +130,8 @@ func checkFile(t *testing.T, root, name string) {
 		t.Fatal(err)
 	}
 	from, ok := partOf(path.Dir(rel))
-	if !ok {
+	banned, known := longest(path.Dir(rel), slices.Collect(maps.Keys(bans)))
+	if !ok || !known {
 		t.Errorf("%s is in no part of the import table", rel)
 		return
 	}
@@ -148,6 +140,9 @@ func checkFile(t *testing.T, root, name string) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if slices.ContainsFunc(bans[banned], func(ban string) bool { return isIn(imported, strings.TrimSuffix(ban, "/")) }) && !slices.Contains(leaves, imported) {
+			t.Errorf("%s: %s may not import %s", rel, banned, imported)
+		}
 		if complaint := from.complain(imported); complaint != "" {
 			t.Errorf("%s: %s", rel, complaint)
 		}
@@ -155,15 +150,7 @@ func checkFile(t *testing.T, root, name string) {
 }
 
 // complain returns why the part may not import the package, or "".
-func (r part) complain(imported string) string {
-	for _, ban := range r.bans {
-		if slices.Contains(leaves, imported) {
-			continue
-		}
-		if imported == strings.TrimSuffix(ban, "/") || strings.HasPrefix(imported, strings.TrimSuffix(ban, "/")+"/") {
-			return fmt.Sprintf("%s may not import %s", r.dir, imported)
-		}
-	}
+func (p part) complain(imported string) string {
 	dir, ours := strings.CutPrefix(imported, module+"/")
 	if !ours {
 		return ""
@@ -172,33 +159,57 @@ func (r part) complain(imported string) string {
 	switch {
 	case !ok:
 		return fmt.Sprintf("imports %s, which is in no part of the import table", imported)
-	case to.dir == r.dir || to.layer < r.layer:
+	case to == p || to.layer < p.layer:
 		return ""
 	default:
-		return fmt.Sprintf("%s (layer %v) may not import %s (layer %v)", r.dir, r.layer, to.dir, to.layer)
+		return fmt.Sprintf("%s (layer %d) may not import %s (layer %d)", p.dir, p.layer, to.dir, to.layer)
 	}
 }
 
 func partOf(dir string) (part, bool) {
-	best := -1
-	for i, r := range parts {
-		if (dir == r.dir || strings.HasPrefix(dir, r.dir+"/")) && (best < 0 || len(r.dir) > len(parts[best].dir)) {
-			best = i
-		}
+	dirs := make([]string, len(parts))
+	for i, p := range parts {
+		dirs[i] = p.dir
 	}
-	if best < 0 {
+	best, ok := longest(dir, dirs)
+	if !ok {
 		return part{}, false
 	}
-	return parts[best], true
+	return parts[slices.Index(dirs, best)], true
 }
 
-func TestImports_TableHasNoDuplicates(t *testing.T) {
-	var dirs []string
-	for _, r := range parts {
-		if slices.Contains(dirs, r.dir) {
-			t.Errorf("%s stands twice in the import table", r.dir)
+// longest returns the longest of the folders that dir is in.
+func longest(dir string, folders []string) (best string, ok bool) {
+	for _, f := range folders {
+		if isIn(dir, f) && len(f) > len(best) {
+			best, ok = f, true
 		}
-		dirs = append(dirs, r.dir)
+	}
+	return best, ok
+}
+
+func isIn(dir, folder string) bool { return dir == folder || strings.HasPrefix(dir, folder+"/") }
+
+// The table of docs/architecture.md has the parts and their layers.
+func TestImports_TableIsDocumented(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(moduleRoot(t), "docs", "architecture.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(text), "\n## Packages\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	var documented []part
+	for _, row := range regexp.MustCompile("(?m)^\\| ([0-9]) \\| (`[^|]*`) \\|").FindAllStringSubmatch(section, -1) {
+		layer, err := strconv.Atoi(row[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, dir := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(row[2], -1) {
+			documented = append(documented, part{strings.TrimSuffix(dir[1], "/"), layer})
+		}
+	}
+	if diff := cmp.Diff(parts, documented, cmp.AllowUnexported(part{})); diff != "" {
+		t.Errorf("the tables differ (- test, + docs):\n%s", diff)
 	}
 }
 

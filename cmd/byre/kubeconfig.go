@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"byre/apiserver/pki"
+	"byre/apiserver/process/pki"
 )
 
 // userLifetime is the default of --duration: that of the server's own certificates.

@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"byre/apiserver/controlplane"
+	"byre/apiserver/controllers/controlplane"
 	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres/pgtest"
 )

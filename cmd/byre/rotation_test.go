@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"byre/apiserver/pki"
+	"byre/apiserver/process/pki"
 	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres/pgtest"
 )

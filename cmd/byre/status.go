@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"byre/apiserver/options"
-	"byre/apiserver/pki"
-	"byre/apiserver/status"
+	"byre/apiserver/process/pki"
+	"byre/cmd/byre/status"
 	"byre/migrations"
 	"byre/sqlstore"
 	"byre/sqlstore/postgres"

@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"byre/apiserver/status"
+	"byre/cmd/byre/status"
 	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres/pgtest"
 	"byre/sqlstore/storetest"

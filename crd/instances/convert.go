@@ -41,7 +41,7 @@ func (c *convertingCodec) Decode(data []byte, defaults *schema.GroupVersionKind,
 }
 
 // convertAhead converts, in one call, values that Decode will be called with; see
-// objectstore.Config.DecodeAhead.
+// storage.Config.DecodeAhead.
 func (c *convertingCodec) convertAhead(ctx context.Context, values [][]byte) {
 	var others [][]byte
 	for _, value := range values {

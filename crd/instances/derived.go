@@ -21,7 +21,7 @@ type derived struct {
 	// their records.
 	storageVersion schema.GroupVersion
 	form           string
-	// views has the objectstore.Config.View of each version.
+	// views has the storage.Config.View of each version.
 	views     map[string]string
 	converter *converter
 	// conversions is nil where no webhook converts. listKind is used only with it.

@@ -1,5 +1,5 @@
 // Package instances serves the instances of one CustomResourceDefinition: upstream's
-// registry of custom resources over package objectstore, and the routes of package
+// registry of custom resources over package storage, and the routes of package
 // endpoints.
 //
 // # What is promised

@@ -5,8 +5,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/clock"
 
-	"byre/apiserver/endpoints"
-	"byre/apiserver/objectstore"
+	"byre/apiserver/handlers"
+	"byre/apiserver/storage"
 	"byre/crd/definition"
 )
 
@@ -14,8 +14,8 @@ import (
 type Environment struct {
 	// Scheme has the options and the Status that are sent with custom resources.
 	Scheme  *runtime.Scheme
-	Storage objectstore.StorageConfig
-	Serving endpoints.Serving
+	Storage storage.StorageConfig
+	Serving handlers.Serving
 	// Converters makes the converters of definitions.
 	Converters *conversion.CRConverterFactory
 	// Sources reads definitions with their schemas.

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/registry/customresource"
 	"k8s.io/klog/v2"
 
-	"byre/apiserver/objectstore"
+	"byre/apiserver/storage"
 	"byre/crd/definition"
 	"byre/sqlstore"
 )
@@ -29,7 +29,7 @@ type Handlers struct {
 	requirements atomic.Pointer[requirements]
 	// ending begins when these Handlers have been replaced or the definition is gone.
 	// Watches end then; requests in flight finish.
-	ending *objectstore.Ending
+	ending *storage.Ending
 
 	mu sync.Mutex
 	// crd is the definition's last state, stripped.
@@ -41,7 +41,7 @@ type Handlers struct {
 
 // New makes the handlers of a definition, which is stripped.
 func New(env *Environment, crd *apiextensionsv1.CustomResourceDefinition) *Handlers {
-	h := &Handlers{env: env, ending: objectstore.NewEnding(), versions: map[string]*Version{}}
+	h := &Handlers{env: env, ending: storage.NewEnding(), versions: map[string]*Version{}}
 	h.Update(crd)
 	return h
 }

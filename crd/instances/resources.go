@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"byre/apiserver/objectstore"
+	"byre/apiserver/storage"
 	"byre/crd/definition"
 	"byre/sqlstore"
 )
@@ -19,21 +19,21 @@ type resources struct {
 	derived  *derived
 	version  schema.GroupVersion
 	requires func(sqlstore.Op) *sqlstore.Requirement
-	ending   *objectstore.Ending
+	ending   *storage.Ending
 	// selectable are the version's selectable fields (KEP-4358).
 	selectable []apiextensionsv1.SelectableField
 }
 
-var _ objectstore.Resources = (*resources)(nil)
+var _ storage.Resources = (*resources)(nil)
 
-// StoredAs implements objectstore.Resources.
+// StoredAs implements storage.Resources.
 func (*resources) StoredAs(gr schema.GroupResource) schema.GroupResource { return gr }
 
-// StoreConfig implements objectstore.Resources. The prefix made of group and resource
+// StoreConfig implements storage.Resources. The prefix made of group and resource
 // is that of a stock kube-apiserver: encryption at rest authenticates values by it.
-func (r *resources) StoreConfig(gr schema.GroupResource, _ runtime.Object) (objectstore.Config, runtime.GroupVersioner, error) {
+func (r *resources) StoreConfig(gr schema.GroupResource, _ runtime.Object) (storage.Config, runtime.GroupVersioner, error) {
 	codec := r.derived.storageCodec(r.version)
-	config := objectstore.Config{
+	config := storage.Config{
 		GroupResource:  gr,
 		Owner:          sqlstore.Custom,
 		ResourcePrefix: gr.Group + "/" + gr.Resource,

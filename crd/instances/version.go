@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/managedfields"
-	"k8s.io/apiserver/pkg/endpoints/handlers"
+	apihandlers "k8s.io/apiserver/pkg/endpoints/handlers"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/registry/rest"
@@ -23,8 +23,8 @@ import (
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
-	"byre/apiserver/endpoints"
-	"byre/apiserver/objectstore"
+	"byre/apiserver/handlers"
+	"byre/apiserver/storage"
 	"byre/crd/definition"
 	"byre/sqlstore"
 )
@@ -62,7 +62,7 @@ type versionBuilder struct {
 	derived     *derived
 	terminating *atomic.Bool
 	requires    func(sqlstore.Op) *sqlstore.Requirement
-	ending      *objectstore.Ending
+	ending      *storage.Ending
 
 	// build sets these.
 	spec  *apiextensionsv1.CustomResourceDefinitionVersion
@@ -94,7 +94,7 @@ func (b *versionBuilder) build(name string) (*Version, error) {
 	}
 	config := b.config(v, storages)
 	for path := range storages {
-		resource, err := endpoints.NewResource(config, path)
+		resource, err := handlers.NewResource(config, path)
 		if err != nil {
 			return nil, err
 		}
@@ -104,7 +104,7 @@ func (b *versionBuilder) build(name string) (*Version, error) {
 	return v, nil
 }
 
-func (b *versionBuilder) config(v *Version, storages map[string]rest.Storage) endpoints.VersionConfig {
+func (b *versionBuilder) config(v *Version, storages map[string]rest.Storage) handlers.VersionConfig {
 	serving := b.env.Serving
 	serving.Admission = createGuard{serving.Admission, b.terminating}
 	serving.TypeConverter = nil
@@ -113,10 +113,10 @@ func (b *versionBuilder) config(v *Version, storages map[string]rest.Storage) en
 	serving.EquivalentResources = runtime.NewEquivalentResourceRegistry()
 	options := newOptionsScheme(b.gv)
 	negotiated := b.derived.negotiated(b.typer)
-	return endpoints.VersionConfig{
+	return handlers.VersionConfig{
 		GroupVersion: b.gv,
 		Storage:      storages,
-		Types: endpoints.Types{
+		Types: handlers.Types{
 			Serializer:      negotiated,
 			ParameterCodec:  runtime.NewParameterCodec(options),
 			Creater:         creater{},
@@ -128,7 +128,7 @@ func (b *versionBuilder) config(v *Version, storages map[string]rest.Storage) en
 		Serving:    serving,
 		PatchTypes: patchTypes(),
 		Warnings:   definition.DeprecationWarnings(b.crd, b.spec),
-		Adjust: func(_ string, scope *handlers.RequestScope) error {
+		Adjust: func(_ string, scope *apihandlers.RequestScope) error {
 			scope.StandardSerializers = negotiated.standard()
 			return b.adjust(v.registry, scope)
 		},
@@ -137,7 +137,7 @@ func (b *versionBuilder) config(v *Version, storages map[string]rest.Storage) en
 
 // adjust sets the fields of a custom resource's scope that differ from a built-in
 // resource's.
-func (b *versionBuilder) adjust(registry *customresource.REST, scope *handlers.RequestScope) error {
+func (b *versionBuilder) adjust(registry *customresource.REST, scope *apihandlers.RequestScope) error {
 	scope.EquivalentResourceMapper = b.derived.equivalents
 	// There is no internal version: instances are in memory in the version itself.
 	scope.HubGroupVersion = b.gv
@@ -149,7 +149,7 @@ func (b *versionBuilder) adjust(registry *customresource.REST, scope *handlers.R
 		reset = b.statusResetFields()
 		scope.TableConvertor = registry
 	case "scale":
-		scope.Serializer = endpoints.NewCodecs(scale.NewScaleConverter().Scheme())
+		scope.Serializer = handlers.NewCodecs(scale.NewScaleConverter().Scheme())
 		columns, err := tableconvertor.New(definition.ScaleColumns(b.spec))
 		if err != nil {
 			return err
@@ -189,12 +189,12 @@ func (b *versionBuilder) storages(v *Version) (map[string]rest.Storage, error) {
 	}
 	plain := customresource.NewStrategy(b.typer, b.crd.Spec.Scope == apiextensionsv1.NamespaceScoped, kind,
 		nil, nil, nil, sub.status, sub.scale, b.spec.SelectableFields)
-	storage, err := customresource.NewStorage(
+	custom, err := customresource.NewStorage(
 		b.gv.WithResource(names.Plural).GroupResource(),
 		b.gv.WithResource(names.Singular).GroupResource(),
 		kind, b.gv.WithKind(names.ListKind),
 		plain,
-		objectstore.NewRESTOptionsGetter(b.env.Storage, &resources{
+		storage.NewRESTOptionsGetter(b.env.Storage, &resources{
 			derived:    b.derived,
 			version:    b.gv,
 			requires:   b.requires,
@@ -206,7 +206,7 @@ func (b *versionBuilder) storages(v *Version) (map[string]rest.Storage, error) {
 	if err != nil {
 		return nil, err
 	}
-	v.registry = storage.CustomResource
+	v.registry = custom.CustomResource
 	strategy := lazyStrategy{plain, func() (updateStrategy, error) { s, err := v.validating.get(); return s.main, err }}
 	v.registry.CreateStrategy, v.registry.UpdateStrategy, v.registry.ResetFieldsStrategy = strategy, strategy, strategy
 
@@ -217,8 +217,8 @@ func (b *versionBuilder) storages(v *Version) (map[string]rest.Storage, error) {
 			func() (updateStrategy, error) { s, err := v.validating.get(); return s.status, err },
 		})
 	}
-	if storage.Scale != nil {
-		storages[names.Plural+"/scale"] = scaleStorage{storage.Scale}
+	if custom.Scale != nil {
+		storages[names.Plural+"/scale"] = scaleStorage{custom.Scale}
 	}
 	return storages, nil
 }

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"byre/apiserver/envtest/freeport"
-	"byre/apiserver/pki"
+	"byre/apiserver/process/pki"
 	"byre/e2e/programs"
 )
 

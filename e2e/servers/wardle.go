@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"byre/apiserver/envtest/freeport"
-	"byre/apiserver/pki"
+	"byre/apiserver/process/pki"
 	"byre/e2e/programs"
 )
 

@@ -38,7 +38,7 @@ const (
 // TestCache_WhatBelongsToGoneRecordsDoesNotCount fails when the cache keeps records alive.
 //
 // What it earns: a list of 1,000 Pods in memory takes a twentieth of the time in protobuf, and
-// a tenth as a table (BenchmarkLists in apiserver/endpoints).
+// a tenth as a table (BenchmarkLists in apiserver/handlers).
 type Cache struct {
 	budget int64
 	// start is where Instants begin.

@@ -11,9 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apiserver/pkg/storage"
+	apistorage "k8s.io/apiserver/pkg/storage"
 
-	"byre/apiserver/objectstore"
+	"byre/apiserver/storage"
 	"byre/e2e/robustness/history"
 	"byre/e2e/robustness/traffic"
 )
@@ -35,7 +35,7 @@ func (c Client) configMap(o history.Object) *corev1.ConfigMap {
 // key returns the key of an object, or for "" the prefix of the keys of all objects.
 func (c Client) key(name string) string { return "/configmaps/" + c.Namespace + "/" + name }
 
-func (c Client) decode(e objectstore.Encoded) (*corev1.ConfigMap, error) {
+func (c Client) decode(e storage.Encoded) (*corev1.ConfigMap, error) {
 	var cm corev1.ConfigMap
 	return &cm, cm.Unmarshal(e.Message())
 }
@@ -52,7 +52,7 @@ func (c Client) Create(ctx context.Context, o history.Object) (history.Object, e
 // Update implements traffic.Client.
 func (c Client) Update(ctx context.Context, o history.Object) (history.Object, error) {
 	version := strconv.FormatInt(o.Revision, 10)
-	return c.update(ctx, o, &storage.Preconditions{ResourceVersion: &version})
+	return c.update(ctx, o, &apistorage.Preconditions{ResourceVersion: &version})
 }
 
 // Patch implements traffic.Client.
@@ -60,9 +60,9 @@ func (c Client) Patch(ctx context.Context, o history.Object) (history.Object, er
 	return c.update(ctx, o, nil)
 }
 
-func (c Client) update(ctx context.Context, o history.Object, preconditions *storage.Preconditions) (history.Object, error) {
+func (c Client) update(ctx context.Context, o history.Object, preconditions *apistorage.Preconditions) (history.Object, error) {
 	var out corev1.ConfigMap
-	write := storage.SimpleUpdate(func(existing runtime.Object) (runtime.Object, error) {
+	write := apistorage.SimpleUpdate(func(existing runtime.Object) (runtime.Object, error) {
 		cm := existing.(*corev1.ConfigMap).DeepCopy()
 		next := c.configMap(o)
 		cm.Labels, cm.Data = next.Labels, next.Data
@@ -76,18 +76,18 @@ func (c Client) update(ctx context.Context, o history.Object, preconditions *sto
 
 // Delete implements traffic.Client.
 func (c Client) Delete(ctx context.Context, name string, revision int64) error {
-	var preconditions *storage.Preconditions
+	var preconditions *apistorage.Preconditions
 	if revision != 0 {
 		version := strconv.FormatInt(revision, 10)
-		preconditions = &storage.Preconditions{ResourceVersion: &version}
+		preconditions = &apistorage.Preconditions{ResourceVersion: &version}
 	}
 	var out corev1.ConfigMap
-	return c.Replica.Store().objects.Delete(ctx, c.key(name), &out, preconditions, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{})
+	return c.Replica.Store().objects.Delete(ctx, c.key(name), &out, preconditions, apistorage.ValidateAllObjectFunc, nil, apistorage.DeleteOptions{})
 }
 
 // Get implements traffic.Client.
 func (c Client) Get(ctx context.Context, name string, mode history.Mode, at int64) (history.Object, error) {
-	var options storage.GetOptions
+	var options apistorage.GetOptions
 	switch mode {
 	case history.Any:
 		options.ResourceVersion = "0"
@@ -114,8 +114,8 @@ func (c Client) Get(ctx context.Context, name string, mode history.Mode, at int6
 }
 
 // predicate selects a color.
-func predicate(color string) storage.SelectionPredicate {
-	p := storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything(), GetAttrs: storage.DefaultNamespaceScopedAttr}
+func predicate(color string) apistorage.SelectionPredicate {
+	p := apistorage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything(), GetAttrs: apistorage.DefaultNamespaceScopedAttr}
 	if color != "" {
 		p.Label = labels.SelectorFromSet(labels.Set{traffic.ColorKey: color})
 	}
@@ -124,7 +124,7 @@ func predicate(color string) storage.SelectionPredicate {
 
 // List implements traffic.Client.
 func (c Client) List(ctx context.Context, l traffic.ListOptions) (traffic.Page, error) {
-	options := storage.ListOptions{Predicate: predicate(l.Color), Recursive: true}
+	options := apistorage.ListOptions{Predicate: predicate(l.Color), Recursive: true}
 	options.Predicate.Limit, options.Predicate.Continue = l.Limit, l.Continue
 	options.ResourceVersion, options.ResourceVersionMatch = traffic.VersionOf(l)
 	var list corev1.ConfigMapList
@@ -153,7 +153,7 @@ func (c Client) List(ctx context.Context, l traffic.ListOptions) (traffic.Page, 
 
 // Watch implements traffic.Client.
 func (c Client) Watch(ctx context.Context, o traffic.WatchOptions) (traffic.Stream, error) {
-	options := storage.ListOptions{Predicate: predicate(o.Color), Recursive: true, ResourceVersion: strconv.FormatInt(o.After, 10)}
+	options := apistorage.ListOptions{Predicate: predicate(o.Color), Recursive: true, ResourceVersion: strconv.FormatInt(o.After, 10)}
 	options.Predicate.AllowWatchBookmarks = true
 	if o.Initial {
 		sends := true
@@ -172,8 +172,8 @@ func (c Client) Watch(ctx context.Context, o traffic.WatchOptions) (traffic.Stre
 type encodedStream struct {
 	ctx    context.Context
 	client Client
-	w      objectstore.EncodedWatch
-	events []objectstore.EncodedEvent
+	w      storage.EncodedWatch
+	events []storage.EncodedEvent
 }
 
 // Stop implements traffic.Stream.
@@ -199,11 +199,11 @@ func (s *encodedStream) Next() (history.EventType, history.Object, error) {
 // Classify implements traffic.Client.
 func (c Client) Classify(err error) (history.Outcome, string) {
 	switch {
-	case storage.IsNotFound(err):
+	case apistorage.IsNotFound(err):
 		return history.Failed, history.NotFound
-	case storage.IsExist(err):
+	case apistorage.IsExist(err):
 		return history.Failed, history.AlreadyExists
-	case storage.IsConflict(err), storage.IsInvalidObj(err):
+	case apistorage.IsConflict(err), apistorage.IsInvalidObj(err):
 		return history.Failed, history.Conflict
 	case apierrors.IsResourceExpired(err), apierrors.IsGone(err):
 		return history.Failed, history.Expired

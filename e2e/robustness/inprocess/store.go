@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer/json"
 	"k8s.io/client-go/kubernetes/scheme"
 
-	"byre/apiserver/objectstore"
+	"byre/apiserver/storage"
 	"byre/sqlstore"
 	"byre/watch"
 )
@@ -43,8 +43,8 @@ func (r *Replica) Use(s *Store) { r.store.Store(s) }
 
 // Store keeps ConfigMaps.
 type Store struct {
-	objects  *objectstore.Store
-	protobuf *objectstore.Format
+	objects  *storage.Store
+	protobuf *storage.Format
 	cancel   context.CancelFunc
 	running  sync.WaitGroup
 }
@@ -70,7 +70,7 @@ func Start(driver sqlstore.Driver, layers Layers) (*Store, error) {
 		Publish: publish, RetentionChanges: keptChanges, CompactInterval: compactInterval,
 	})
 	encoder := json.NewSerializerWithOptions(json.DefaultMetaFactory, scheme.Scheme, scheme.Scheme, json.SerializerOptions{})
-	objects, err := objectstore.New(objectstore.Config{
+	objects, err := storage.New(storage.Config{
 		Store: store, Feed: feed,
 		GroupResource:    schema.GroupResource{Resource: "configmaps"},
 		ResourcePrefix:   "/configmaps/",
@@ -89,7 +89,7 @@ func Start(driver sqlstore.Driver, layers Layers) (*Store, error) {
 		encode = func(cm *corev1.ConfigMap) ([]byte, error) { return cm.Marshal() }
 	}
 	s := &Store{objects: objects}
-	s.protobuf = objectstore.Protobuf("protobuf", func(_ context.Context, o runtime.Object) ([]byte, error) {
+	s.protobuf = storage.Protobuf("protobuf", func(_ context.Context, o runtime.Object) ([]byte, error) {
 		return encode(o.(*corev1.ConfigMap))
 	})
 	ctx, cancel := context.WithCancel(context.Background())

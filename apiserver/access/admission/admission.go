@@ -1,0 +1,160 @@
+package admission
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/admission/initializer"
+	admissionmetrics "k8s.io/apiserver/pkg/admission/metrics"
+	webhookinit "k8s.io/apiserver/pkg/admission/plugin/webhook/initializer"
+	apiserverapi "k8s.io/apiserver/pkg/apis/apiserver"
+	apiserverv1 "k8s.io/apiserver/pkg/apis/apiserver/v1"
+	apiserverv1alpha1 "k8s.io/apiserver/pkg/apis/apiserver/v1alpha1"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	"k8s.io/apiserver/pkg/util/compatibility"
+	"k8s.io/apiserver/pkg/util/webhook"
+	cacheddiscovery "k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/restmapper"
+	basecompatibility "k8s.io/component-base/compatibility"
+	"k8s.io/component-base/featuregate"
+	controlplaneadmission "k8s.io/kubernetes/pkg/controlplane/apiserver/admission"
+	kubeadmission "k8s.io/kubernetes/pkg/kubeapiserver/admission"
+	"k8s.io/kubernetes/pkg/kubeapiserver/admission/exclusion"
+	quotainstall "k8s.io/kubernetes/pkg/quota/v1/install"
+
+	"byre/apiserver/process/routing"
+	"byre/apiserver/storage/lookup"
+)
+
+// Config holds the dependencies of the plugins. Every field is required unless its
+// comment says what nil means.
+type Config struct {
+	Options  *Options
+	ServerID string
+	// Client, DynamicClient and Informers reach this server over the loopback
+	// transport as a privileged user. No plugin calls the clients before the
+	// caller starts the informers.
+	Client        kubernetes.Interface
+	DynamicClient dynamic.Interface
+	Informers     informers.SharedInformerFactory
+	// Reader reads Pods for the plugins, and Services for the default ServiceResolver.
+	Reader *lookup.Reader
+
+	Authorizer  authorizer.Authorizer
+	FeatureGate featuregate.FeatureGate
+	// APIResourceConfigSource says which group versions are served. Resource
+	// quota counts only the resources of these.
+	APIResourceConfigSource serverstorage.APIResourceConfigSource
+
+	// EffectiveVersion is the version that the server emulates. nil means the
+	// version of the Kubernetes libraries in the binary.
+	EffectiveVersion basecompatibility.EffectiveVersion
+	// ServiceResolver resolves a webhook's Service to a URL. nil means the
+	// Service's cluster IP.
+	ServiceResolver webhook.ServiceResolver
+	// AuthenticationInfoResolverWrapper adds the server's own credentials to calls
+	// of webhooks. nil means that the server sends only the credentials that
+	// --admission-control-config-file names.
+	AuthenticationInfoResolverWrapper webhook.AuthenticationInfoResolverWrapper
+}
+
+// Admission is the chain of admission plugins and the REST mapper that they share.
+type Admission struct {
+	// Plugins is the chain. It implements admission.MutationInterface and
+	// admission.ValidationInterface.
+	Plugins admission.Interface
+
+	mapper *restmapper.DeferredDiscoveryRESTMapper
+}
+
+// discoveryRefreshInterval is how old the plugins' knowledge of resources may become, as
+// in kube-apiserver.
+const discoveryRefreshInterval = 30 * time.Second
+
+// New builds the chain. The goroutines that upstream's policy plugins start in their
+// constructors end with ctx. The caller passes the same context to Run.
+func New(ctx context.Context, cfg Config) (*Admission, error) {
+	chosen := cfg.Options.EnabledPluginNames()
+	settings, err := cfg.Options.readConfiguration()
+	if err != nil {
+		return nil, fmt.Errorf("--admission-control-config-file %s: %w", cfg.Options.ConfigFile, err)
+	}
+	initializers, mapper, err := cfg.initializers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	registry := admission.NewPlugins()
+	for _, p := range plugins() {
+		p.register(registry)
+	}
+	chain, err := registry.NewFromPlugins(chosen, settings, initializers,
+		admission.Decorators{
+			idleUnlessConfigured(cfg.Informers, cfg.FeatureGate, cfg.Options.ConfigFile != ""),
+			admission.DecoratorFunc(admissionmetrics.WithControllerMetrics),
+		})
+	if err != nil {
+		return nil, fmt.Errorf("admission: %w", err)
+	}
+	return &Admission{Plugins: admissionmetrics.WithStepMetrics(chain), mapper: mapper}, nil
+}
+
+// Run resets the REST mapper every discoveryRefreshInterval until ctx ends, so that
+// the plugins see new custom resources.
+func (a *Admission) Run(ctx context.Context) error {
+	wait.UntilWithContext(ctx, func(context.Context) { a.mapper.Reset() }, discoveryRefreshInterval)
+	return nil
+}
+
+// initializers returns the plugin initializers in upstream's order, and the REST
+// mapper that they hand to the plugins.
+func (cfg *Config) initializers(ctx context.Context) (admission.PluginInitializers, *restmapper.DeferredDiscoveryRESTMapper, error) {
+	version := cfg.EffectiveVersion
+	if version == nil {
+		version = compatibility.DefaultBuildEffectiveVersion()
+	}
+	services := cfg.ServiceResolver
+	if services == nil {
+		services = routing.NewResolver(cfg.Reader, false, nil)
+	}
+	webhooks := cfg.AuthenticationInfoResolverWrapper
+	if webhooks == nil {
+		webhooks = func(r webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver { return r }
+	}
+	factory := uncachedPodFactory{cfg.Informers, cfg.Reader.Pods}
+	quotas, err := quotainstall.NewQuotaConfigurationForAdmission(factory, cfg.APIResourceConfigSource)
+	if err != nil {
+		return nil, nil, fmt.Errorf("quota configuration: %w", err)
+	}
+	mapper := restmapper.NewDeferredDiscoveryRESTMapper(cacheddiscovery.NewMemCacheClient(cfg.Client.Discovery()))
+	client := newLazyOpenAPIClientset(cfg.Client, cfg.Informers, ctx.Done())
+	return admission.PluginInitializers{
+		initializer.NewAPIServerIDInitializer(cfg.ServerID),
+		initializer.New(client, cfg.DynamicClient, factory, cfg.Authorizer,
+			cfg.FeatureGate, version, ctx.Done(), mapper),
+		webhookinit.NewPluginInitializer(webhooks, services),
+		controlplaneadmission.NewPluginInitializer(quotas, exclusion.Excluded()),
+		kubeadmission.NewPluginInitializer(),
+	}, mapper, nil
+}
+
+// configurationScheme returns a scheme with the kinds that
+// --admission-control-config-file may contain.
+func configurationScheme() *runtime.Scheme {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		apiserverapi.AddToScheme, apiserverv1alpha1.AddToScheme, apiserverv1.AddToScheme,
+	} {
+		if err := add(scheme); err != nil {
+			panic(err) // upstream's packages register one kind twice
+		}
+	}
+	return scheme
+}

@@ -1,0 +1,243 @@
+package admission
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/apis/core"
+	_ "k8s.io/kubernetes/pkg/apis/core/install"
+
+	"byre/apiserver/storage/lookup/lookuptest"
+)
+
+// start builds a chain over a fake client that has the objects, and starts its informers.
+func start(t *testing.T, o *Options, objects ...runtime.Object) (*Admission, error) {
+	t.Helper()
+	ctx, cfg := newConfig(t, objects...)
+	cfg.Options = o
+	a, err := New(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Informers.Start(ctx.Done())
+	cfg.Informers.WaitForCacheSync(ctx.Done())
+	return a, nil
+}
+
+// newConfig returns a configuration over a fake client that has the objects, and the context
+// that its informers run with.
+func newConfig(t testing.TB, objects ...runtime.Object) (context.Context, Config) {
+	t.Helper()
+	client := fakeClient{fake.NewClientset(objects...), newOpenAPIServer(t).client(t)}
+	factory := informers.NewSharedInformerFactory(client, 0)
+	resources := serverstorage.NewResourceConfig()
+	resources.EnableVersions(v1.SchemeGroupVersion)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(func() { cancel(); factory.Shutdown() })
+	return ctx, Config{
+		Options:                 NewOptions(),
+		ServerID:                "test",
+		Client:                  client,
+		DynamicClient:           dynamicfake.NewSimpleDynamicClient(legacyscheme.Scheme),
+		Informers:               factory,
+		Reader:                  lookuptest.New(t).Reader,
+		Authorizer:              authorizerfactory.NewAlwaysAllowAuthorizer(),
+		FeatureGate:             utilfeature.DefaultFeatureGate,
+		APIResourceConfigSource: resources,
+	}
+}
+
+func podAttributes(pod *core.Pod) admission.Attributes {
+	return admission.NewAttributesRecord(pod, nil, core.Kind("Pod").WithVersion("v1"), pod.Namespace, pod.Name,
+		core.Resource("pods").WithVersion("v1"), "", admission.Create, &metav1.CreateOptions{}, false,
+		&user.DefaultInfo{Name: "someone"})
+}
+
+func newPod() *core.Pod {
+	return &core.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "p"},
+		Spec: core.PodSpec{
+			RestartPolicy: core.RestartPolicyAlways,
+			Containers:    []core.Container{{Name: "c", Image: "i"}},
+		},
+	}
+}
+
+var (
+	namespace = &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: v1.NamespaceStatus{Phase: v1.NamespaceActive}}
+	account   = &v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "default"}}
+)
+
+func interfaces() admission.ObjectInterfaces {
+	return admission.NewObjectInterfacesFromScheme(legacyscheme.Scheme)
+}
+
+// TestChain_AdmitsAPodByDefault admits a Pod through every plugin that is on by default and
+// checks the changes that several of them make to it.
+func TestChain_AdmitsAPodByDefault(t *testing.T) {
+	limits := &v1.LimitRange{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "l"},
+		Spec: v1.LimitRangeSpec{Limits: []v1.LimitRangeItem{{
+			Type:           v1.LimitTypeContainer,
+			DefaultRequest: v1.ResourceList{v1.ResourceCPU: resource.MustParse("100m")},
+		}}},
+	}
+	a, err := start(t, NewOptions(), namespace, account, limits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := newPod()
+	attributes := podAttributes(pod)
+	if err := a.Plugins.(admission.MutationInterface).Admit(context.Background(), attributes, interfaces()); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Plugins.(admission.ValidationInterface).Validate(context.Background(), attributes, interfaces()); err != nil {
+		t.Fatal(err)
+	}
+	if pod.Spec.ServiceAccountName != "default" {
+		t.Error("ServiceAccount did not run")
+	}
+	if cpu := pod.Spec.Containers[0].Resources.Requests[core.ResourceCPU]; cpu.String() != "100m" {
+		t.Error("LimitRanger did not run")
+	}
+	if len(pod.Spec.Tolerations) < 2 {
+		t.Error("DefaultTolerationSeconds did not run")
+	}
+	if pod.Spec.Priority == nil {
+		t.Error("Priority did not run")
+	}
+}
+
+func TestChain_RefusesWhatPluginsForbid(t *testing.T) {
+	terminating := namespace.DeepCopy()
+	terminating.Status.Phase = v1.NamespaceTerminating
+	restricted := namespace.DeepCopy()
+	restricted.Labels = map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}
+	full := &v1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "q"},
+		Spec:       v1.ResourceQuotaSpec{Hard: v1.ResourceList{v1.ResourcePods: resource.MustParse("0")}},
+		Status: v1.ResourceQuotaStatus{
+			Hard: v1.ResourceList{v1.ResourcePods: resource.MustParse("0")},
+			Used: v1.ResourceList{v1.ResourcePods: resource.MustParse("0")},
+		},
+	}
+	for _, test := range []struct {
+		name    string
+		objects []runtime.Object
+		want    string
+	}{
+		{"no namespace", nil, `namespaces "n" not found`},
+		{"terminating namespace", []runtime.Object{terminating, account}, "because it is being terminated"},
+		{"pod security", []runtime.Object{restricted, account}, "violates PodSecurity"},
+		{"quota", []runtime.Object{namespace, account, full}, "exceeded quota: q"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			a, err := start(t, NewOptions(), test.objects...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			attributes := podAttributes(newPod())
+			err = a.Plugins.(admission.MutationInterface).Admit(context.Background(), attributes, interfaces())
+			if err == nil {
+				err = a.Plugins.(admission.ValidationInterface).Validate(context.Background(), attributes, interfaces())
+			}
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want %q", err, test.want)
+			}
+		})
+	}
+}
+
+// TestChain_InitializesEveryPlugin turns on all plugins that need no configuration. New
+// returns an error if one of them does not get a dependency that it requires.
+func TestChain_InitializesEveryPlugin(t *testing.T) {
+	o := NewOptions()
+	for _, p := range plugins() {
+		if p.name != "EventRateLimit" && p.name != "ImagePolicyWebhook" {
+			o.EnablePlugins = append(o.EnablePlugins, p.name)
+		}
+	}
+	if _, err := start(t, o); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestConfig_ConfiguresPlugins(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "admission.yaml")
+	const settings = `apiVersion: apiserver.config.k8s.io/v1
+kind: AdmissionConfiguration
+plugins:
+- name: EventRateLimit
+  configuration:
+    apiVersion: eventratelimit.admission.k8s.io/v1alpha1
+    kind: Configuration
+    limits:
+    - {type: Server, qps: 1, burst: 1}
+`
+	if err := os.WriteFile(file, []byte(settings), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o := &Options{EnablePlugins: []string{"EventRateLimit"}, ConfigFile: file}
+	if _, err := start(t, o); err != nil {
+		t.Error(err)
+	}
+	o.ConfigFile = filepath.Join(t.TempDir(), "none")
+	if _, err := start(t, o); err == nil || !strings.HasPrefix(err.Error(), "--admission-control-config-file") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestOptions_EnableAndDisablePlugins(t *testing.T) {
+	o := &Options{EnablePlugins: []string{"AlwaysPullImages"}, DisablePlugins: []string{"ResourceQuota"}}
+	got := o.EnabledPluginNames()
+	if !slices.Contains(got, "AlwaysPullImages") || slices.Contains(got, "ResourceQuota") || len(got) != len(NewOptions().EnabledPluginNames()) {
+		t.Errorf("got %v", got)
+	}
+	if got := (&Options{PluginNames: []string{"ResourceQuota", "LimitRanger"}}).EnabledPluginNames(); !slices.Equal(got, []string{"LimitRanger", "ResourceQuota"}) {
+		t.Errorf("got %v", got)
+	}
+}
+
+func TestOptions_Validate(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		o    Options
+		want string
+	}{
+		{"defaults", Options{}, ""},
+		{"unknown", Options{EnablePlugins: []string{"NoSuch"}}, `--enable-admission-plugins: there is no admission plugin "NoSuch"`},
+		{"unknown disabled", Options{DisablePlugins: []string{"NoSuch"}}, `--disable-admission-plugins: there is no admission plugin "NoSuch"`},
+		{"both", Options{EnablePlugins: []string{"Priority"}, DisablePlugins: []string{"Priority"}},
+			"admission plugin Priority is in both --enable-admission-plugins and --disable-admission-plugins"},
+		{"old and new", Options{PluginNames: []string{"Priority"}, EnablePlugins: []string{"Priority"}},
+			"--admission-control excludes --enable-admission-plugins and --disable-admission-plugins"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var got string
+			if errs := test.o.Validate(); len(errs) > 0 {
+				got = errs[0].Error()
+			}
+			if got != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}

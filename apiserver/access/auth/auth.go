@@ -1,0 +1,145 @@
+package auth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	"k8s.io/apiserver/pkg/server/egressselector"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/kube-openapi/pkg/spec3"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+
+	"byre/apiserver/access/auth/rbac"
+	"byre/apiserver/storage/lookup"
+)
+
+// Config holds the dependencies of New. New does not call Client; Run and requests do.
+type Config struct {
+	Options *Options
+	// ServerID identifies this process in the metrics of configuration reloads.
+	ServerID string
+	// Client sends requests to this server over the loopback transport. Upstream's
+	// components that need a clientset or an informer use it: the one that removes
+	// Secrets of unused tokens, and the Node authorizer, which follows Pods.
+	// Authenticating a request of Client must not call Client, or it would never end.
+	Client kubernetes.Interface
+	// Reader reads the objects that credentials name.
+	Reader *lookup.Reader
+	// Informers are over Client. New registers those it needs; the caller
+	// starts the factory.
+	Informers informers.SharedInformerFactory
+	// RBAC lists the roles and bindings for mode RBAC.
+	RBAC *rbac.Listers
+	// ExternalAddress is the host and port at which clients reach this server.
+	// The OpenID discovery document of service account tokens names it.
+	ExternalAddress string
+	// Egress selects how the server connects to issuers and webhooks; nil means
+	// direct connections.
+	Egress *egressselector.EgressSelector
+}
+
+// Auth is a server's authentication and authorization.
+type Auth struct {
+	// Authenticator is nil if no authenticator is configured and anonymous
+	// access is off.
+	Authenticator authenticator.Request
+	APIAudiences  authenticator.Audiences
+	// RequestHeader is nil without a front proxy.
+	RequestHeader *authenticatorfactory.RequestHeaderConfig
+	Authorizer    authorizer.Authorizer
+	RuleResolver  authorizer.RuleResolver
+	// UsesRBAC says that the RBAC authorizer is in the chain. The server creates
+	// RBAC's bootstrap objects only then.
+	UsesRBAC bool
+
+	// ClientCA and RequestHeaderCA are nil if not configured. The listener accepts
+	// client certificates of both (see ClientCAs).
+	ClientCA        dynamiccertificates.CAContentProvider
+	RequestHeaderCA dynamiccertificates.CAContentProvider
+
+	// TokenIssuer issues service account tokens.
+	TokenIssuer *TokenIssuer
+
+	// SecurityDefinitions and SecuritySchemes describe the authenticators in
+	// OpenAPI v2 and v3.
+	SecurityDefinitions *spec.SecurityDefinitions
+	SecuritySchemes     spec3.SecuritySchemes
+
+	reloader       *authenticationConfigReloader // nil without --authentication-config
+	nodeAuthorizer *lazyNodeAuthorizer           // nil without the Node authorizer
+}
+
+// New builds the authenticators and authorizers. The goroutines that upstream's
+// constructors start end with ctx (see the package comment). The caller passes the same
+// context to Run.
+func New(ctx context.Context, cfg Config) (*Auth, error) {
+	a := &Auth{}
+	var err error
+	if a.TokenIssuer, err = newTokenIssuer(ctx, cfg.Options.Authentication, cfg.ExternalAddress); err != nil {
+		return nil, err
+	}
+	if err := a.buildAuthenticator(ctx, cfg); err != nil {
+		return nil, fmt.Errorf("authentication: %w", err)
+	}
+	if err := a.buildAuthorizer(ctx, cfg); err != nil {
+		return nil, fmt.Errorf("authorization: %w", err)
+	}
+	return a, nil
+}
+
+// ClientCAs returns the union of ClientCA and RequestHeaderCA: the CAs of the
+// certificates that clients may present. It returns nil if neither is configured.
+func (a *Auth) ClientCAs() dynamiccertificates.CAContentProvider {
+	switch {
+	case a.ClientCA == nil:
+		return a.RequestHeaderCA
+	case a.RequestHeaderCA == nil:
+		return a.ClientCA
+	default:
+		return dynamiccertificates.NewUnionCAContentProvider(a.ClientCA, a.RequestHeaderCA)
+	}
+}
+
+// Ready returns nil when the authorizer has read what it decides by.
+func (a *Auth) Ready() error {
+	if a.nodeAuthorizer == nil {
+		return nil
+	}
+	return a.nodeAuthorizer.ready()
+}
+
+// Run watches the CA files, the authentication configuration and the Node authorizer's
+// Pods until ctx ends. It returns when all its goroutines have ended.
+func (a *Auth) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, ca := range []dynamiccertificates.CAContentProvider{a.ClientCA, a.RequestHeaderCA} {
+		if follower, ok := ca.(dynamiccertificates.ControllerRunner); ok {
+			group.Go(func() error {
+				follower.Run(ctx, 1)
+				return nil
+			})
+		}
+	}
+	// Without this goroutine, Run would return at once if there is nothing to watch.
+	group.Go(func() error {
+		<-ctx.Done()
+		return nil
+	})
+	if a.reloader != nil {
+		group.Go(func() error { return a.reloader.run(ctx) })
+	}
+	if a.nodeAuthorizer != nil {
+		group.Go(func() error { return a.nodeAuthorizer.run(ctx) })
+	}
+	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,274 @@
+package auth
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	"k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/serviceaccount"
+
+	"byre/apiserver/storage/lookup/lookuptest"
+	"byre/sqlstore/eventually"
+)
+
+func TestAuthenticator_ClientCertificates(t *testing.T) {
+	t.Parallel()
+	ca, other := newAuthority(t, "ca"), newAuthority(t, "other")
+	file := write(t, "ca.crt", ca.pem())
+	server := serve(t, newAuth(t, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny", "--client-ca-file="+file)))
+	alice, mallory := ca.client(t, "alice", "dev", "ops"), other.client(t, "mallory")
+
+	check(t, ask(t, server, alice), "alice", "dev", "ops")
+	check(t, ask(t, server, alice), "alice", "dev", "ops") // now remembered
+	check(t, ask(t, server, nil), user.Anonymous, user.AllUnauthenticated)
+	refused(t, ask(t, server, mallory))
+
+	// Another CA replaces the first: the cached result no longer applies.
+	if err := os.WriteFile(file, other.pem(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	eventually.True(t, "the new CA", func() bool { return ask(t, server, mallory).Name == "mallory" })
+	refused(t, ask(t, server, alice))
+}
+
+// TestAuthenticator_AcceptsBothClientCAs: certificates of the server's own CA and of the
+// flag's CA authenticate, and a change of either file takes effect.
+func TestAuthenticator_AcceptsBothClientCAs(t *testing.T) {
+	t.Parallel()
+	own, flag, later := newAuthority(t, "own"), newAuthority(t, "flag"), newAuthority(t, "later")
+	file := write(t, "flag.crt", flag.pem())
+	o := options(t, "--authorization-mode=AlwaysDeny", "--client-ca-file="+file)
+	o.Authentication.serverCAFile = write(t, "own.crt", own.pem())
+	a := newAuth(t, fake.NewClientset(), nil, o)
+	server := serve(t, a)
+	check(t, ask(t, server, own.client(t, "root")), "root")
+	check(t, ask(t, server, flag.client(t, "alice")), "alice")
+
+	before, _ := a.ClientCA.VerifyOptions()
+	if again, _ := a.ClientCA.VerifyOptions(); again.Roots != before.Roots {
+		t.Error("the CAs are parsed again though no file has changed")
+	}
+	if err := os.WriteFile(file, later.pem(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	eventually.True(t, "the new CA", func() bool { return ask(t, server, later.client(t, "bob")).Name == "bob" })
+	check(t, ask(t, server, own.client(t, "root")), "root")
+	refused(t, ask(t, server, flag.client(t, "alice")))
+}
+
+func TestAuthenticator_AnonymousOff(t *testing.T) {
+	t.Parallel()
+	ca := newAuthority(t, "ca")
+	server := serve(t, newAuth(t, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny",
+		"--anonymous-auth=false", "--client-ca-file="+write(t, "ca.crt", ca.pem()))))
+	if got := ask(t, server, nil); got.Name != "" {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestAuthenticator_TokenFile(t *testing.T) {
+	t.Parallel()
+	file := write(t, "tokens.csv", []byte("secret,bob,42,\"g1,g2\"\n"))
+	server := serve(t, newAuth(t, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny", "--token-auth-file="+file)))
+	check(t, ask(t, server, nil, bearer("secret")...), "bob", "g1", "g2")
+	refused(t, ask(t, server, nil, bearer("guess")...))
+}
+
+func TestAuthenticator_FrontProxy(t *testing.T) {
+	t.Parallel()
+	users, proxies := newAuthority(t, "users"), newAuthority(t, "proxies")
+	server := serve(t, newAuth(t, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny",
+		"--client-ca-file="+write(t, "ca.crt", users.pem()),
+		"--requestheader-client-ca-file="+write(t, "proxy.crt", proxies.pem()),
+		"--requestheader-allowed-names=front", "--requestheader-username-headers=X-Remote-User",
+		"--requestheader-group-headers=X-Remote-Group")))
+	header := []string{"X-Remote-User", "carol", "X-Remote-Group", "g"}
+	check(t, ask(t, server, proxies.client(t, "front"), header...), "carol", "g")
+	refused(t, ask(t, server, proxies.client(t, "back"), header...))
+	// A user's certificate does not allow its owner to send identity headers.
+	check(t, ask(t, server, users.client(t, "alice"), header...), "alice")
+	check(t, ask(t, server, nil, header...), user.Anonymous, user.AllUnauthenticated)
+}
+
+// TestAuthenticator_FrontProxyHeadersWinWithASharedCA: with one CA for users and front
+// proxies, the identity headers take precedence over the name in the proxy's certificate,
+// before and after the certificate is cached.
+func TestAuthenticator_FrontProxyHeadersWinWithASharedCA(t *testing.T) {
+	t.Parallel()
+	ca := newAuthority(t, "ca")
+	file := write(t, "ca.crt", ca.pem())
+	server := serve(t, newAuth(t, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny",
+		"--client-ca-file="+file, "--requestheader-client-ca-file="+file,
+		"--requestheader-allowed-names=front", "--requestheader-username-headers=X-Remote-User")))
+	front := ca.client(t, "front")
+	check(t, ask(t, server, front), "front")
+	check(t, ask(t, server, front, "X-Remote-User", "carol"), "carol")
+	check(t, ask(t, server, front), "front")
+}
+
+func TestAuthenticator_ServiceAccountTokens(t *testing.T) {
+	t.Parallel()
+	account := &v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "sa", UID: "sa-uid"}}
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "p", UID: "pod-uid"}, Spec: v1.PodSpec{ServiceAccountName: "sa"}}
+	stores := lookuptest.New(t)
+	stores.Create(t, v1.Resource("serviceaccounts"), account)
+	stores.Create(t, v1.Resource("pods"), pod)
+	a := newAuthReading(t, stores.Reader, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny", "--api-audiences=here", "--service-account-issuer=https://issuer"))
+	server := serve(t, a)
+
+	issue := func(account, bound types.UID, validity int64, audience string) string {
+		t.Helper()
+		var to *core.Pod
+		if bound != "" {
+			to = &core.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "p", UID: bound}}
+		}
+		claims, private, err := serviceaccount.Claims(
+			core.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "sa", UID: account}},
+			to, nil, nil, nil, nil, validity, 0, []string{audience}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		token, err := a.TokenIssuer.Generator.GenerateToken(context.Background(), claims, private)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return token
+	}
+	const name = "system:serviceaccount:n:sa"
+	groups := []string{"system:serviceaccounts", "system:serviceaccounts:n"}
+	check(t, ask(t, server, nil, bearer(issue("sa-uid", "", 600, "here"))...), name, groups...)
+	check(t, ask(t, server, nil, bearer(issue("sa-uid", "pod-uid", 600, "here"))...), name, groups...)
+	for what, token := range map[string]string{
+		"an earlier account of that name": issue("other", "", 600, "here"),
+		"an earlier pod of that name":     issue("sa-uid", "other", 600, "here"),
+		"another audience":                issue("sa-uid", "", 600, "there"),
+		"expired":                         issue("sa-uid", "", -3600, "here"),
+		"tampered with":                   issue("sa-uid", "", 600, "here") + "x",
+	} {
+		t.Run(what, func(t *testing.T) { refused(t, ask(t, server, nil, bearer(token)...)) })
+	}
+	unused := issue("sa-uid", "pod-uid", 601, "here")
+	stores.Delete(t, v1.Resource("pods"), pod)
+	refused(t, ask(t, server, nil, bearer(unused)...))
+}
+
+func TestServiceAccountIssuer_ServesDiscoveryDocuments(t *testing.T) {
+	t.Parallel()
+	a := newAuth(t, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny", "--service-account-issuer=https://issuer"))
+	documents, err := a.TokenIssuer.OpenIDMetadataHandlers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]struct{ contentType, key, value string }{
+		"/.well-known/openid-configuration": {"application/json", "jwks_uri", `"https://127.0.0.1:6443/openid/v1/jwks"`},
+		"/openid/v1/jwks":                   {"application/jwk-set+json", "keys", ""},
+	} {
+		w := httptest.NewRecorder()
+		documents[path].ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+		var got map[string]json.RawMessage
+		if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
+			t.Fatal(err)
+		}
+		value := string(got[want.key])
+		if w.Header().Get("Content-Type") != want.contentType || want.value != "" && value != want.value || value == "" {
+			t.Errorf("%s: got %v %s", path, w.Header(), w.Body)
+		}
+	}
+
+	a = newAuth(t, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny", "--service-account-issuer=plain"))
+	if _, err := a.TokenIssuer.OpenIDMetadataHandlers(); err == nil {
+		t.Error("an issuer that is no URL has discovery documents")
+	}
+}
+
+func TestAuthenticator_BootstrapToken(t *testing.T) {
+	t.Parallel()
+	secret := &v1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "bootstrap-token-abcdef"},
+		Type:       "bootstrap.kubernetes.io/token",
+		Data: map[string][]byte{
+			"token-id": []byte("abcdef"), "token-secret": []byte("0123456789abcdef"), "usage-bootstrap-authentication": []byte("true"),
+		},
+	}
+	stores := lookuptest.New(t)
+	stores.Create(t, v1.Resource("secrets"), secret)
+	server := serve(t, newAuthReading(t, stores.Reader, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny", "--enable-bootstrap-token-auth")))
+	check(t, ask(t, server, nil, bearer("abcdef.0123456789abcdef")...), "system:bootstrap:abcdef", "system:bootstrappers")
+	refused(t, ask(t, server, nil, bearer("abcdef.fedcba9876543210")...))
+	refused(t, ask(t, server, nil, bearer("uvwxyz.0123456789abcdef")...))
+
+	off := serve(t, newAuthReading(t, stores.Reader, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny")))
+	refused(t, ask(t, off, nil, bearer("abcdef.0123456789abcdef")...))
+}
+
+func TestAuthenticator_TokenWebhook(t *testing.T) {
+	t.Parallel()
+	webhook := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var review authenticationv1.TokenReview
+		if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
+			t.Error(err)
+		}
+		if review.Spec.Token == "remote" {
+			review.Status = authenticationv1.TokenReviewStatus{Authenticated: true,
+				User: authenticationv1.UserInfo{Username: "dave", Groups: []string{"g"}}}
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(review)
+	}))
+	defer webhook.Close()
+	config := write(t, "webhook.kubeconfig", fmt.Appendf(nil, `apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: %q}}]
+contexts: [{name: c, context: {cluster: c}}]
+current-context: c
+`, webhook.URL))
+	server := serve(t, newAuth(t, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny",
+		"--authentication-token-webhook-config-file="+config, "--authentication-token-webhook-version=v1")))
+	check(t, ask(t, server, nil, bearer("remote")...), "dave", "g")
+	refused(t, ask(t, server, nil, bearer("unknown")...))
+}
+
+// TestAuthenticator_ForgetsAnExpiredCertificate: a cached verification does not outlive its
+// certificate.
+func TestAuthenticator_ForgetsAnExpiredCertificate(t *testing.T) {
+	t.Parallel()
+	ca := newAuthority(t, "ca")
+	a := newAuth(t, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny", "--client-ca-file="+write(t, "ca.crt", ca.pem())))
+	c := newCachedX509Authenticator(a.ClientCA.VerifyOptions, nil)
+	now := &steps{now: time.Now()}
+	c.clock = now
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.TLS = &tls.ConnectionState{}
+	r.TLS.PeerCertificates = append(r.TLS.PeerCertificates, ca.client(t, "alice").Leaf)
+
+	first, ok, _ := c.AuthenticateRequest(r)
+	if !ok {
+		t.Fatal("not verified")
+	}
+	if again, _, _ := c.AuthenticateRequest(r); again != first {
+		t.Error("verified again")
+	}
+	now.now = now.now.Add(2 * time.Hour)
+	if _, ok, _ := c.AuthenticateRequest(r); ok {
+		t.Error("an expired certificate is still remembered")
+	}
+}
+
+// steps is a clock that the test advances.
+type steps struct{ now time.Time }
+
+func (s *steps) Now() time.Time                  { return s.now }
+func (s *steps) Since(t time.Time) time.Duration { return s.now.Sub(t) }

@@ -1,0 +1,429 @@
+package auth
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	apistorage "k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/util/compatibility"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	_ "k8s.io/kubernetes/pkg/apis/rbac/install"
+	kubeauthorizer "k8s.io/kubernetes/pkg/kubeapiserver/authorizer"
+	clusterrole "k8s.io/kubernetes/pkg/registry/rbac/clusterrole/storage"
+	clusterrolebinding "k8s.io/kubernetes/pkg/registry/rbac/clusterrolebinding/storage"
+	role "k8s.io/kubernetes/pkg/registry/rbac/role/storage"
+	rolebinding "k8s.io/kubernetes/pkg/registry/rbac/rolebinding/storage"
+	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
+
+	"byre/apiserver/access/auth/rbac"
+	"byre/apiserver/storage"
+	"byre/sqlstore"
+	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
+	"byre/watch"
+	"byre/watch/watchtest"
+)
+
+// rules is a store of RBAC objects with the listers over it.
+type rules struct {
+	*rbac.Listers
+	getter *storage.Getter
+}
+
+func newRules(t testing.TB) *rules {
+	t.Helper()
+	return newRulesOn(t, storetest.NewModel())
+}
+
+func newRulesOn(t testing.TB, driver sqlstore.Driver) *rules {
+	t.Helper()
+	store, feed := watchtest.Run(t, driver, watch.Options{})
+	getter := storage.NewRESTOptionsGetter(storage.StorageConfig{Store: store, Feed: feed}, storage.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
+	for _, build := range []func() error{
+		func() error { _, err := role.NewREST(getter); return err },
+		func() error { _, err := rolebinding.NewREST(getter); return err },
+		func() error { _, err := clusterrole.NewREST(getter); return err },
+		func() error { _, err := clusterrolebinding.NewREST(getter); return err },
+	} {
+		if err := build(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return &rules{rbac.New(getter.Lookup, feed), getter}
+}
+
+// place returns the store and the key of an object.
+func (r *rules) place(t testing.TB, object metav1.Object) (*storage.Store, string) {
+	t.Helper()
+	var resource string
+	switch object.(type) {
+	case *rbacv1.Role:
+		resource = "roles"
+	case *rbacv1.RoleBinding:
+		resource = "rolebindings"
+	case *rbacv1.ClusterRole:
+		resource = "clusterroles"
+	case *rbacv1.ClusterRoleBinding:
+		resource = "clusterrolebindings"
+	default:
+		t.Fatalf("unexpected %T", object)
+	}
+	key := "/" + resource + "/"
+	if object.GetNamespace() != "" {
+		key += object.GetNamespace() + "/"
+	}
+	return r.getter.Lookup(schema.GroupResource{Group: rbacv1.GroupName, Resource: resource}), key + object.GetName()
+}
+
+// internal converts a version 1 object to the one that registries store.
+func internal(t testing.TB, object runtime.Object) runtime.Object {
+	t.Helper()
+	legacyscheme.Scheme.Default(object)
+	out, err := legacyscheme.Scheme.ConvertToVersion(object, schema.GroupVersion{Group: rbacv1.GroupName, Version: runtime.APIVersionInternal})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func (r *rules) create(t testing.TB, object metav1.Object) {
+	t.Helper()
+	store, key := r.place(t, object)
+	in := internal(t, object.(runtime.Object))
+	if err := store.Create(context.Background(), key, in, in.DeepCopyObject(), 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (r *rules) remove(t testing.TB, object metav1.Object) {
+	t.Helper()
+	store, key := r.place(t, object)
+	out := internal(t, object.(runtime.Object))
+	if err := store.Delete(context.Background(), key, out, nil, apistorage.ValidateAllObjectFunc, nil, apistorage.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (r *rules) update(t testing.TB, object metav1.Object) {
+	t.Helper()
+	store, key := r.place(t, object)
+	in := internal(t, object.(runtime.Object))
+	err := store.GuaranteedUpdate(context.Background(), key, in.DeepCopyObject(), false, nil,
+		func(runtime.Object, apistorage.ResponseMeta) (runtime.Object, *uint64, error) { return in, nil, nil }, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func question(name, verb, resource, namespace string, groups ...string) authorizer.Attributes {
+	return authorizer.AttributesRecord{
+		User: &user.DefaultInfo{Name: name, Groups: groups},
+		Verb: verb, Resource: resource, Namespace: namespace, APIVersion: "v1", ResourceRequest: true,
+	}
+}
+
+func allowed(t testing.TB, a authorizer.Authorizer, q authorizer.Attributes) bool {
+	t.Helper()
+	decision, _, err := a.Authorize(context.Background(), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return decision == authorizer.DecisionAllow
+}
+
+func reader(resource string) []rbacv1.PolicyRule {
+	return []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{resource}}}
+}
+
+func toUser(name string) []rbacv1.Subject {
+	return []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: name}}
+}
+
+// TestRBAC_WritesAreInForceAtOnce: a decision right after a write reflects that write.
+func TestRBAC_WritesAreInForceAtOnce(t *testing.T) {
+	t.Parallel()
+	r := newRules(t)
+	a := newAuth(t, fake.NewClientset(), r.Listers, options(t, "--authorization-mode=RBAC")).Authorizer
+	pods, secrets := question("u", "get", "pods", "n"), question("u", "get", "secrets", "n")
+	expect := func(what string, q authorizer.Attributes, want bool) {
+		t.Helper()
+		if got := allowed(t, a, q); got != want {
+			t.Errorf("%s: allowed is %v", what, got)
+		}
+	}
+
+	expect("nothing", pods, false)
+	cluster := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "r"}, Rules: reader("pods")}
+	binding := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "b"}, Subjects: toUser("u"),
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "r"}}
+	r.create(t, cluster)
+	expect("unbound", pods, false)
+	r.create(t, binding)
+	expect("bound", pods, true)
+	expect("another resource", secrets, false)
+	cluster.Rules = reader("secrets")
+	r.update(t, cluster)
+	expect("no longer in the role", pods, false)
+	expect("now in the role", secrets, true)
+	r.remove(t, binding)
+	expect("unbound again", secrets, false)
+
+	local := &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "b"}, Subjects: toUser("u"),
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "r"}}
+	r.create(t, local)
+	expect("bound to no role", pods, false)
+	r.create(t, &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "r"}, Rules: reader("pods")})
+	expect("bound in the namespace", pods, true)
+	expect("another namespace", question("u", "get", "pods", "m"), false)
+	r.remove(t, local)
+	expect("unbound in the namespace", pods, false)
+	expect("superuser", question("root", "get", "pods", "n", user.SystemPrivilegedGroup), true)
+}
+
+// TestRBAC_ListersSelect lists objects as readers other than the authorizer do: by
+// selector, in all namespaces, and by names that do not exist.
+func TestRBAC_ListersSelect(t *testing.T) {
+	t.Parallel()
+	r := newRules(t)
+	for _, at := range []struct{ namespace, name, team string }{{"n", "b", "red"}, {"n", "a", "blue"}, {"m", "c", "blue"}} {
+		r.create(t, &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: at.namespace, Name: at.name, Labels: map[string]string{"team": at.team}}})
+	}
+	blue := labels.SelectorFromSet(labels.Set{"team": "blue"})
+	names := func(list []*rbacv1.Role, err error) []string {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, r := range list {
+			names = append(names, r.Namespace+"/"+r.Name)
+		}
+		return names
+	}
+	if got := names(r.Roles().Roles("n").List(labels.Everything())); !slices.Equal(got, []string{"n/a", "n/b"}) {
+		t.Errorf("one namespace: got %v", got)
+	}
+	if got := names(r.Roles().Roles("n").List(blue)); !slices.Equal(got, []string{"n/a"}) {
+		t.Errorf("one namespace by selector: got %v", got)
+	}
+	got := names(r.Roles().List(blue))
+	if slices.Sort(got); !slices.Equal(got, []string{"m/c", "n/a"}) {
+		t.Errorf("by selector: got %v", got)
+	}
+	if c, err := r.Roles().Roles("m").Get("c"); err != nil || c.Name != "c" {
+		t.Errorf("got %v, %v", c, err)
+	}
+	if _, err := r.Roles().Roles("m").Get("a"); !apierrors.IsNotFound(err) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := r.ClusterRoles().Get("a"); !apierrors.IsNotFound(err) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestRBAC_ConcurrentWritersSeeTheirOwnWrites: while other goroutines make decisions
+// and bindings are created and deleted, each writer's decisions reflect its own writes.
+func TestRBAC_ConcurrentWritersSeeTheirOwnWrites(t *testing.T) {
+	t.Parallel()
+	r := newRules(t)
+	a := newAuth(t, fake.NewClientset(), r.Listers, options(t, "--authorization-mode=RBAC")).Authorizer
+	r.create(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "r"}, Rules: reader("pods")})
+	var group sync.WaitGroup
+	for i := range 8 {
+		group.Go(func() {
+			name := fmt.Sprintf("u%d", i)
+			binding := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: name}, Subjects: toUser(name),
+				RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "r"}}
+			for range 25 {
+				r.create(t, binding)
+				if !allowed(t, a, question(name, "get", "pods", "")) {
+					t.Errorf("%s: not in force", name)
+				}
+				r.remove(t, binding)
+				if allowed(t, a, question(name, "get", "pods", "")) {
+					t.Errorf("%s: still in force", name)
+				}
+			}
+		})
+	}
+	group.Wait()
+}
+
+// policy returns upstream's bootstrap policy and some bindings of its roles.
+func policy() []metav1.Object {
+	var objects []metav1.Object
+	for _, r := range bootstrappolicy.ClusterRoles() {
+		objects = append(objects, &r)
+	}
+	for _, b := range bootstrappolicy.ClusterRoleBindings() {
+		objects = append(objects, &b)
+	}
+	for namespace, list := range bootstrappolicy.NamespaceRoles() {
+		for _, r := range list {
+			r.Namespace = namespace
+			objects = append(objects, &r)
+		}
+	}
+	for namespace, list := range bootstrappolicy.NamespaceRoleBindings() {
+		for _, b := range list {
+			b.Namespace = namespace
+			objects = append(objects, &b)
+		}
+	}
+	for _, bound := range []struct{ namespace, user, role string }{
+		{"n", "viewer", "view"}, {"n", "editor", "edit"}, {"m", "editor", "view"}, {"m", "owner", "admin"}, {"kube-system", "owner", "view"},
+	} {
+		objects = append(objects, &rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Namespace: bound.namespace, Name: bound.user + "-" + bound.role},
+			Subjects:   toUser(bound.user),
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: bound.role},
+		})
+	}
+	return objects
+}
+
+// TestRBAC_DecidesAsUpstream makes 2,000 generated decisions with the authorizer over
+// the store and with upstream's authorizer over informers. The decisions are equal.
+func TestRBAC_DecidesAsUpstream(t *testing.T) {
+	t.Parallel()
+	r := newRules(t)
+	oracle := fake.NewClientset()
+	for _, object := range policy() {
+		r.create(t, object)
+		if err := oracle.Tracker().Add(object.(runtime.Object)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o := options(t)
+	ours := newAuth(t, fake.NewClientset(), r.Listers, o)
+	factory := informers.NewSharedInformerFactory(oracle, 0)
+	theirs, resolver, err := kubeauthorizer.Config{
+		VersionedInformerFactory:   factory,
+		AuthorizationConfiguration: o.Authorization.buildConfiguration(),
+	}.New(t.Context(), "oracle")
+	if err != nil {
+		t.Fatal(err)
+	}
+	factory.Start(t.Context().Done())
+	factory.WaitForCacheSync(t.Context().Done())
+
+	random := rand.New(rand.NewPCG(1, 36))
+	pick := func(list ...string) string { return list[random.IntN(len(list))] }
+	counts := map[authorizer.Decision]int{}
+	for range 2000 {
+		q := authorizer.AttributesRecord{
+			User: &user.DefaultInfo{
+				Name: pick("viewer", "editor", "owner", "system:kube-scheduler", "system:kube-controller-manager",
+					"system:node:a", "system:serviceaccount:kube-system:namespace-controller", "system:anonymous"),
+				Groups: [][]string{nil, {user.AllAuthenticated}, {user.AllUnauthenticated}, {"system:nodes", user.AllAuthenticated},
+					{"system:serviceaccounts:kube-system"}, {user.SystemPrivilegedGroup}}[random.IntN(6)],
+			},
+			Verb:            pick("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection", "impersonate"),
+			Namespace:       pick("", "n", "m", "kube-system"),
+			APIGroup:        pick("", "apps", "rbac.authorization.k8s.io", "coordination.k8s.io", "authorization.k8s.io"),
+			APIVersion:      "v1",
+			Resource:        pick("pods", "secrets", "nodes", "deployments", "roles", "leases", "selfsubjectaccessreviews", "bindings", "events"),
+			Subresource:     pick("", "", "", "status", "exec", "scale"),
+			Name:            pick("", "x", "extension-apiserver-authentication", "a"),
+			ResourceRequest: random.IntN(8) > 0,
+		}
+		if !q.ResourceRequest {
+			q.Path = pick("/healthz", "/version", "/metrics", "/apis", "/api/v1", "/openapi/v2", "/debug/pprof/", "/")
+		}
+		want, wantReason, _ := theirs.Authorize(context.Background(), q)
+		got, gotReason, _ := ours.Authorizer.Authorize(context.Background(), q)
+		// If several rules allow a request, the reason may name any of them.
+		if got != want || got != authorizer.DecisionAllow && gotReason != wantReason {
+			t.Errorf("%+v by %+v: got %v (%s), want %v (%s)", q, q.User, got, gotReason, want, wantReason)
+		}
+		counts[got]++
+	}
+	if counts[authorizer.DecisionAllow] < 100 || counts[authorizer.DecisionNoOpinion] < 100 {
+		t.Errorf("the questions are one-sided: %v", counts)
+	}
+
+	who := &user.DefaultInfo{Name: "editor", Groups: []string{user.AllAuthenticated}}
+	want, wantPaths, _, _ := resolver.RulesFor(context.Background(), who, "n")
+	got, gotPaths, _, _ := ours.RuleResolver.RulesFor(context.Background(), who, "n")
+	if len(want) == 0 || len(got) != len(want) || len(gotPaths) != len(wantPaths) {
+		t.Errorf("rules of %s: got %d and %d, want %d and %d", who.Name, len(got), len(gotPaths), len(want), len(wantPaths))
+	}
+}
+
+// BenchmarkAuthorize measures a decision over the bootstrap policy while nothing is
+// written: for an ordinary user, whose bindings are searched, and for a superuser.
+func BenchmarkAuthorize(b *testing.B) {
+	r := newRules(b)
+	for _, object := range policy() {
+		r.create(b, object)
+	}
+	a := newAuth(b, fake.NewClientset(), r.Listers, options(b)).Authorizer
+	for _, q := range []authorizer.Attributes{
+		question("editor", "get", "pods", "n", user.AllAuthenticated),
+		question("nobody", "get", "pods", "n", user.AllAuthenticated),
+		question("root", "get", "pods", "n", user.SystemPrivilegedGroup),
+	} {
+		b.Run(q.GetUser().GetName(), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, _, err := a.Authorize(context.Background(), q); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// stalledDriver is a database whose lists end, with an error, only when they are released.
+type stalledDriver struct {
+	sqlstore.Driver
+	lists    atomic.Int32
+	released chan struct{}
+}
+
+func (d *stalledDriver) List(context.Context, sqlstore.Query, func(sqlstore.Record) error) (sqlstore.ListResult, error) {
+	d.lists.Add(1)
+	<-d.released
+	return sqlstore.ListResult{}, sqlstore.ErrUnavailable
+}
+
+// TestRBAC_RequestsShareALoad: while the database does not answer, the requests that wait for
+// RBAC's objects wait for one read together. When each read again after the one before it had
+// failed, the last of them waited for the sum.
+func TestRBAC_RequestsShareALoad(t *testing.T) {
+	t.Parallel()
+	const requests = 50
+	driver := &stalledDriver{Driver: storetest.NewModel(), released: make(chan struct{})}
+	r := newRulesOn(t, driver)
+	var asking atomic.Int32
+	var done sync.WaitGroup
+	for range requests {
+		done.Go(func() {
+			asking.Add(1)
+			if _, err := r.ClusterRoles().List(labels.Everything()); err == nil {
+				t.Error("a list without a database")
+			}
+		})
+	}
+	eventually.True(t, "the requests wait for a list", func() bool { return asking.Load() == requests && driver.lists.Load() > 0 })
+	close(driver.released)
+	done.Wait()
+	if n := driver.lists.Load(); n > requests/2 {
+		t.Errorf("%d requests made %d lists", requests, n)
+	}
+}

@@ -1,0 +1,79 @@
+package auth
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"byre/apiserver/storage/lookup"
+)
+
+// serviceAccountTokenGetter implements serviceaccount.ServiceAccountTokenGetter: it reads
+// the objects that a service account token is bound to. It reads from the watch cache
+// first. If the cache has no such object, it reads from the database, because another
+// replica may have created the object a moment ago.
+type serviceAccountTokenGetter struct {
+	reader *lookup.Reader
+}
+
+func getCachedOrLive[T any](ctx context.Context, resource lookup.Resource[T], namespace, name string) (*T, error) {
+	object, err := resource.GetCached(ctx, namespace, name)
+	if apierrors.IsNotFound(err) {
+		return resource.Get(ctx, namespace, name)
+	}
+	return object, err
+}
+
+func (g serviceAccountTokenGetter) GetServiceAccount(ctx context.Context, namespace, name string) (*v1.ServiceAccount, error) {
+	return getCachedOrLive(ctx, g.reader.ServiceAccounts, namespace, name)
+}
+
+func (g serviceAccountTokenGetter) GetPod(ctx context.Context, namespace, name string) (*v1.Pod, error) {
+	return getCachedOrLive(ctx, g.reader.Pods, namespace, name)
+}
+
+func (g serviceAccountTokenGetter) GetSecret(ctx context.Context, namespace, name string) (*v1.Secret, error) {
+	return getCachedOrLive(ctx, g.reader.Secrets, namespace, name)
+}
+
+func (g serviceAccountTokenGetter) GetNode(ctx context.Context, name string) (*v1.Node, error) {
+	return getCachedOrLive(ctx, g.reader.Nodes, metav1.NamespaceNone, name)
+}
+
+func (g serviceAccountTokenGetter) GetValidatingWebhookConfiguration(ctx context.Context, name string) (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
+	return getCachedOrLive(ctx, g.reader.ValidatingWebhooks, metav1.NamespaceNone, name)
+}
+
+func (g serviceAccountTokenGetter) GetMutatingWebhookConfiguration(ctx context.Context, name string) (*admissionregistrationv1.MutatingWebhookConfiguration, error) {
+	return getCachedOrLive(ctx, g.reader.MutatingWebhooks, metav1.NamespaceNone, name)
+}
+
+// secretTimeout bounds the read of a bootstrap token's Secret. The lister's interface
+// passes no context.
+const secretTimeout = 10 * time.Second
+
+// secretNamespaceLister implements corev1listers.SecretNamespaceLister for the bootstrap
+// token authenticator. Get reads the watch cache only: anyone can send a token that
+// names a Secret, and such a request must not cause a database query. List is not
+// supported; the authenticator does not call it. An informer would keep every Secret
+// of kube-system decoded, for tokens that are few and seldom used.
+type secretNamespaceLister struct {
+	secrets   lookup.Resource[v1.Secret]
+	namespace string
+}
+
+func (g secretNamespaceLister) Get(name string) (*v1.Secret, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), secretTimeout)
+	defer cancel()
+	return g.secrets.GetCached(ctx, g.namespace, name)
+}
+
+func (g secretNamespaceLister) List(labels.Selector) ([]*v1.Secret, error) {
+	return nil, errors.ErrUnsupported
+}

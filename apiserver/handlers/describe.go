@@ -1,0 +1,272 @@
+package handlers
+
+import (
+	"net/http"
+	"reflect"
+	"strings"
+
+	"golang.org/x/text/cases"
+	"golang.org/x/text/language"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
+
+	"byre/apiserver/handlers/openapi"
+)
+
+const prettyDescription = "If 'true', then the output is pretty printed. Defaults to 'false' unless the user-agent indicates a browser or command-line HTTP tool (curl and wget)."
+
+// optionsVersion is the group version of the options types (ListOptions, DeleteOptions)
+// that describe the query parameters of every group.
+var optionsVersion = schema.GroupVersion{Version: "v1"}
+
+// describe returns the OpenAPI description of an action. Names and texts are upstream's,
+// because generated clients use the names.
+func (r *Resource) describe(a action, route *Route) (openapi.Operation, error) {
+	d := operationBuilder{r: r, a: a, op: openapi.Operation{
+		Method:   route.Method,
+		Path:     route.Path,
+		Consumes: route.Consumes,
+		Produces: route.Produces,
+		Extensions: map[string]any{
+			endpoints.RouteMetaGVK: metav1.GroupVersionKind{
+				Group: r.kind.Group, Version: r.kind.Version, Kind: r.kind.Kind,
+			},
+			endpoints.RouteMetaAction: strings.ToLower(a.verb),
+		},
+	}}
+	d.build()
+	d.pathParams()
+	return d.op, d.err
+}
+
+// operationBuilder builds the OpenAPI description of one action. err is the first error.
+type operationBuilder struct {
+	r   *Resource
+	a   action
+	op  openapi.Operation
+	err error
+}
+
+func (d *operationBuilder) build() {
+	kind, article := d.r.docKind, endpoints.GetArticleForNoun(d.r.docKind, " ")
+	if d.a.verb == request.MethodConnect {
+		d.connect(kind)
+		return
+	}
+	d.op.Params = append(d.op.Params, openapi.QueryParam("pretty", prettyDescription, "string"))
+	switch d.a.verb {
+	case request.MethodGet:
+		d.named("read", "")
+		d.doc("read the specified "+kind, "read ", " of the specified "+kind)
+		d.getOptions()
+		d.answers(d.produced(), http.StatusOK)
+	case request.MethodList:
+		verb := "list"
+		if _, watches := d.r.storage.(rest.Watcher); watches {
+			verb = "list or watch"
+		}
+		d.named("list", "")
+		d.doc(verb+" objects of kind "+kind, verb+" ", " of objects of kind "+kind)
+		d.options("ListOptions")
+		d.answers(d.list(), http.StatusOK)
+	case request.MethodPut:
+		d.named("replace", "")
+		d.doc("replace the specified "+kind, "replace ", " of the specified "+kind)
+		d.takes(d.object(d.r.kind), true)
+		d.options("UpdateOptions")
+		d.answers(d.produced(), http.StatusOK, http.StatusCreated)
+	case request.MethodPatch:
+		d.named("patch", "")
+		d.doc("partially update the specified "+kind, "partially update ", " of the specified "+kind)
+		d.takes(metav1.Patch{}, true)
+		d.options("PatchOptions")
+		d.answers(d.produced(), http.StatusOK, http.StatusCreated)
+	case request.MethodPost:
+		d.named("create", "")
+		d.doc("create"+article+kind, "create ", " of"+article+kind)
+		d.takes(d.object(d.r.kind), true)
+		d.options("CreateOptions")
+		d.answers(d.produced(), http.StatusOK, http.StatusCreated, http.StatusAccepted)
+	case request.MethodDelete:
+		d.named("delete", "")
+		d.doc("delete"+article+kind, "delete ", " of"+article+kind)
+		d.takes(d.object(optionsVersion.WithKind("DeleteOptions")), false)
+		d.options("DeleteOptions")
+		d.answers(d.deleted(), http.StatusOK, http.StatusAccepted)
+	case request.MethodDeleteCollection:
+		d.named("deletecollection", "")
+		d.doc("delete collection of "+kind, "delete collection of ", " of a "+kind)
+		d.takes(d.object(optionsVersion.WithKind("DeleteOptions")), false)
+		d.options("DeleteOptions")
+		d.options("ListOptions", "watch", "allowWatchBookmarks")
+		d.answers(d.object(optionsVersion.WithKind("Status")), http.StatusOK)
+	case request.MethodWatch:
+		d.named("watch", "")
+		d.doc("watch changes to an object of kind "+kind, "watch changes to ", " of an object of kind "+kind)
+		d.op.Doc += ". deprecated: use the 'watch' parameter with a list operation instead, filtered to a single item with the 'fieldSelector' parameter."
+		d.options("ListOptions")
+		d.answers(d.object(d.r.gv.WithKind("WatchEvent")), http.StatusOK)
+	case request.MethodWatchList:
+		d.named("watch", "List")
+		d.doc("watch individual changes to a list of "+kind, "watch individual changes to a list of ", " of "+kind)
+		d.op.Doc += ". deprecated: use the 'watch' parameter with a list operation instead."
+		d.options("ListOptions")
+		d.answers(d.object(d.r.gv.WithKind("WatchEvent")), http.StatusOK)
+	}
+}
+
+func (d *operationBuilder) connect(kind string) {
+	method := d.op.Method
+	d.named("connect"+title(strings.ToLower(method)), "")
+	d.doc("connect "+method+" requests to "+kind, "connect "+method+" requests to ", " of "+kind)
+	if options, _, _ := d.r.storage.(rest.Connecter).NewConnectOptions(); options != nil {
+		d.internalOptions(options)
+	}
+	d.op.Response = "string"
+	if storage, ok := d.r.storage.(rest.StorageMetadata); ok {
+		if sample := storage.ProducesObject(method); sample != nil {
+			d.op.Response = sample
+		}
+	}
+}
+
+// named sets the operation's name, such as "listNamespacedPod", "readNamespacedPodLog",
+// "listPodForAllNamespaces" or "watchNodeList".
+func (d *operationBuilder) named(verb, list string) {
+	name := verb
+	if d.r.namespaced && !d.a.allNamespaces {
+		name += "Namespaced"
+	}
+	name += d.r.docKind + title(d.r.subresource) + list
+	if d.a.withRest() {
+		name += "WithPath"
+	}
+	if d.a.allNamespaces {
+		name += "ForAllNamespaces"
+	}
+	d.op.Name = name
+}
+
+// doc sets the operation's text. It is resource for a resource; for a subresource it is
+// the subresource's name between before and after.
+func (d *operationBuilder) doc(resource, before, after string) {
+	if d.r.subresource == "" {
+		d.op.Doc = resource
+		return
+	}
+	d.op.Doc = before + d.r.subresource + after
+}
+
+func (d *operationBuilder) takes(body any, required bool) {
+	d.op.Request = body
+	d.op.Params = append(d.op.Params, openapi.BodyParam(required))
+}
+
+func (d *operationBuilder) answers(body any, codes ...int) {
+	d.op.Response = body
+	for _, code := range codes {
+		d.op.Responses = append(d.op.Responses, openapi.Response{Code: code, Message: http.StatusText(code), Model: body})
+	}
+}
+
+func (d *operationBuilder) pathParams() {
+	if strings.Contains(d.a.path, "{namespace}") {
+		d.op.Params = append(d.op.Params, openapi.PathParam("namespace", "object name and auth scope, such as for teams and projects"))
+	}
+	if strings.Contains(d.a.path, "{name}") {
+		d.op.Params = append(d.op.Params, openapi.PathParam("name", "name of the "+d.r.kind.Kind))
+	}
+	if d.a.withRest() {
+		d.op.Params = append(d.op.Params, openapi.PathParam("path", "path to the resource"))
+	}
+}
+
+// produced returns a value of the type of the response to a read or a write: the resource's
+// kind, unless the storage declares another one.
+func (d *operationBuilder) produced() any {
+	if storage, ok := d.r.storage.(rest.StorageMetadata); ok {
+		if sample := storage.ProducesObject(d.a.verb); sample != nil {
+			return sample
+		}
+	}
+	return d.object(d.r.kind)
+}
+
+func (d *operationBuilder) deleted() any {
+	if storage, ok := d.r.storage.(rest.MayReturnFullObjectDeleter); ok && storage.DeleteReturnsDeletedObject() {
+		return d.produced()
+	}
+	return d.object(optionsVersion.WithKind("Status"))
+}
+
+func (d *operationBuilder) list() any {
+	kinds, _, err := d.r.types.Typer.ObjectKinds(d.r.storage.(rest.Lister).NewList())
+	if err != nil {
+		d.fail(err)
+		return nil
+	}
+	return d.object(d.r.gv.WithKind(kinds[0].Kind))
+}
+
+// object returns an empty value of a kind.
+func (d *operationBuilder) object(kind schema.GroupVersionKind) any {
+	object, err := d.r.types.Creater.New(kind)
+	if err != nil {
+		d.fail(err)
+		return nil
+	}
+	return reflect.Indirect(reflect.ValueOf(object)).Interface()
+}
+
+func (d *operationBuilder) getOptions() {
+	storage, ok := d.r.storage.(rest.GetterWithOptions)
+	if !ok {
+		return
+	}
+	options, _, _ := storage.NewGetOptions()
+	d.internalOptions(options)
+}
+
+// internalOptions adds the query parameters of options, an internal type. The external type
+// is that of the resource's group version or, if there is none, of optionsVersion.
+func (d *operationBuilder) internalOptions(options runtime.Object) {
+	kinds, _, err := d.r.types.Typer.ObjectKinds(options)
+	if err != nil {
+		d.fail(err)
+		return
+	}
+	versioned, err := d.r.types.Creater.New(d.r.gv.WithKind(kinds[0].Kind))
+	if err != nil {
+		versioned, err = d.r.types.Creater.New(optionsVersion.WithKind(kinds[0].Kind))
+	}
+	if err != nil {
+		d.fail(err)
+		return
+	}
+	d.params(versioned)
+}
+
+func (d *operationBuilder) options(kind string, except ...string) {
+	options, err := d.r.types.Creater.New(optionsVersion.WithKind(kind))
+	if err != nil {
+		d.fail(err)
+		return
+	}
+	d.params(options, except...)
+}
+
+func (d *operationBuilder) params(options runtime.Object, except ...string) {
+	d.op.Params = append(d.op.Params, queryParams(options, except...)...)
+}
+
+func (d *operationBuilder) fail(err error) {
+	if d.err == nil {
+		d.err = err
+	}
+}
+
+func title(s string) string { return cases.Title(language.English).String(s) }

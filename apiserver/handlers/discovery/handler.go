@@ -1,0 +1,137 @@
+package discovery
+
+import (
+	"net/http"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/version"
+	upstream "k8s.io/apiserver/pkg/endpoints/discovery"
+	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+
+	"byre/apiserver/handlers/openapi"
+)
+
+// A Handler serves one discovery document, made from the registry's content at the time
+// of the request.
+type Handler interface {
+	http.Handler
+	// Operation describes the route of the document at path, for OpenAPI.
+	Operation(path string) openapi.Operation
+}
+
+type handler struct {
+	http.Handler
+	codecs    runtime.NegotiatedSerializer
+	name, doc string
+	response  any
+}
+
+func (d handler) Operation(path string) openapi.Operation {
+	// Documents are served in every encoding of objects, but not as a stream.
+	media, _ := negotiation.MediaTypesForSerializer(d.codecs)
+	return openapi.Operation{
+		Method:   http.MethodGet,
+		Path:     path + "/",
+		Name:     d.name,
+		Doc:      d.doc,
+		Consumes: media,
+		Produces: media,
+		Response: d.response,
+	}
+}
+
+// GroupsHandler serves the document at /apis.
+func (r *Registry) GroupsHandler() Handler {
+	list := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		r.write(w, req, &metav1.APIGroupList{Groups: r.groupList()})
+	})
+	return handler{
+		Handler:  aggregated.WrapAggregatedDiscoveryToHandler(list, r.aggregatedGroups, nil),
+		codecs:   r.codecs,
+		name:     "getAPIVersions",
+		doc:      "get available API versions",
+		response: metav1.APIGroupList{},
+	}
+}
+
+// LegacyHandler serves the document at /api.
+func (r *Registry) LegacyHandler() Handler {
+	versions := upstream.NewLegacyRootAPIHandler(r.addresses, r.codecs, "/api")
+	return handler{
+		Handler:  aggregated.WrapAggregatedDiscoveryToHandler(versions, r.aggregatedLegacy, nil),
+		codecs:   r.codecs,
+		name:     "getAPIVersions",
+		doc:      "get available API versions",
+		response: metav1.APIVersions{},
+	}
+}
+
+// GroupHandler serves the document at /apis/<group>. It answers 404 if the registry has no
+// version of the group.
+func (r *Registry) GroupHandler(name string) Handler {
+	return handler{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			group, ok := r.group(name)
+			if !ok {
+				http.NotFound(w, req)
+				return
+			}
+			r.write(w, req, &group)
+		}),
+		codecs:   r.codecs,
+		name:     "getAPIGroup",
+		doc:      "get information of a group",
+		response: metav1.APIGroup{},
+	}
+}
+
+// VersionHandler serves the document at /apis/<group>/<version> or /api/<version>. It
+// answers 404 if the registry has no resources of the group version.
+func (r *Registry) VersionHandler(gv schema.GroupVersion) Handler {
+	return handler{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			r.mu.RLock()
+			v, ok := r.versionWithResources(gv)
+			r.mu.RUnlock()
+			if !ok {
+				http.NotFound(w, req)
+				return
+			}
+			resources := upstream.APIResourceListerFunc(func() []metav1.APIResource { return v.Resources })
+			upstream.NewAPIVersionHandler(r.codecs, gv, resources).ServeHTTP(w, req)
+		}),
+		codecs:   r.codecs,
+		name:     "getAPIResources",
+		doc:      "get available resources",
+		response: metav1.APIResourceList{},
+	}
+}
+
+func (r *Registry) write(w http.ResponseWriter, req *http.Request, object runtime.Object) {
+	responsewriters.WriteObjectNegotiated(r.codecs, negotiation.DefaultEndpointRestrictions,
+		schema.GroupVersion{Version: "v1"}, w, req, http.StatusOK, object, false)
+}
+
+// apiGroup returns the entry of a group with its versions, the preferred version first.
+func apiGroup(name string, versions []Version) metav1.APIGroup {
+	slices.SortFunc(versions, func(a, b Version) int {
+		if a.Priority != b.Priority {
+			return b.Priority - a.Priority
+		}
+		return version.CompareKubeAwareVersionStrings(b.Version, a.Version)
+	})
+	group := metav1.APIGroup{Name: name}
+	for _, v := range versions {
+		group.Versions = append(group.Versions, metav1.GroupVersionForDiscovery{
+			GroupVersion: v.GroupVersion.String(),
+			Version:      v.Version,
+		})
+	}
+	group.PreferredVersion = group.Versions[0]
+	return group
+}

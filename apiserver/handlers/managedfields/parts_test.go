@@ -1,0 +1,40 @@
+package managedfields
+
+import (
+	"slices"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/kube-openapi/pkg/util"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	generated "k8s.io/kubernetes/pkg/generated/openapi"
+	"sigs.k8s.io/structured-merge-diff/v6/typed"
+
+	"byre/apiserver/handlers/openapi"
+)
+
+// TestParts_HaveTheSpec: for the kinds that are updated most, an update of the status
+// does not compare the spec.
+func TestParts_HaveTheSpec(t *testing.T) {
+	for _, object := range []runtime.Object{&corev1.Pod{}, &corev1.Node{}, &appsv1.Deployment{}, &appsv1.ReplicaSet{}} {
+		kinds, _, err := legacyscheme.Scheme.ObjectKinds(object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		object.GetObjectKind().SetGroupVersionKind(kinds[0])
+		models := openapi.NewModels("test", generated.GetOpenAPIDefinitions, legacyscheme.Scheme).Schemas(util.GetCanonicalTypeName(object))
+		v, err := NewTypeConverter(models).ObjectToTyped(object, typed.AllowDuplicates)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, part := range partsOf(object, v) {
+			names = append(names, part.JsonName)
+		}
+		if !slices.Contains(names, "spec") || !slices.Contains(names, "status") {
+			t.Errorf("the parts of a %s are %v", kinds[0].Kind, names)
+		}
+	}
+}

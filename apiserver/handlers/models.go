@@ -1,0 +1,51 @@
+package handlers
+
+import (
+	"maps"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints"
+	"k8s.io/kube-openapi/pkg/util"
+
+	"byre/apiserver/handlers/openapi"
+)
+
+// ModelNames returns the canonical names of the Go types that the groups serve, in the form
+// that openapi.Models.Schemas takes.
+func ModelNames(groups []Group) ([]string, error) {
+	names := map[string]bool{}
+	for i := range groups {
+		for version, storages := range groups[i].Storage {
+			gv := schema.GroupVersion{Group: groups[i].Name, Version: version}
+			for _, storage := range storages {
+				kind, err := endpoints.GetResourceKind(gv, storage, groups[i].Scheme)
+				if err != nil {
+					return nil, err
+				}
+				object, err := groups[i].Scheme.New(kind)
+				if err != nil {
+					return nil, err
+				}
+				names[util.GetCanonicalTypeName(object)] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(names)), nil
+}
+
+// Roots returns the routes with their OpenAPI descriptions, by OpenAPI v3 document.
+func (a *API) Roots() []openapi.Root {
+	var roots []openapi.Root
+	for _, at := range a.openAPIRoots {
+		root := openapi.Root{
+			Path:       at.path[1:],
+			Operations: func() ([]openapi.Operation, error) { return describeRoutes(at.routes) },
+		}
+		for _, route := range at.routes {
+			root.Routes = append(root.Routes, route.Method+" "+route.Path)
+		}
+		roots = append(roots, root)
+	}
+	return roots
+}

@@ -1,0 +1,66 @@
+package handlers_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	apiextensionsstorage "k8s.io/apiextensions-apiserver/pkg/registry/customresourcedefinition"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	"k8s.io/apimachinery/pkg/runtime"
+	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
+	"k8s.io/apiserver/pkg/registry/rest"
+	cliflag "k8s.io/component-base/cli/flag"
+	apiservicestorage "k8s.io/kube-aggregator/pkg/registry/apiservice/etcd"
+
+	"byre/apiserver/handlers"
+	"byre/sqlstore"
+	"byre/watch"
+)
+
+// Overriding is a storage that changes what its registry lists.
+type Overriding struct{ *genericregistry.Store }
+
+// List implements rest.Lister.
+func (*Overriding) List(context.Context, *internalversion.ListOptions) (runtime.Object, error) {
+	return nil, nil
+}
+
+// embedding has such a storage below it.
+type embedding struct{ *Overriding }
+
+// Reads go to the registry of a storage, past the storage itself. So no storage may have a Get,
+// List or Watch of its own: it would not be called.
+func TestRegistry_ReadsAreNotOverridden(t *testing.T) {
+	store := &genericregistry.Store{}
+	bad := &Overriding{store}
+	for _, storage := range []rest.Storage{bad, &embedding{bad}} {
+		if got := fmt.Sprint(handlers.OverriddenReads(storage)); got != "[*handlers_test.Overriding.List]" {
+			t.Fatalf("%T overrides %s", storage, got)
+		}
+	}
+	storages := map[string]rest.Storage{
+		"customresourcedefinitions": &apiextensionsstorage.REST{Store: store},
+		"apiservices":               &apiservicestorage.REST{Store: store},
+	}
+	all := cliflag.ConfigurationMap{"api/all": "true"}
+	for _, group := range newGroups(t, &sqlstore.Store{}, watch.New(nil, watch.Options{}), all) {
+		for version, byPath := range group.Storage {
+			for path, storage := range byPath {
+				storages[group.Name+"/"+version+" "+path] = storage
+			}
+		}
+	}
+	read := 0
+	for name, storage := range storages {
+		if handlers.ReadsRegistry(storage) {
+			read++
+		}
+		if overridden := handlers.OverriddenReads(storage); len(overridden) > 0 {
+			t.Errorf("%s: %v would not be called", name, overridden)
+		}
+	}
+	if read < 60 {
+		t.Errorf("only %d storages are read from their registries", read)
+	}
+}

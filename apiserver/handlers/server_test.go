@@ -1,0 +1,163 @@
+package handlers_test
+
+import (
+	"compress/gzip"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	generated "k8s.io/kubernetes/pkg/generated/openapi"
+
+	"byre/apiserver/access/filters/filterstest"
+	"byre/apiserver/handlers"
+	"byre/apiserver/handlers/discovery"
+	"byre/apiserver/handlers/managedfields"
+	"byre/apiserver/handlers/openapi"
+	"byre/sqlstore"
+	"byre/sqlstore/storetest"
+	"byre/watch"
+	"byre/watch/watchtest"
+)
+
+// server is the built-in groups over a store in memory, served by two handlers: one answers
+// reads from bytes, the other decodes all of them.
+type server struct {
+	api            *handlers.API
+	bytes, decoded *httptest.Server
+	// untracked answers from bytes and leaves all managed fields to upstream's field
+	// manager.
+	untracked *httptest.Server
+	// groups and serving are what the server bytes serves; handler makes another one over
+	// the same store.
+	groups  []handlers.Group
+	serving handlers.Serving
+	feed    *watch.Feed
+	handler func(handlers.Serving) http.Handler
+}
+
+// someone is the user of all requests.
+var someone = &user.DefaultInfo{Name: "someone", Groups: []string{user.SystemPrivilegedGroup}}
+
+// newServer serves until the test ends. wrap, if not nil, wraps the store's driver.
+func newServer(t testing.TB, wrap func(sqlstore.Driver) sqlstore.Driver) *server {
+	t.Helper()
+	return newAdmittingServer(t, wrap, nil)
+}
+
+func newAdmittingServer(t testing.TB, wrap func(sqlstore.Driver) sqlstore.Driver, admit admission.Interface) *server {
+	t.Helper()
+	var driver sqlstore.Driver = storetest.NewModel()
+	if wrap != nil {
+		driver = wrap(driver)
+	}
+	store, feed := watchtest.Run(t, driver, watch.Options{})
+	groups := newGroups(t, store, feed, nil)
+	names, err := handlers.ModelNames(groups)
+	if err != nil {
+		t.Fatal(err)
+	}
+	serving := handlers.Serving{
+		Authorizer:    authorizerfactory.NewAlwaysAllowAuthorizer(),
+		Admission:     admit,
+		TypeConverter: managedfields.NewTypeConverter(openapi.NewModels("test", generated.GetOpenAPIDefinitions, legacyscheme.Scheme).Schemas(names...)),
+		FieldSets:     managedfields.NewCache(1 << 20),
+		ParsedFields:  managedfields.NewSets(1 << 20),
+	}
+	s := &server{groups: groups, serving: serving, feed: feed}
+	s.handler = func(serving handlers.Serving) http.Handler {
+		s.api, err = handlers.New(handlers.Config{
+			Groups:    groups,
+			Serving:   serving,
+			Discovery: discovery.NewRegistry("192.0.2.7:6443"),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return filterstest.WithContext(s.api, someone)
+	}
+	serve := func(serving handlers.Serving) *httptest.Server {
+		h := httptest.NewServer(s.handler(serving))
+		t.Cleanup(h.Close)
+		return h
+	}
+	s.decoded = serve(handlers.DecodeReads(serving))
+	untracked := serving
+	untracked.FieldSets, untracked.ParsedFields = nil, nil
+	s.untracked = serve(untracked)
+	s.bytes = serve(serving)
+	return s
+}
+
+// call is a request of a test.
+type call struct {
+	method, path, body string
+	header             map[string]string
+}
+
+// do sends c without a transport that compresses or decompresses.
+func (c call) do(t testing.TB, to *httptest.Server) *http.Response {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), c.method, to.URL+c.path, strings.NewReader(c.body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	for name, value := range c.header {
+		req.Header.Set(name, value)
+	}
+	client := &http.Client{Transport: &http.Transport{DisableCompression: true}, Timeout: time.Minute}
+	defer client.CloseIdleConnections()
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatalf("%s %s: %v", c.method, c.path, err)
+	}
+	return resp
+}
+
+// reply is an answer without its body.
+type reply struct {
+	StatusCode int
+	Header     http.Header
+}
+
+// answer sends c and returns the answer and its body.
+func (c call) answer(t testing.TB, to *httptest.Server) (reply, string) {
+	t.Helper()
+	resp := c.do(t, to)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatalf("%s %s: %v", c.method, c.path, err)
+	}
+	return reply{resp.StatusCode, resp.Header}, string(body)
+}
+
+// create posts an object, which must succeed.
+func (s *server) create(t testing.TB, path, body string) {
+	t.Helper()
+	if resp, answer := (call{method: http.MethodPost, path: path, body: body}).answer(t, s.bytes); resp.StatusCode != http.StatusCreated {
+		t.Fatalf("POST %s: %s", path, answer)
+	}
+}
+
+func gunzip(t *testing.T, packed string) string {
+	t.Helper()
+	r, err := gzip.NewReader(strings.NewReader(packed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}

@@ -1,0 +1,121 @@
+package handlers_test
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"sigs.k8s.io/randfill"
+)
+
+// TestPrintRow_FollowsTime prints random objects of every built-in kind and lets time
+// pass. It compares the kept rows with those that upstream prints then, of each object
+// and of all objects in a list.
+func TestPrintRow_FollowsTime(t *testing.T) {
+	t.Parallel()
+	s := newServer(t, nil)
+	kept := 0
+	for _, version := range s.api.Versions() {
+		for _, entry := range version.Resources() {
+			r := version.Resource(entry.Name)
+			if entry.StorageVersionHash == "" || strings.Contains(entry.Name, "/") {
+				continue
+			}
+			t.Run(version.GroupVersion().String()+" "+entry.Name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					for seed := range int64(10) {
+						obj := randomObject(r.GroupVersionKind(), seed)
+						if obj == nil {
+							continue
+						}
+						row, err := r.PrintRow(t.Context(), obj)
+						if err != nil || row == nil {
+							continue // such a row is printed each time
+						}
+						kept++
+						for _, pause := range []time.Duration{0, 700 * time.Millisecond, 95 * time.Second, 3 * time.Hour, 60 * 24 * time.Hour} {
+							time.Sleep(pause)
+							got, err := row()
+							if err != nil {
+								t.Fatal(err)
+							}
+							for _, want := range printed(t, r.Scope().TableConvertor.ConvertToTable, r.GroupVersionKind(), obj) {
+								if got != want {
+									t.Fatalf("after %v\n got %s\nwant %s", pause, got, want)
+								}
+							}
+						}
+					}
+				})
+			})
+		}
+	}
+	if kept < 300 {
+		t.Errorf("only %d rows were kept", kept)
+	}
+}
+
+// printed returns the row of an object, of a request for the object and of one for a list.
+func printed(t *testing.T, convert func(context.Context, runtime.Object, runtime.Object) (*metav1.Table, error), kind schema.GroupVersionKind, obj runtime.Object) (rows []string) {
+	t.Helper()
+	objects := []runtime.Object{obj}
+	if list, err := legacyscheme.Scheme.New(schema.GroupVersionKind{Group: kind.Group, Version: runtime.APIVersionInternal, Kind: kind.Kind + "List"}); err == nil && meta.SetList(list, objects) == nil {
+		objects = append(objects, list)
+	}
+	for _, o := range objects {
+		table, err := convert(t.Context(), o, &metav1.TableOptions{})
+		if err != nil || len(table.Rows) != 1 {
+			t.Fatalf("%v: %d rows", err, len(table.Rows))
+		}
+		table.Rows[0].Object = runtime.RawExtension{}
+		text, err := json.Marshal(table.Rows[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows = append(rows, strings.TrimSuffix(string(text), `,"object":null}`))
+	}
+	return rows
+}
+
+// randomObject returns an object in the internal version, or nil if the random values make
+// none.
+func randomObject(kind schema.GroupVersionKind, seed int64) runtime.Object {
+	obj, err := legacyscheme.Scheme.New(kind)
+	if err != nil {
+		return nil
+	}
+	now := time.Now()
+	randfill.NewWithSeed(seed).NilChance(0.3).NumElements(0, 3).MaxDepth(10).Funcs(
+		func(t *metav1.Time, c randfill.Continue) {
+			if c.Intn(4) > 0 {
+				t.Time = now.Add(-time.Duration(c.Intn(100_000)) * time.Second).Truncate(time.Second)
+			}
+		},
+		func(t *metav1.MicroTime, c randfill.Continue) {
+			t.Time = now.Add(-time.Duration(c.Intn(100_000)) * time.Second).Truncate(time.Second)
+		},
+		func(q *resource.Quantity, c randfill.Continue) {
+			*q = *resource.NewQuantity(c.Int63n(1000), resource.DecimalSI)
+		},
+		func(r *runtime.RawExtension, _ randfill.Continue) { r.Raw = []byte(`{}`) },
+		func(s *string, c randfill.Continue) { *s = []string{"", "a", "<b&>", "x-y"}[c.Intn(4)] },
+	).Fill(obj)
+	var memory runtime.Object
+	func() {
+		defer func() { _ = recover() }() // conversions of values that no API accepts may panic
+		memory, err = legacyscheme.Scheme.ConvertToVersion(obj, schema.GroupVersion{Group: kind.Group, Version: runtime.APIVersionInternal})
+	}()
+	if err != nil || memory == nil {
+		return nil
+	}
+	return memory
+}

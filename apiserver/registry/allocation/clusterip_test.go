@@ -1,0 +1,158 @@
+package allocation_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	api "k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/registry/core/service/ipallocator"
+
+	"byre/apiserver/registry/allocation"
+	"byre/sqlstore/eventually"
+)
+
+func cidr(t *testing.T, s string) net.IPNet {
+	t.Helper()
+	if s == "" {
+		return net.IPNet{}
+	}
+	_, c, err := net.ParseCIDR(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return *c
+}
+
+// newClusterIPs returns an allocator over a ready ServiceCIDR of the two ranges and over
+// the given other objects.
+func newClusterIPs(t *testing.T, primary, secondary string, there ...runtime.Object) (*allocation.ClusterIPs, *fake.Clientset) {
+	t.Helper()
+	cidrs := []string{primary}
+	if secondary != "" {
+		cidrs = append(cidrs, secondary)
+	}
+	client := fake.NewClientset(append(there, &networkingv1.ServiceCIDR{
+		ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"},
+		Spec:       networkingv1.ServiceCIDRSpec{CIDRs: cidrs},
+		Status: networkingv1.ServiceCIDRStatus{Conditions: []metav1.Condition{{
+			Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue,
+		}}},
+	})...)
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithCustomResyncConfig(allocation.CustomResync(time.Hour)))
+	ips, err := allocation.NewClusterIPs(client, factory, cidr(t, primary), cidr(t, secondary), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	factory.Start(ctx.Done())
+	t.Cleanup(func() {
+		ips.Stop()
+		cancel()
+		factory.Shutdown()
+	})
+	factory.WaitForCacheSync(ctx.Done())
+	return ips, client
+}
+
+// allocate takes the next address of a family. It retries until the allocator knows the
+// ServiceCIDR.
+func allocate(t *testing.T, ips *allocation.ClusterIPs, family api.IPFamily) (net.IP, error) {
+	t.Helper()
+	allocator := ips.ByFamily[family].(*ipallocator.MetaAllocator)
+	eventually.True(t, "the ServiceCIDR is followed", func() bool { return allocator.Free()+allocator.Used() > 0 })
+	return allocator.AllocateNextService(&api.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}})
+}
+
+// TestClusterIPs_FirstFamilyIsTheDefault: each range has its allocator, and a Service that
+// asks for no family gets the family of the first range.
+func TestClusterIPs_FirstFamilyIsTheDefault(t *testing.T) {
+	ips, client := newClusterIPs(t, "fd00:1::/112", "10.9.0.0/24")
+	if ips.Primary != api.IPv6Protocol {
+		t.Errorf("primary family %s", ips.Primary)
+	}
+	for family, within := range map[api.IPFamily]string{api.IPv4Protocol: "10.9.0.0/24", api.IPv6Protocol: "fd00:1::/112"} {
+		ip, err := allocate(t, ips, family)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c := cidr(t, within); !c.Contains(ip) {
+			t.Errorf("%s is not in %s", ip, within)
+		}
+		address, err := client.NetworkingV1().IPAddresses().Get(t.Context(), ip.String(), metav1.GetOptions{})
+		if err != nil || address.Spec.ParentRef.Name != "a" {
+			t.Errorf("IPAddress of %s: %v, %v", ip, address, err)
+		}
+	}
+}
+
+// TestClusterIPs_RefuseOneFamilyTwice: two ranges of one family are an error.
+func TestClusterIPs_RefuseOneFamilyTwice(t *testing.T) {
+	client := fake.NewClientset()
+	factory := informers.NewSharedInformerFactory(client, 0)
+	if _, err := allocation.NewClusterIPs(client, factory, cidr(t, "10.9.0.0/24"), cidr(t, "10.8.0.0/24"), time.Hour); err == nil {
+		t.Error("two ranges of one family are accepted")
+	}
+}
+
+// TestClusterIPs_AllocateEachAddressOnce: concurrent allocators give out each address once;
+// then the range is full.
+func TestClusterIPs_AllocateEachAddressOnce(t *testing.T) {
+	ips, _ := newClusterIPs(t, "10.9.0.0/29", "")
+	const addresses = 6 // without the network and broadcast addresses
+	var (
+		mu    sync.Mutex
+		given = map[string]bool{}
+		wg    sync.WaitGroup
+	)
+	for range addresses {
+		wg.Go(func() {
+			ip, err := allocate(t, ips, api.IPv4Protocol)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if given[ip.String()] {
+				t.Errorf("%s given twice", ip)
+			}
+			given[ip.String()] = true
+		})
+	}
+	wg.Wait()
+	if ip, err := allocate(t, ips, api.IPv4Protocol); !errors.Is(err, ipallocator.ErrFull) {
+		t.Errorf("got %s of a full range, %v", ip, err)
+	}
+}
+
+// TestClusterIPs_AreRepaired: the repair creates the IPAddress of a Service that has an
+// address without one, as after a restore from another cluster.
+func TestClusterIPs_AreRepaired(t *testing.T) {
+	ips, client := newClusterIPs(t, "10.9.0.0/24", "", &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "restored", UID: types.UID("1")},
+		Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeClusterIP, ClusterIP: "10.9.0.77", ClusterIPs: []string{"10.9.0.77"},
+			IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+		},
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := ips.Repair(ctx, cancel); err != nil {
+		t.Fatal(err)
+	}
+	address, err := client.NetworkingV1().IPAddresses().Get(t.Context(), "10.9.0.77", metav1.GetOptions{})
+	if err != nil || address.Spec.ParentRef.Name != "restored" {
+		t.Errorf("IPAddress %v, %v", address, err)
+	}
+}

@@ -1,0 +1,84 @@
+package storage
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/utils/clock"
+)
+
+// preTimeout is how long before the end of a watch its last bookmark is due; upstream's
+// watch cache has the same value.
+const preTimeout = 2 * time.Second
+
+// bookmarkSchedule says when the next bookmark of a watch is due: after an
+// interval, and shortly before the watch ends. The zero value is never due.
+type bookmarkSchedule struct {
+	clock    clock.Clock
+	interval time.Duration
+	deadline time.Time // zero: none
+	next     time.Time // zero: no more
+	tick     clock.Timer
+}
+
+func newBookmarkSchedule(c clock.Clock, interval time.Duration, deadline time.Time) bookmarkSchedule {
+	b := bookmarkSchedule{clock: c, interval: interval, deadline: deadline}
+	b.plan(c.Now())
+	return b
+}
+
+func (b *bookmarkSchedule) plan(now time.Time) {
+	b.next = now.Add(b.interval)
+	if last := b.deadline.Add(-preTimeout); !b.deadline.IsZero() && last.Before(b.next) {
+		b.next = last
+	}
+	if !b.next.After(now) {
+		b.next = time.Time{}
+	}
+}
+
+// due reports whether a bookmark is due, and plans the next one if so.
+func (b *bookmarkSchedule) due() bool {
+	if b.next.IsZero() {
+		return false
+	}
+	now := b.clock.Now()
+	if now.Before(b.next) {
+		return false
+	}
+	b.plan(now)
+	return true
+}
+
+// timer fires when the next bookmark is due.
+func (b *bookmarkSchedule) timer() <-chan time.Time {
+	if b.next.IsZero() {
+		return nil
+	}
+	wait := b.next.Sub(b.clock.Now())
+	if b.tick == nil {
+		b.tick = b.clock.NewTimer(wait)
+	} else {
+		b.tick.Reset(wait)
+	}
+	return b.tick.C()
+}
+
+func (b *bookmarkSchedule) stop() {
+	if b.tick != nil {
+		b.tick.Stop()
+	}
+}
+
+// newBookmark makes the object of a bookmark: empty but for its revision.
+func (s *Store) newBookmark(revision int64, initialEnd bool) (runtime.Object, error) {
+	obj := s.cfg.NewFunc()
+	if err := s.versioner.UpdateObject(obj, uint64(revision)); err != nil {
+		return nil, err
+	}
+	if initialEnd {
+		return obj, storage.AnnotateInitialEventsEndBookmark(obj)
+	}
+	return obj, nil
+}

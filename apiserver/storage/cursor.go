@@ -1,0 +1,365 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/features"
+	"k8s.io/apiserver/pkg/storage"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
+
+	"byre/sqlstore"
+	"byre/watch"
+)
+
+// change is one event of a watch, with the entry that the event's object is made of.
+type change struct {
+	typ apiwatch.EventType
+	// entry is the object's state in the event; nil for a bookmark.
+	entry *watch.Entry
+	// revision is the resourceVersion of the event. For DELETED it is the revision of the
+	// delete, or of the update after which the selector does not match any more.
+	revision int64
+	// initialEnd marks the bookmark that ends the initial events (KEP-3157).
+	initialEnd bool
+}
+
+// cursor is the position of one watch: first in the initial events, then in the feed.
+// Only one goroutine may use it.
+type cursor struct {
+	s    *Store
+	span span
+	opts storage.ListOptions
+	// format is the Format of the events; nil for a watch of objects.
+	format *Format
+	// requestedRevision is the resourceVersion of the request; 0 when unset or "0".
+	requestedRevision int64
+
+	subscription *watch.Subscription
+	initial      *initialEvents // nil when all have been returned, or none are wanted
+	// initialized returns the seats that priority and fairness gave the request. The
+	// cursor calls it with the last initial event, because until then the watch costs
+	// as much as a list.
+	initialized func()
+
+	// startRevision is the revision after which the watch starts. readRevision is the
+	// revision up to which the cursor has read the feed.
+	startRevision, readRevision int64
+	// nextError is the error that next returns after the changes that it has returned.
+	nextError error
+	bookmarks bookmarkSchedule
+}
+
+// initialEvents are the objects that exist when a watch starts.
+type initialEvents struct {
+	snapshot      watch.Snapshot
+	request       *listRequest
+	sendsBookmark bool // whether an annotated bookmark follows
+}
+
+// initialBatch is the greatest number of initial events that next returns at once.
+const initialBatch = 128
+
+// cursor begins a watch. It returns an error for an invalid request. Any other error is
+// returned by the first call of next, so that the client gets it as an event, as from
+// upstream.
+func (s *Store) cursor(ctx context.Context, key string, opts storage.ListOptions, f *Format) (*cursor, error) {
+	sp, err := s.span(key, opts.Recursive)
+	if err != nil {
+		return nil, err
+	}
+	asked, err := s.versioner.ParseResourceVersion(opts.ResourceVersion)
+	if err != nil {
+		return nil, err
+	}
+	if !utilfeature.DefaultFeatureGate.Enabled(features.WatchList) {
+		opts.SendInitialEvents = nil
+	}
+	c := &cursor{s: s, span: sp, opts: opts, format: f, requestedRevision: int64(asked)}
+	c.initialized = func() { utilflowcontrol.WatchInitialized(ctx) }
+	if opts.Predicate.AllowWatchBookmarks || opts.ProgressNotify {
+		deadline, _ := ctx.Deadline()
+		c.bookmarks = newBookmarkSchedule(s.cfg.Clock, s.cfg.BookmarkInterval, deadline)
+	}
+	c.nextError = c.start(ctx)
+	return c, nil
+}
+
+func (c *cursor) wantsInitial() bool {
+	if c.opts.SendInitialEvents == nil {
+		return c.requestedRevision == 0
+	}
+	return *c.opts.SendInitialEvents
+}
+
+// start sets the revision that the watch starts after, and subscribes to the feed.
+func (c *cursor) start(ctx context.Context) error {
+	s := c.s
+	latest := int64(0)
+	if c.opts.ResourceVersion == "" {
+		var err error
+		if latest, err = s.cfg.Feed.Latest(ctx); err != nil {
+			return err
+		}
+	}
+	var after int64
+	switch {
+	case c.wantsInitial():
+		if err := s.waitFor(ctx, c.requestedRevision); err != nil {
+			return err
+		}
+		if err := c.subscribe(ctx, 0); err != nil {
+			return err
+		}
+		if err := c.startInitial(ctx); err != nil {
+			return err
+		}
+		c.startRevision = c.initial.snapshot.Revision()
+		c.readRevision = c.startRevision
+		c.subscription.SkipTo(c.startRevision)
+		return nil
+	case c.requestedRevision > 0:
+		if c.requestedRevision < s.currentState(ctx).Compacted {
+			return watch.ErrCompacted
+		}
+		after = c.requestedRevision
+	default:
+		after = max(latest, s.cfg.Feed.Revision())
+	}
+	c.startRevision, c.readRevision = after, after
+	c.initialized()
+	return c.subscribe(ctx, after)
+}
+
+func (c *cursor) subscribe(ctx context.Context, after int64) (err error) {
+	c.subscription, err = c.s.cfg.Feed.Subscribe(ctx, c.interest(), after)
+	return err
+}
+
+func (c *cursor) startInitial(ctx context.Context) error {
+	l := &listRequest{span: c.span, opts: c.opts, format: c.format}
+	snapshot, err := c.s.snapshot(ctx, l)
+	if err != nil {
+		return err
+	}
+	if snapshot.Revision() == 0 {
+		if err := c.s.ensureFirstRevision(ctx); err != nil {
+			return err
+		}
+		return c.startInitial(ctx)
+	}
+	c.initial = &initialEvents{
+		snapshot:      snapshot,
+		request:       l,
+		sendsBookmark: c.opts.SendInitialEvents != nil && c.opts.Predicate.AllowWatchBookmarks,
+	}
+	return nil
+}
+
+// interest is the narrowest range of the feed that has all changes that the selectors can
+// match.
+func (c *cursor) interest() watch.Interest {
+	want := watch.Interest{Resource: c.s.resource(), Namespace: c.span.namespace, Name: c.span.name}
+	p := &c.opts.Predicate
+	if c.span.recursive && p.Field != nil {
+		if name, ok := p.Field.RequiresExactMatch("metadata.name"); ok {
+			want.Name = name
+		}
+		if narrowing := c.s.narrowing(p); narrowing != nil {
+			want.Narrow = *narrowing
+		}
+	}
+	return want
+}
+
+// next waits for changes and returns at least one. After an error other than the
+// context's, the cursor has ended.
+func (c *cursor) next(ctx context.Context) ([]change, error) {
+	if c.nextError != nil {
+		return nil, c.watcherError(ctx, c.nextError)
+	}
+	for c.initial != nil {
+		if last, ending := c.s.cfg.Ending.revision(); ending && c.startRevision > last {
+			return nil, watch.ErrClosed // the initial objects belong to a later definition
+		}
+		batch, err := c.nextInitial(ctx)
+		if err != nil || len(batch) > 0 {
+			return batch, c.watcherError(ctx, err)
+		}
+	}
+	for {
+		events, upTo, err := c.poll(ctx)
+		if err != nil {
+			return nil, c.watcherError(ctx, err)
+		}
+		batch, err := c.selectEvents(ctx, events)
+		switch {
+		case err != nil && len(batch) == 0:
+			return nil, c.watcherError(ctx, err)
+		case err != nil:
+			c.nextError = err
+			return batch, nil
+		}
+		if c.bookmarks.due() && upTo > c.startRevision {
+			batch = append(batch, change{typ: apiwatch.Bookmark, revision: upTo})
+		}
+		if len(batch) > 0 {
+			return batch, nil
+		}
+		if len(events) > 0 {
+			continue
+		}
+		if err := c.waitForWork(ctx); err != nil {
+			return nil, c.watcherError(ctx, err)
+		}
+	}
+}
+
+// poll reads the events that the feed has, and the revision up to which it has read.
+// Where Config.Ending has begun, it returns no event after Ending's last revision.
+func (c *cursor) poll(ctx context.Context) ([]watch.Event, int64, error) {
+	last, ending := c.s.cfg.Ending.revision()
+	if ending {
+		if c.readRevision >= last {
+			return nil, 0, watch.ErrClosed
+		}
+		// The feed does not wake a subscription for changes that do not interest it.
+		// The subscription may therefore be behind last although no event is to come.
+		if err := c.s.cfg.Feed.WaitFor(ctx, last); err != nil {
+			return nil, 0, err
+		}
+	}
+	events, upTo, err := c.subscription.Poll(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	c.readRevision = upTo
+	if ending {
+		// The events after last belong to a later definition.
+		if later := slices.IndexFunc(events, func(ev watch.Event) bool { return ev.Revision > last }); later >= 0 {
+			events = events[:later]
+		}
+		upTo = min(upTo, last)
+	}
+	return events, upTo, nil
+}
+
+// watcherError converts an error to the one that the watch's client gets.
+func (c *cursor) watcherError(ctx context.Context, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, watch.ErrClosed):
+		return err
+	}
+	return c.s.watchError(err)
+}
+
+// nextInitial returns at most initialBatch initial events. After the last of them it
+// returns the bookmark that ends the initial events, if the request asked for it.
+func (c *cursor) nextInitial(ctx context.Context) ([]change, error) {
+	in := c.initial
+	var batch []change
+	var last *watch.Entry
+	for e, err := range c.s.selectEntries(ctx, in.request, c.s.candidates(in.request, in.snapshot)) {
+		if err != nil {
+			return nil, c.s.entryError(err, e)
+		}
+		batch = append(batch, change{typ: apiwatch.Added, entry: e, revision: e.Revision})
+		if last = e; len(batch) == initialBatch {
+			break
+		}
+	}
+	if len(batch) == initialBatch && in.request.recursive {
+		in.request.after = &sqlstore.Position{Namespace: last.Namespace, Name: last.Name}
+		return batch, nil
+	}
+	if in.sendsBookmark {
+		batch = append(batch, change{typ: apiwatch.Bookmark, revision: in.snapshot.Revision(), initialEnd: true})
+	}
+	c.initial = nil
+	c.initialized()
+	return batch, nil
+}
+
+// selectEvents converts events of the feed to events of the watch. An object that
+// begins to match the selectors is ADDED; an object that ceases to match is DELETED.
+func (c *cursor) selectEvents(ctx context.Context, events []watch.Event) ([]change, error) {
+	c.decodeEventsAhead(ctx, events)
+	var batch []change
+	p := &c.opts.Predicate
+	for _, ev := range events {
+		matches, err := c.selects(ctx, p, ev.New)
+		if err != nil {
+			return batch, c.s.changeError(ctx, err, ev.New)
+		}
+		matched, err := c.selects(ctx, p, ev.Old)
+		if err != nil && ev.New == nil {
+			return batch, c.s.deletedError(ctx, err, ev.Old)
+		} else if err != nil {
+			return batch, c.s.changeError(ctx, err, ev.Old)
+		}
+		switch {
+		case matches && matched:
+			batch = append(batch, change{typ: apiwatch.Modified, entry: ev.New, revision: ev.Revision})
+		case matches:
+			batch = append(batch, change{typ: apiwatch.Added, entry: ev.New, revision: ev.Revision})
+		case matched:
+			batch = append(batch, change{typ: apiwatch.Deleted, entry: ev.Old, revision: ev.Revision})
+		}
+	}
+	return batch, nil
+}
+
+func (c *cursor) selects(ctx context.Context, p *storage.SelectionPredicate, e *watch.Entry) (bool, error) {
+	if e == nil {
+		return false, nil
+	}
+	return c.s.matches(ctx, p, e)
+}
+
+// deletedError is the error of a DELETED event whose object cannot be read.
+func (s *Store) deletedError(ctx context.Context, err error, e *watch.Entry) error {
+	var corrupt *corruptError
+	if unsafeDeletion() && errors.As(err, &corrupt) {
+		return corruptDeletedError(err)
+	}
+	return s.changeError(ctx, err, e)
+}
+
+// changeError is the error of an event whose object cannot be read.
+func (s *Store) changeError(ctx context.Context, err error, e *watch.Entry) error {
+	if s.isLostHistory(ctx, err, e) {
+		return watch.ErrCompacted
+	}
+	return s.entryError(err, e)
+}
+
+// waitForWork waits until the feed has events, a bookmark is due, or the watch ends.
+func (c *cursor) waitForWork(ctx context.Context) error {
+	select {
+	case <-c.subscription.Ready():
+		return nil
+	case <-c.bookmarks.timer():
+		return nil
+	case <-c.s.cfg.Ending.Begun():
+		return nil
+	case <-c.subscription.Done():
+		return watch.ErrClosed
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (c *cursor) close() {
+	if c.subscription != nil {
+		c.subscription.Close()
+	}
+	c.bookmarks.stop()
+	c.initial = nil
+}

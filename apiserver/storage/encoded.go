@@ -1,0 +1,80 @@
+package storage
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"byre/watch"
+	"byre/watch/representation"
+)
+
+// Encoded is one object in a Format. It is immutable.
+type Encoded struct {
+	format   *Format
+	r        *representation.Representation
+	revision int64
+	// store and entry say what the object was made of; nil for a bookmark and for the
+	// result of a write.
+	store *Store
+	entry *watch.Entry
+}
+
+// newEncoded makes the Encoded of an entry at a revision. The representation of an
+// entry in protobuf contains the entry's own revision.
+func (s *Store) newEncoded(f *Format, r *representation.Representation, e *watch.Entry, revision int64) Encoded {
+	if f.protobuf && revision != e.Revision {
+		other := withRevision(r, revision)
+		r = &other
+	}
+	return Encoded{f, r, revision, s, e}
+}
+
+// In returns the object in another Format of the Store that it was read from.
+func (e Encoded) In(ctx context.Context, f *Format) (Encoded, error) {
+	r, err := e.store.represent(ctx, e.entry, f)
+	if err != nil {
+		return Encoded{}, e.store.entryError(err, e.entry)
+	}
+	return e.store.newEncoded(f, r, e.entry, e.revision), nil
+}
+
+// Object decodes the object as its Format needs it, without keeping the result in the
+// cache. The caller owns the object.
+func (e Encoded) Object(ctx context.Context) (runtime.Object, error) {
+	obj, err := e.store.decodeFor(ctx, e.entry, e.format)
+	if err != nil {
+		return nil, e.store.entryError(err, e.entry)
+	}
+	return obj, nil
+}
+
+// Body is what the Format's encoder made of the object. The caller must not write to
+// it.
+func (e Encoded) Body() []byte { return e.r.Body }
+
+// ResourceVersion is the revision of the object's state, or of the delete that ended
+// it.
+func (e Encoded) ResourceVersion() int64 { return e.revision }
+
+// Len is an upper bound of the bytes that AppendJSON appends, and close to their
+// number.
+func (e Encoded) Len() int { return len(e.r.Body) + memberLen }
+
+// AppendJSON appends the object to dst, with its resourceVersion. Without typeMeta it
+// leaves out the kind and the apiVersion that a typed object begins with, as the items
+// of a typed list do. Unstructured objects keep theirs. The Encoded must be in a Format
+// of JSON.
+func (e Encoded) AppendJSON(dst []byte, typeMeta bool) []byte {
+	return appendJSON(dst, e.r, e.revision, typeMeta)
+}
+
+// AppendMetadataJSON appends only the object's metadata to dst, in the form that
+// AppendJSON writes.
+func (e Encoded) AppendMetadataJSON(dst []byte) []byte {
+	return appendMetadata(dst, e.r, e.revision)
+}
+
+// Message is the object's message, for an Encoded in a Format of protobuf. The caller
+// must not write to it.
+func (e Encoded) Message() []byte { return e.r.Body }

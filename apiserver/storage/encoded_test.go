@@ -1,0 +1,246 @@
+package storage
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/apis/example"
+	"k8s.io/apiserver/pkg/storage"
+
+	"byre/sqlstore"
+)
+
+// Encoded reads and decoded reads return the same objects.
+func TestEncoded_EqualsDecoded(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, b backend) {
+		f := newFixture(t, b)
+		for i := range 30 {
+			f.create(t, fmt.Sprint("ns-", i%3), fmt.Sprint("pod-", i), fmt.Sprintf("even=%t", i%2 == 0))
+		}
+		f.label(t, "ns-0", "pod-3", "even", "true")
+		old := f.feed.Revision()
+		f.delete(t, "ns-1", "pod-4")
+		f.label(t, "ns-2", "pod-5", "even", "true")
+
+		for name, c := range map[string]struct {
+			key  string
+			opts storage.ListOptions
+		}{
+			"all":        {"/pods", all()},
+			"any":        {"/pods", all(from(0))},
+			"namespace":  {"/pods/ns-1", all()},
+			"selected":   {"/pods", all(labelled("even=true"))},
+			"page":       {"/pods", all(func(o *storage.ListOptions) { o.Predicate.Limit = 7 })},
+			"exact":      {"/pods", all(from(old), func(o *storage.ListOptions) { o.ResourceVersionMatch = metav1.ResourceVersionMatchExact })},
+			"one":        {"/pods/ns-0/pod-3", storage.ListOptions{Predicate: storage.Everything}},
+			"nothing":    {"/pods/elsewhere", all()},
+			"by a field": {"/pods", all(func(o *storage.ListOptions) { o.Predicate.Field = fields.ParseSelectorOrDie("metadata.name=pod-3") })},
+		} {
+			t.Run(name, func(t *testing.T) {
+				var decoded example.PodList
+				if err := f.GetList(t.Context(), c.key, c.opts, &decoded); err != nil {
+					t.Fatal(err)
+				}
+				items, list := f.listed(t, c.key, c.opts)
+				if list.ResourceVersion != decoded.ResourceVersion || list.Continue != decoded.Continue ||
+					fmt.Sprint(deref(list.RemainingItemCount)) != fmt.Sprint(deref(decoded.RemainingItemCount)) {
+					t.Errorf("metadata %s %q %v, want %s %q %v", list.ResourceVersion, list.Continue, list.RemainingItemCount,
+						decoded.ResourceVersion, decoded.Continue, decoded.RemainingItemCount)
+				}
+				if len(items) != len(decoded.Items) {
+					t.Fatalf("%d items, want %d", len(items), len(decoded.Items))
+				}
+				for i := range items {
+					if want := f.wire(t, &decoded.Items[i]); items[i] != want {
+						t.Errorf("item %d:\n got %s\nwant %s", i, items[i], want)
+					}
+				}
+			})
+		}
+		t.Run("get", func(t *testing.T) {
+			got, err := f.GetEncoded(t.Context(), "/pods/ns-0/pod-3", storage.GetOptions{}, f.Stored())
+			var want example.Pod
+			if err2 := f.Get(t.Context(), "/pods/ns-0/pod-3", storage.GetOptions{}, &want); err != nil || err2 != nil {
+				t.Fatal(err, err2)
+			}
+			if raw := string(got.AppendJSON(nil, true)); raw != f.wire(t, &want) {
+				t.Errorf("got %s\nwant %s", raw, f.wire(t, &want))
+			}
+			if _, err := f.GetEncoded(t.Context(), "/pods/ns-0/none", storage.GetOptions{IgnoreNotFound: true}, f.Stored()); !storage.IsNotFound(err) {
+				t.Errorf("what is not there gives %v", err)
+			}
+		})
+	})
+}
+
+func deref(n *int64) any {
+	if n == nil {
+		return nil
+	}
+	return *n
+}
+
+// countingCodec counts the objects that it decodes.
+type countingCodec struct {
+	runtime.Codec
+	decodes *atomic.Int64
+}
+
+func (c countingCodec) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+	c.decodes.Add(1)
+	return c.Codec.Decode(data, defaults, into)
+}
+
+// A create, and reads of what it created, decode nothing: neither for selectors, nor for
+// the index, nor for the answer.
+func TestEncoded_DecodesNothing(t *testing.T) {
+	t.Parallel()
+	var decodes atomic.Int64
+	f := newFixture(t, backends()[0], func(cfg *Config) { cfg.Codec = countingCodec{cfg.Codec, &decodes} })
+	f.listed(t, "/pods", all())
+	w := f.watch(t, all(labelled("x=1")))
+	node := func(o *storage.ListOptions) { o.Predicate.Field = fields.ParseSelectorOrDie("spec.nodeName=") }
+	byNode := f.watch(t, all(node))
+	for i := range 50 {
+		f.create(t, "ns", fmt.Sprint(i), fmt.Sprint("x=", i%2))
+	}
+	events(t, w, 25)
+	events(t, byNode, 50)
+	for want, opts := range map[int]storage.ListOptions{50: all(node), 25: all(labelled("x=1"))} {
+		if items, _ := f.listed(t, "/pods", opts); len(items) != want {
+			t.Errorf("%d items, want %d", len(items), want)
+		}
+	}
+	if _, err := f.GetEncoded(t.Context(), "/pods/ns/1", storage.GetOptions{}, f.Stored()); err != nil {
+		t.Fatal(err)
+	}
+	if n := decodes.Load(); n != 0 {
+		t.Errorf("%d values were decoded", n)
+	}
+}
+
+// A record that another program wrote is answered in the bytes that this program's encoder
+// writes for the decoded object. An update that changes nothing stores it again.
+func TestStaleForm_IsEncodedAgain(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, b backend) {
+		f := newFixture(t, b, func(cfg *Config) { cfg.Form = "newer" })
+		at := f.at("ns", "old")
+		old := []byte(`{"apiVersion":"example.apiserver.k8s.io/v1","kind":"Pod","metadata":{"namespace":"ns","name":"old"},"unknown":1}`)
+		change, err := f.store.Commit(t.Context(), sqlstore.Write{Op: sqlstore.Create, Key: at.Key, Form: "older", Value: old})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := &example.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "old", ResourceVersion: fmt.Sprint(change.Revision)}}
+		read := func() string {
+			e, err := f.GetEncoded(t.Context(), "/pods/ns/old", storage.GetOptions{}, f.Stored())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return string(e.AppendJSON(nil, true))
+		}
+		want.Spec = decodeDefaults(t, f, old)
+		if got := read(); got != f.wire(t, want) {
+			t.Errorf("got %s\nwant %s", got, f.wire(t, want))
+		}
+		out := &example.Pod{}
+		same := storage.SimpleUpdate(func(in runtime.Object) (runtime.Object, error) { return in, nil })
+		for range 2 { // the second update writes nothing
+			if err := f.GuaranteedUpdate(t.Context(), "/pods/ns/old", out, false, nil, same, nil); err != nil {
+				t.Fatal(err)
+			}
+			if out.ResourceVersion != fmt.Sprint(change.Revision+1) {
+				t.Errorf("is at %s, want %d", out.ResourceVersion, change.Revision+1)
+			}
+		}
+		record, _, err := f.store.Get(t.Context(), at.Key)
+		if err != nil || record.Form != "newer" || bytes.Contains(record.Value, []byte("unknown")) {
+			t.Errorf("stored as %q: %s (%v)", record.Form, record.Value, err)
+		}
+	})
+}
+
+func decodeDefaults(t *testing.T, f *fixture, data []byte) example.PodSpec {
+	obj, err := runtime.Decode(f.codec, data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return obj.(*example.Pod).Spec
+}
+
+// agingCodec counts what it decodes in the labels: each object that is decoded is another.
+type agingCodec struct {
+	runtime.Codec
+	decodes *atomic.Int64
+}
+
+func (c agingCodec) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+	obj, kind, err := c.Codec.Decode(data, defaults, into)
+	if pod, ok := obj.(*example.Pod); ok {
+		pod.Labels = map[string]string{"decoded": fmt.Sprint(c.decodes.Add(1))}
+	}
+	return obj, kind, err
+}
+
+// Where decoding a record again may give another object, a GET without resourceVersion
+// decodes it again. Other readers share what was made of it until it expires.
+func TestEncoded_DecodesAgainWhatMayChange(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, b backend) {
+		var decodes atomic.Int64
+		var ahead [][]byte
+		f := newFixture(t, b, func(cfg *Config) {
+			cfg.Codec, cfg.Lossy, cfg.DecodedAge = agingCodec{cfg.Codec, &decodes}, true, time.Hour
+			cfg.DecodeAhead = func(_ context.Context, values [][]byte) { ahead = append(ahead, values...) }
+		})
+		f.create(t, "ns", "a", "x=1")
+		f.create(t, "ns", "b", "x=1")
+		converted := JSON("converted", func(_ context.Context, obj runtime.Object) ([]byte, error) { return runtime.Encode(f.codec, obj) })
+		list := func() string {
+			t.Helper()
+			l, err := f.ListEncoded(t.Context(), "/pods", all(), converted)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var texts []string
+			for item, err := range l.Items {
+				if err != nil {
+					t.Fatal(err)
+				}
+				texts = append(texts, string(item.AppendJSON(nil, true)))
+			}
+			return strings.Join(texts, "\n")
+		}
+		get := func(resourceVersion string) string {
+			t.Helper()
+			e, err := f.GetEncoded(t.Context(), "/pods/ns/a", storage.GetOptions{ResourceVersion: resourceVersion}, converted)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return string(e.AppendJSON(nil, true))
+		}
+		first := list()
+		if len(ahead) != 2 {
+			t.Errorf("%d values were decoded ahead, want 2", len(ahead))
+		}
+		if again := list(); again != first || len(ahead) != 2 {
+			t.Errorf("a list shares nothing, after %d values decoded ahead: %s, was %s", len(ahead), again, first)
+		}
+		if a, z := get("0"), get("0"); a != z || !strings.HasPrefix(first, a) {
+			t.Errorf("a GET of any version shares nothing: %s, then %s", a, z)
+		}
+		if a, z := get(""), get(""); a == z {
+			t.Errorf("a GET of the latest version is shared: %s", a)
+		}
+	})
+}

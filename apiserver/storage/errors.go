@@ -1,0 +1,284 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/features"
+	"k8s.io/apiserver/pkg/storage"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/klog/v2"
+
+	"byre/sqlstore"
+	"byre/watch"
+)
+
+// These messages are upstream's (storage/etcd3/errors.go), because clients show them.
+const (
+	expiredList     = "The resourceVersion for the provided list is too old."
+	expiredWatch    = "The resourceVersion for the provided watch is too old."
+	expiredContinue = "The provided continue parameter is too old " +
+		"to display a consistent list result. You can start a new list without " +
+		"the continue parameter."
+	inconsistentContinue = "The provided continue parameter is too old " +
+		"to display a consistent list result. You can start a new list without " +
+		"the continue parameter, or use the continue token in this response to " +
+		"retrieve the remainder of the results. Continuing with the provided " +
+		"token results in an inconsistent list - objects that were created, " +
+		"modified, or deleted between the time the first chunk was returned " +
+		"and now may show up in the list."
+
+	// noSpace is etcd's message, which kube-apiserver passes on with status 500 and no
+	// reason.
+	noSpace = "etcdserver: mvcc: database space exceeded"
+)
+
+// retrySeconds is the Retry-After, in seconds, of the errors for a database that is
+// unavailable and for a revision that does not exist yet.
+const retrySeconds = 1
+
+// apiError is the one place that converts errors of the store to errors of the API.
+func (s *Store) apiError(err error, path string) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, sqlstore.ErrNotFound):
+		return storage.NewKeyNotFoundError(path, 0)
+	case errors.Is(err, sqlstore.ErrExists):
+		return storage.NewKeyExistsError(path, 0)
+	case errors.Is(err, sqlstore.ErrConflict):
+		return storage.NewResourceVersionConflictsError(path, 0)
+	case errors.Is(err, sqlstore.ErrRequired):
+		// This is not a conflict: upstream's handler of patches would try again, by what
+		// has just failed. Clients repeat a request whose answer has a Retry-After.
+		return apierrors.NewTooManyRequests("what defines the resource has just changed: the request was not executed", retrySeconds)
+	case errors.Is(err, sqlstore.ErrInUse):
+		return apierrors.NewForbidden(s.cfg.GroupResource, path[strings.LastIndexByte(path, '/')+1:], errors.New("it has instances, which are deleted before it"))
+	case errors.Is(err, sqlstore.ErrInvalid):
+		return apierrors.NewBadRequest(err.Error())
+	case errors.Is(err, sqlstore.ErrQuota):
+		// A Status: of another error, upstream's writer of answers would log a line for
+		// each request.
+		return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Message: noSpace}}
+	case errors.Is(err, sqlstore.ErrUnavailable), errors.Is(err, sqlstore.ErrClosed), errors.Is(err, watch.ErrClosed):
+		unavailable := apierrors.NewServiceUnavailable(unavailableMessage(err))
+		unavailable.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: retrySeconds}
+		return unavailable
+	case errors.Is(err, sqlstore.ErrUnknown):
+		// Invariant: no Retry-After, in the body or as a header. client-go repeats
+		// every request whose answer has one, so a create by generateName would
+		// make a second object.
+		return apierrors.NewTimeoutError("the database did not confirm the write: it took effect once or not at all", 0)
+	}
+	var status apierrors.APIStatus
+	var corrupt *corruptError
+	if errors.As(err, &status) || errors.As(err, &corrupt) || isContextError(err) {
+		return err
+	}
+	// The client does not get the database's message, which may hold SQL or paths.
+	klog.ErrorS(err, "The database failed", "path", path)
+	return apierrors.NewInternalError(errors.New(sqlstore.Public(err)))
+}
+
+func isContextError(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// keyTooLong is the error for a name whose key is longer than the databases allow.
+// Upstream's validation, which runs before, has shorter limits for most names.
+func (s *Store) keyTooLong(key sqlstore.Key) error {
+	gr := s.cfg.GroupResource
+	longest := max(sqlstore.MaxKeyBytes-(key.Len()-len(key.Name)), 0)
+	return apierrors.NewInvalid(schema.GroupKind{Group: gr.Group, Kind: gr.Resource}, key.Name,
+		field.ErrorList{field.TooLong(field.NewPath("metadata", "name"), key.Name, longest)})
+}
+
+// unavailableMessage returns the message of a 503. It contains the cause where a client
+// may read it.
+func unavailableMessage(err error) string {
+	const message = "the database is not available"
+	var cause *sqlstore.Cause
+	if errors.As(err, &cause) {
+		return message + ": " + cause.Error()
+	}
+	return message
+}
+
+// tooLarge is the error for a revision that does not exist yet.
+func (s *Store) tooLarge(asked int64) error {
+	return storage.NewTooLargeResourceVersionError(uint64(asked), uint64(s.cfg.Feed.Revision()), retrySeconds)
+}
+
+// waitFor waits, for at most Config.FutureTimeout, until the feed has applied a
+// revision. The client may have learned the revision from another replica.
+func (s *Store) waitFor(ctx context.Context, revision int64) error {
+	if revision <= 0 || s.cfg.Feed.Revision() >= revision {
+		return nil
+	}
+	short, cancel := context.WithTimeout(ctx, s.cfg.FutureTimeout)
+	defer cancel()
+	err := s.cfg.Feed.WaitFor(short, revision)
+	if err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+		return s.tooLarge(revision)
+	}
+	return s.apiError(err, "")
+}
+
+// expired is the error for a list at a compacted revision. For a paged list the error
+// has a continue token that continues at the latest revision.
+func expired(start, path string, paging bool) error {
+	if !paging {
+		return apierrors.NewResourceExpired(expiredList)
+	}
+	token, err := storage.EncodeContinue(start, path, -1)
+	if err != nil {
+		return apierrors.NewResourceExpired(expiredContinue)
+	}
+	status := apierrors.NewResourceExpired(inconsistentContinue)
+	status.ErrStatus.ListMeta.Continue = token
+	return status
+}
+
+// corruptError says that a stored value cannot be decrypted or decoded.
+type corruptError struct {
+	sealed   bool // it could not be decrypted; else it could not be decoded
+	revision int64
+	err      error
+}
+
+func (e *corruptError) Unwrap() error { return e.err }
+
+func (e *corruptError) Error() string {
+	what := "object not decodable"
+	if e.sealed {
+		what = "data from the storage is not transformable"
+	}
+	return fmt.Sprintf("%s revision=%d: %v", what, e.revision, e.err)
+}
+
+// unsafeDeletion reports whether errors name corrupt objects, so that an administrator
+// can delete them without reading them (KEP-3926).
+func unsafeDeletion() bool {
+	return utilfeature.DefaultFeatureGate.Enabled(features.AllowUnsafeMalformedObjectDeletion)
+}
+
+// keyError is readError for the request of one object. It names a corrupt object by its key
+// without etcd's prefix, as upstream's corruptObjectDeleter does.
+func (s *Store) keyError(err error, path string) error {
+	return readError(err, strings.TrimPrefix(path, s.cfg.KeyPrefix))
+}
+
+// readError is the error that a caller gets for a value that can't be read.
+func readError(err error, path string) error {
+	var corrupt *corruptError
+	switch {
+	case !errors.As(err, &corrupt):
+		return err
+	case unsafeDeletion():
+		return storage.NewCorruptObjError(path, err)
+	case corrupt.sealed:
+		return storage.NewInternalError(corrupt.err)
+	}
+	return corrupt.err
+}
+
+// undecodableError is the error that a caller gets for an object that it has just written
+// and that can't be decoded. It contains the decoder's reason, and nothing about the
+// storage.
+func undecodableError(err error) error {
+	var corrupt *corruptError
+	if errors.As(err, &corrupt) {
+		return corrupt.err
+	}
+	return err
+}
+
+// corruptObjects collects the objects of a list that can't be read, as upstream's
+// corruptObjErrAggregator does (k8s.io/apiserver/pkg/storage/etcd3).
+type corruptObjects struct {
+	causes []metav1.StatusCause
+	// stop is the error that ended the list before its last object, if one did.
+	stop error
+}
+
+// maxCorruptObjects is the greatest number of corrupt objects that an error names;
+// upstream's value.
+const maxCorruptObjects = 100
+
+var errTooManyCorrupt = errors.New("too many errors, the list is truncated")
+
+// add records an error. It returns false if the list must end.
+func (c *corruptObjects) add(err error, path string) bool {
+	var corrupt *corruptError
+	isCorrupt := errors.As(err, &corrupt)
+	if !isCorrupt || !unsafeDeletion() {
+		if c.stop = readError(err, path); isCorrupt && corrupt.sealed {
+			c.stop = storage.NewInternalError(fmt.Errorf("unable to transform key %q: %w", path, corrupt.err))
+		}
+		return false
+	}
+	c.causes = append(c.causes, metav1.StatusCause{
+		Type:    metav1.CauseTypeUnexpectedServerResponse,
+		Field:   path,
+		Message: storage.NewCorruptObjError(path, err).Error(),
+	})
+	if len(c.causes) == maxCorruptObjects {
+		c.stop = errTooManyCorrupt
+	}
+	return c.stop == nil
+}
+
+func (c *corruptObjects) err(s *Store) error {
+	if len(c.causes) == 0 {
+		return c.stop
+	}
+	gr := s.cfg.GroupResource
+	message := fmt.Sprintf("failed to read one or more %s from the storage: %s", gr, c.causes[0].Message)
+	if n := len(c.causes); n > 1 {
+		message += fmt.Sprintf(" (and %d more)", n-1)
+	}
+	causes := c.causes
+	switch {
+	case errors.Is(c.stop, errTooManyCorrupt):
+		causes = append(causes, metav1.StatusCause{Type: metav1.CauseTypeTooMany, Message: c.stop.Error()})
+	case c.stop != nil:
+		causes = append(causes, metav1.StatusCause{Type: metav1.CauseTypeUnexpectedServerResponse, Message: c.stop.Error()})
+	}
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status:  metav1.StatusFailure,
+		Code:    http.StatusInternalServerError,
+		Reason:  metav1.StatusReasonStoreReadError,
+		Message: message,
+		Details: &metav1.StatusDetails{Group: gr.Group, Kind: gr.Resource, Name: "list", Causes: causes},
+	}}
+}
+
+// watchError converts an error to the status of the ERROR event that ends a watch.
+func (s *Store) watchError(err error) error {
+	if errors.Is(err, sqlstore.ErrCompacted) {
+		return apierrors.NewResourceExpired(expiredWatch)
+	}
+	err = s.apiError(err, "")
+	var api apierrors.APIStatus
+	if !errors.As(err, &api) {
+		return apierrors.NewInternalError(err)
+	}
+	return &apierrors.StatusError{ErrStatus: api.Status()}
+}
+
+// corruptDeletedError is the error for a deleted object whose last state can't be decoded.
+func corruptDeletedError(err error) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status:  metav1.StatusFailure,
+		Code:    http.StatusInternalServerError,
+		Reason:  metav1.StatusReasonStoreReadError,
+		Message: fmt.Sprintf("saw a DELETED event, but object data is corrupt - %v", err),
+	}}
+}

@@ -1,0 +1,148 @@
+package storage
+
+import (
+	"sync"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/generic"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
+	"k8s.io/apiserver/pkg/storage/value"
+	"k8s.io/client-go/tools/cache"
+
+	"byre/sqlstore"
+	"byre/watch"
+)
+
+// StorageConfig is what the Stores and the registries of all resources share, built-in
+// and custom. Store, Feed and Program are required.
+type StorageConfig struct {
+	// Store is where objects are written; Feed is where they are read.
+	Store *sqlstore.Store
+	Feed  *watch.Feed
+	// Program is the part of a record's Form that names the program's version of the
+	// API, such as "v1.37".
+	Program string
+	// Transformers gives the encryption of a resource; nil, or a nil result,
+	// means none.
+	Transformers func(schema.GroupResource) value.Transformer
+	// DeleteCollectionWorkers is how many objects of a collection a registry deletes
+	// concurrently; 0 means 1.
+	DeleteCollectionWorkers int
+	// NoGarbageCollection makes registries delete an owner at once, whether or not it
+	// has dependents.
+	NoGarbageCollection bool
+}
+
+// Resources describes how the objects of each resource are encoded and what keys they
+// have. SchemeResources implements it for types that a scheme knows; package crd
+// implements it for instances.
+type Resources interface {
+	// StoredAs returns the resource under which the objects of gr are stored. It is gr
+	// itself for all resources but events.k8s.io.
+	StoredAs(gr schema.GroupResource) schema.GroupResource
+	// StoreConfig returns two things. The first is the part of a Store's Config that
+	// depends on the resource: GroupResource, Owner, ResourcePrefix (without a slash
+	// before it), Codec, StorageVersion, Form and what else differs from the default.
+	// The Getter sets the other fields; the registry gives IndexFields where
+	// StoreConfig does not. The second is the versioner that finds the storage version
+	// among an object's kinds.
+	StoreConfig(gr schema.GroupResource, example runtime.Object) (Config, runtime.GroupVersioner, error)
+}
+
+// Getter is the generic.RESTOptionsGetter of all resources. It makes a Store for each
+// registry that asks, and keeps the first Store of each resource for Lookup.
+type Getter struct {
+	cfg       StorageConfig
+	resources Resources
+	mu        sync.RWMutex
+	stores    map[schema.GroupResource]*Store
+	// measured are the resources that UpdateMetrics has set gauges for.
+	measured map[schema.GroupResource]watch.Usage
+}
+
+var _ generic.RESTOptionsGetter = (*Getter)(nil)
+
+// NewRESTOptionsGetter makes a Getter.
+func NewRESTOptionsGetter(cfg StorageConfig, resources Resources) *Getter {
+	if cfg.DeleteCollectionWorkers == 0 {
+		cfg.DeleteCollectionWorkers = 1
+	}
+	return &Getter{cfg: cfg, resources: resources, stores: map[schema.GroupResource]*Store{}}
+}
+
+// Lookup returns the Store of a resource, or nil if no registry has asked for one yet.
+func (g *Getter) Lookup(gr schema.GroupResource) *Store {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	return g.stores[g.resources.StoredAs(gr)]
+}
+
+// GetRESTOptions implements generic.RESTOptionsGetter. It follows upstream's
+// storage factory (apiserver/pkg/server/storage/storage_factory.go).
+func (g *Getter) GetRESTOptions(gr schema.GroupResource, example runtime.Object) (generic.RESTOptions, error) {
+	store, versioner, err := g.resources.StoreConfig(gr, example)
+	if err != nil {
+		return generic.RESTOptions{}, err
+	}
+	backend := storagebackend.NewDefaultConfig(defaultKeyPrefix, store.Codec)
+	backend.EncodeVersioner = versioner
+	if g.cfg.Transformers != nil {
+		backend.Transformer = g.cfg.Transformers(gr)
+	}
+	return generic.RESTOptions{
+		StorageConfig:           backend.ForResource(gr),
+		Decorator:               g.decorator(store),
+		EnableGarbageCollection: !g.cfg.NoGarbageCollection,
+		DeleteCollectionWorkers: g.cfg.DeleteCollectionWorkers,
+		ResourcePrefix:          store.ResourcePrefix,
+	}, nil
+}
+
+// decorator returns what makes the Store of one resource. It keeps only the first Store
+// of a resource: two registries over one resource (events) have Stores with equal
+// configurations.
+func (g *Getter) decorator(cfg Config) generic.StorageDecorator {
+	return func(
+		backend *storagebackend.ConfigForResource,
+		resourcePrefix string,
+		_ func(runtime.Object) (string, error),
+		newFunc, newListFunc func() runtime.Object,
+		attrs storage.AttrFunc,
+		triggers storage.IndexerFuncs,
+		_ *cache.Indexers,
+	) (storage.Interface, factory.DestroyFunc, error) {
+		cfg := cfg
+		cfg.Store, cfg.Feed = g.cfg.Store, g.cfg.Feed
+		cfg.ResourcePrefix, cfg.KeyPrefix = resourcePrefix, backend.Prefix
+		cfg.NewFunc, cfg.NewListFunc, cfg.AttrFunc = newFunc, newListFunc, attrs
+		cfg.Transformer = backend.Transformer
+		if cfg.IndexFields == nil {
+			cfg.IndexFields = indexFields(triggers)
+		}
+		s, err := New(cfg)
+		if err != nil {
+			return nil, nil, err
+		}
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if _, ok := g.stores[cfg.GroupResource]; !ok {
+			g.stores[cfg.GroupResource] = s
+		}
+		return s, func() {}, nil
+	}
+}
+
+// indexFields returns the fields by which upstream's watch cache indexes watchers. It
+// leaves out metadata.name: a range of the feed can name one object without an index.
+func indexFields(triggers storage.IndexerFuncs) []string {
+	var fields []string
+	for field := range triggers {
+		if field != "metadata.name" {
+			fields = append(fields, field)
+		}
+	}
+	return fields
+}

@@ -1,0 +1,260 @@
+package storage
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"math/bits"
+	"reflect"
+	"strconv"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/conversion"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/features"
+	"k8s.io/apiserver/pkg/storage"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+
+	"byre/watch"
+	"byre/watch/representation"
+)
+
+// EncodedList is a list in a Format. Its items are read while they are iterated.
+type EncodedList struct {
+	// ResourceVersion, Continue and RemainingItemCount are the list's metadata. They
+	// are known before the first item is read.
+	ResourceVersion    string
+	Continue           string
+	RemainingItemCount *int64
+	// Items yields each object once, in key order. It ends with the first error, which
+	// may come in the middle.
+	Items iter.Seq2[Encoded, error]
+
+	s      *Store
+	page   *page
+	format *Format
+}
+
+// MessagesBytes returns how many bytes the items take as the elements of a list in a
+// Format of protobuf. Each element consists of the tag of its field, which is one byte,
+// its length and the message. The caller may iterate Items afterwards. MessagesBytes keeps
+// items in memory that are read from the database, because they can be read only once, and
+// items that a webhook may convert otherwise the next time.
+func (l *EncodedList) MessagesBytes(ctx context.Context) (total int, err error) {
+	add := func(n int) { total += 1 + sizeOfVarint(n) + n }
+	if l.page.readsOnce || l.s.cfg.DecodedAge > 0 {
+		items, err := l.readItems()
+		for _, item := range items {
+			add(len(item.Message()))
+		}
+		return total, err
+	}
+	for size := range l.s.sizes(ctx, l.format).all(l.page.items) {
+		if size.err != nil {
+			return 0, l.s.itemError(ctx, l.page, size.err, size.entry)
+		}
+		add(size.value)
+	}
+	return total, nil
+}
+
+// readItems reads all items and keeps them in memory for Items.
+func (l *EncodedList) readItems() (items []Encoded, err error) {
+	for item, err := range l.Items {
+		if err != nil {
+			return nil, err
+		}
+		items = append(items, item)
+	}
+	l.Items = func(yield func(Encoded, error) bool) {
+		for _, item := range items {
+			if !yield(item, nil) {
+				return
+			}
+		}
+	}
+	return items, nil
+}
+
+// sizes finds the lengths of the items' messages. A length may be known without its
+// message being in memory.
+func (s *Store) sizes(ctx context.Context, f *Format) parallel[int] {
+	return parallel[int]{
+		find: func(e *watch.Entry) (int, bool) {
+			n := e.Representations.Size(&f.form)
+			if n == 0 {
+				if r := s.inMemory(e, f); r != nil {
+					n = len(r.Body)
+				}
+			}
+			return n, n > 0
+		},
+		make: func(e *watch.Entry) (int, error) {
+			r, err := s.representItem(ctx, e, f)
+			if err != nil {
+				return 0, err
+			}
+			return len(r.Body), nil
+		},
+		sequential: s.cfg.DecodeAhead != nil,
+	}
+}
+
+// representations makes the representations of the items of a list in a Format.
+func (s *Store) representations(ctx context.Context, f *Format) parallel[*representation.Representation] {
+	return parallel[*representation.Representation]{
+		find: func(e *watch.Entry) (*representation.Representation, bool) {
+			r := s.inMemory(e, f)
+			return r, r != nil
+		},
+		make: func(e *watch.Entry) (*representation.Representation, error) {
+			if f.companion != nil {
+				_, _ = s.representItem(ctx, e, f.companion) // whoever asks for this Format gets the error
+			}
+			return s.representItem(ctx, e, f)
+		},
+		sequential: s.cfg.DecodeAhead != nil,
+	}
+}
+
+// entryError is the error for an entry of a list. Where e is nil, the list itself
+// failed and err is returned as it is.
+func (s *Store) entryError(err error, e *watch.Entry) error {
+	if e == nil {
+		return err
+	}
+	return readError(err, s.pathOf(e.Key))
+}
+
+// itemError is entryError for an entry of a page.
+func (s *Store) itemError(ctx context.Context, p *page, err error, e *watch.Entry) error {
+	if e != nil && s.isLostHistory(ctx, err, e) {
+		return p.expired
+	}
+	return s.entryError(err, e)
+}
+
+func sizeOfVarint(n int) int { return (bits.Len64(uint64(n)|1) + 6) / 7 }
+
+// ListEncoded is GetList in a Format. It returns errors of resourceVersion and
+// continue. Errors of items are yielded by Items, except for a Store with
+// Config.DecodeAhead: a webhook may fail for any item, so that all are read first, and
+// the caller can still answer with the error.
+func (s *Store) ListEncoded(ctx context.Context, key string, opts storage.ListOptions, f *Format) (*EncodedList, error) {
+	p, err := s.page(ctx, key, opts, f)
+	if err != nil {
+		return nil, err
+	}
+	list := &EncodedList{
+		ResourceVersion:    strconv.FormatInt(p.revision, 10),
+		Continue:           p.continueToken,
+		RemainingItemCount: p.remaining,
+
+		s: s, page: p, format: f,
+	}
+	list.Items = func(yield func(Encoded, error) bool) {
+		for item := range s.representations(ctx, f).all(p.items) {
+			if item.err != nil {
+				yield(Encoded{}, s.itemError(ctx, p, item.err, item.entry))
+				return
+			}
+			if !yield(s.newEncoded(f, item.value, item.entry, item.entry.Revision), nil) {
+				return
+			}
+		}
+	}
+	if s.cfg.DecodeAhead != nil {
+		if _, err := list.readItems(); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+// Row is an object as it is stored, decrypted.
+type Row struct {
+	Namespace, Name string
+	JSON            []byte
+}
+
+// ListRows lists objects without decoding them, also those that can't be decoded. It returns the
+// continue token of the next page.
+func (s *Store) ListRows(ctx context.Context, opts storage.ListOptions) (rows []Row, next string, err error) {
+	p, err := s.page(ctx, s.Prefix(), opts, nil)
+	if err != nil {
+		return nil, "", err
+	}
+	for entry, err := range p.items {
+		if err != nil {
+			return nil, "", s.entryError(err, entry)
+		}
+		data, _, err := s.open(ctx, &entry.Record)
+		if err != nil {
+			return nil, "", s.entryError(err, entry)
+		}
+		rows = append(rows, Row{entry.Namespace, entry.Name, data})
+	}
+	return rows, p.continueToken, nil
+}
+
+// GetList implements storage.Interface.
+func (s *Store) GetList(ctx context.Context, key string, opts storage.ListOptions, listObj runtime.Object) error {
+	itemsPtr, err := meta.GetItemsPtr(listObj)
+	if err != nil {
+		return err
+	}
+	items, err := conversion.EnforcePtr(itemsPtr)
+	if err != nil || items.Kind() != reflect.Slice {
+		return fmt.Errorf("need ptr to slice: %w", err)
+	}
+	p, err := s.page(ctx, key, opts, nil)
+	if err != nil {
+		return err
+	}
+	var corrupt corruptObjects
+	for e, err := range p.items {
+		var obj runtime.Object
+		if err == nil {
+			obj, err = s.object(ctx, e)
+		}
+		switch {
+		case err != nil && (e == nil || s.isLostHistory(ctx, err, e)):
+			return s.itemError(ctx, p, err, e)
+		case err != nil:
+			if !corrupt.add(err, s.pathOf(e.Key)) {
+				return corrupt.err(s)
+			}
+		default:
+			items.Set(reflect.Append(items, reflect.ValueOf(obj).Elem()))
+		}
+	}
+	if err := corrupt.err(s); err != nil {
+		return err
+	}
+	if items.IsNil() {
+		// Clients expect an empty list as items: [], not null.
+		items.Set(reflect.MakeSlice(items.Type(), 0, 0))
+	}
+	if err := s.versioner.UpdateList(listObj, uint64(p.revision), p.continueToken, p.remaining); err != nil {
+		return err
+	}
+	if utilfeature.DefaultFeatureGate.Enabled(features.ShardedListAndWatch) {
+		opts.Predicate.SetShardInfoOnList(listObj)
+	}
+	return nil
+}
+
+// GetCurrentResourceVersion implements storage.Interface.
+func (s *Store) GetCurrentResourceVersion(ctx context.Context) (uint64, error) {
+	revision, err := s.cfg.Feed.Latest(ctx)
+	if err == nil && revision == 0 {
+		if err := s.ensureFirstRevision(ctx); err != nil {
+			return 0, err
+		}
+		revision, err = s.cfg.Feed.Latest(ctx)
+	}
+	if err != nil {
+		return 0, s.apiError(err, s.prefix)
+	}
+	return uint64(revision), nil
+}

@@ -1,0 +1,39 @@
+package storage
+
+import (
+	"context"
+	"errors"
+
+	"k8s.io/klog/v2"
+
+	"byre/sqlstore"
+	"byre/watch"
+)
+
+// isLostHistory reports whether err says that an entry can't be decrypted, and the entry is not
+// the current state of its object. After a key was removed, the current objects are encrypted
+// with another key, and the history still with the removed one. A reader of that history gets
+// 410, as if it were compacted, and reads the current objects. A current object that can't be
+// decrypted is an error of the server, as upstream's is.
+func (s *Store) isLostHistory(ctx context.Context, err error, e *watch.Entry) bool {
+	var corrupt *corruptError
+	if !errors.As(err, &corrupt) || !corrupt.sealed {
+		return false
+	}
+	current, _, getErr := s.cfg.Store.Get(ctx, e.Key)
+	if getErr == nil && current.Revision == e.Revision || getErr != nil && !errors.Is(getErr, sqlstore.ErrNotFound) {
+		return false
+	}
+	s.reportLost(err, e)
+	return true
+}
+
+// reportLost logs the key with which history is encrypted, once for each key.
+func (s *Store) reportLost(err error, e *watch.Entry) {
+	sealed, _ := UnwrapEncrypted(e.Value)
+	key := string(readablePrefix(sealed))
+	if _, known := s.lostKeys.LoadOrStore(key, nil); !known {
+		klog.ErrorS(err, "History is encrypted with a key that is not in the encryption configuration, so that watches and lists that need it end with 410: "+
+			"put the key back until the history is compacted, or ignore this", "resource", s.cfg.GroupResource, "key", key, "revision", e.Revision)
+	}
+}

@@ -1,0 +1,291 @@
+package storage
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"strconv"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+
+	"byre/sqlstore"
+	"byre/watch"
+)
+
+// MetadataEvent is one event of a MetadataWatch: ADDED, MODIFIED or DELETED.
+type MetadataEvent struct {
+	Type apiwatch.EventType
+	// Object has the metadata that the garbage collector's graph consists of, and
+	// nothing else: name, namespace, uid, resourceVersion, owners, finalizers and
+	// deletionTimestamp. With DELETED it is the last state, without the owners.
+	Object *metav1.PartialObjectMetadata
+	// Old is the state before a MODIFIED, without the owners.
+	Old *metav1.PartialObjectMetadata
+}
+
+// MetadataWatch follows all objects of one resource, whichever server of the delegation
+// chain serves it. It reads stored bytes, decodes no object, and does not need the
+// resource's records in memory. It has no goroutine and no buffer. Only one goroutine
+// may use it.
+type MetadataWatch struct {
+	store    *sqlstore.Store
+	feed     *watch.Feed
+	resource watch.Resource
+	path     string // the path of every object, up to its namespace and name
+	sealer   sealer
+	sub      *watch.Subscription // nil before the first Next
+	// known are the objects that exist. By them the watch tells what an event changed,
+	// and which objects were deleted in history that it could not read.
+	known map[types.NamespacedName]knownObject
+}
+
+// knownObject is what the watch remembers of an object.
+type knownObject struct {
+	uid      types.UID
+	revision int64
+	// deletion has the finalizers and the deletionTimestamp; nil for an object with
+	// neither.
+	deletion *metav1.ObjectMeta
+}
+
+// WatchMetadata makes a MetadataWatch of a resource. If the Getter has no Store of the
+// resource, its objects are read as the instances of a definition.
+func (g *Getter) WatchMetadata(gr schema.GroupResource) *MetadataWatch {
+	kept := g.resources.StoredAs(gr)
+	w := &MetadataWatch{
+		store:    g.cfg.Store,
+		feed:     g.cfg.Feed,
+		resource: watch.Resource{Group: kept.Group, Name: kept.Resource, Owner: sqlstore.Custom},
+		path:     defaultKeyPrefix + "/" + kept.Group + "/" + kept.Resource + "/",
+		known:    map[types.NamespacedName]knownObject{},
+	}
+	if s := g.Lookup(gr); s != nil {
+		w.path, w.resource = s.cfg.KeyPrefix+s.prefix, s.resource()
+	}
+	if g.cfg.Transformers != nil {
+		w.sealer = newSealer(g.cfg.Transformers(gr))
+	} else {
+		w.sealer = newSealer(nil)
+	}
+	return w
+}
+
+// Next returns the objects that exist, perhaps none, at its first call. Each later call
+// waits for changes and returns at least one. The caller may call Next again after an
+// error. Errors: watch.ErrClosed when the server stops; ctx's own; those of reading
+// history.
+func (w *MetadataWatch) Next(ctx context.Context) ([]MetadataEvent, error) {
+	if w.sub == nil {
+		return w.begin(ctx)
+	}
+	changes, _, err := w.sub.Next(ctx)
+	if errors.Is(err, watch.ErrCompacted) {
+		w.Close()
+		return w.begin(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	events := make([]MetadataEvent, len(changes))
+	for i, c := range changes {
+		events[i] = w.event(ctx, c)
+	}
+	return events, nil
+}
+
+// Close ends the subscription to the feed. A later Next begins anew.
+func (w *MetadataWatch) Close() {
+	if w.sub != nil {
+		w.sub.Close()
+		w.sub = nil
+	}
+}
+
+// begin lists the objects that exist, and returns how they differ from those that were
+// known.
+func (w *MetadataWatch) begin(ctx context.Context) ([]MetadataEvent, error) {
+	sub, err := w.feed.Follow(ctx, w.resource, 0)
+	if err != nil {
+		return nil, err
+	}
+	now := map[types.NamespacedName]knownObject{}
+	var events []MetadataEvent
+	revision, err := w.list(ctx, func(r *sqlstore.Record) {
+		object := w.metadata(ctx, r, r.Revision)
+		name := nameOf(r.Key)
+		event := MetadataEvent{Type: apiwatch.Added, Object: object}
+		if before, ok := w.known[name]; ok && before.uid == object.UID {
+			event.Type, event.Old = apiwatch.Modified, before.object(name)
+		}
+		events = append(events, event)
+		now[name] = newKnownObject(object, r.Revision)
+	})
+	if err != nil {
+		sub.Close()
+		return nil, err
+	}
+	sub.SkipTo(revision)
+	for name, before := range w.known {
+		if after, ok := now[name]; !ok || after.uid != before.uid {
+			events = append(events, MetadataEvent{Type: apiwatch.Deleted, Object: before.object(name)})
+		}
+	}
+	w.sub, w.known = sub, now
+	return events, nil
+}
+
+// list calls yield for each record of the resource at one revision, which it returns. A
+// resource that is not too large is read from the feed: after a start the garbage
+// collector is its first reader, and the clients that list the resource next find it in
+// memory. Other resources are read from the database, one page at a time, and are not
+// kept.
+func (w *MetadataWatch) list(ctx context.Context, yield func(*sqlstore.Record)) (int64, error) {
+	snapshot, ok, err := w.feed.SnapshotSmall(ctx, w.resource)
+	if err != nil {
+		return 0, err
+	}
+	if ok {
+		for e := range snapshot.All("", nil) {
+			yield(&e.Record)
+		}
+		return snapshot.Revision(), nil
+	}
+	query := sqlstore.Query{
+		Range: sqlstore.Range{Group: w.resource.Group, Resource: w.resource.Name, Owner: w.resource.Owner},
+		Limit: pageRecords,
+	}
+	for {
+		listed, err := w.store.List(ctx, query, func(r sqlstore.Record) error {
+			yield(&r)
+			query.After = &sqlstore.Position{Namespace: r.Namespace, Name: r.Name}
+			return nil
+		})
+		if err != nil || !listed.More {
+			return listed.Revision, err
+		}
+		query.At = listed.Revision
+	}
+}
+
+func (w *MetadataWatch) event(ctx context.Context, c watch.Event) MetadataEvent {
+	name := nameOf(c.Key())
+	before, existed := w.known[name]
+	if c.New == nil {
+		delete(w.known, name)
+		event := MetadataEvent{Type: apiwatch.Deleted, Object: before.object(name)}
+		if c.Old.UID != "" { // the record of a value that was imported encrypted has none
+			event.Object.UID = types.UID(c.Old.UID)
+		}
+		event.Object.ResourceVersion = strconv.FormatInt(c.Revision, 10)
+		return event
+	}
+	event := MetadataEvent{Type: apiwatch.Added, Object: w.metadata(ctx, &c.New.Record, c.Revision)}
+	if existed && before.uid == event.Object.UID {
+		event.Type, event.Old = apiwatch.Modified, before.object(name)
+	}
+	w.known[name] = newKnownObject(event.Object, c.Revision)
+	return event
+}
+
+func newKnownObject(o *metav1.PartialObjectMetadata, revision int64) knownObject {
+	k := knownObject{uid: o.UID, revision: revision}
+	if len(o.Finalizers) > 0 || o.DeletionTimestamp != nil {
+		k.deletion = &metav1.ObjectMeta{Finalizers: o.Finalizers, DeletionTimestamp: o.DeletionTimestamp}
+	}
+	return k
+}
+
+func (k knownObject) object(name types.NamespacedName) *metav1.PartialObjectMetadata {
+	o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Namespace:       name.Namespace,
+		Name:            name.Name,
+		UID:             k.uid,
+		ResourceVersion: strconv.FormatInt(k.revision, 10),
+	}}
+	if k.deletion != nil {
+		o.Finalizers, o.DeletionTimestamp = k.deletion.Finalizers, k.deletion.DeletionTimestamp
+	}
+	return o
+}
+
+func nameOf(key sqlstore.Key) types.NamespacedName {
+	return types.NamespacedName{Namespace: key.Namespace, Name: key.Name}
+}
+
+// metadata reads the metadata of a record. A record that can't be read counts as an
+// object without owners.
+func (w *MetadataWatch) metadata(ctx context.Context, r *sqlstore.Record, revision int64) *metav1.PartialObjectMetadata {
+	o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Namespace:       r.Namespace,
+		Name:            r.Name,
+		UID:             types.UID(r.UID),
+		ResourceVersion: strconv.FormatInt(revision, 10),
+	}}
+	data, _, err := w.sealer.open(ctx, r.Value, w.path+joinName(r.Namespace, r.Name))
+	if err != nil {
+		return o
+	}
+	if message, ok := bytes.CutPrefix(data, protobufPrefix); ok {
+		readProtobufMetadata(message, &o.ObjectMeta)
+		return o
+	}
+	for top := (scanner{data, 0}); top.nextMember(); top.skipValue() {
+		if string(top.readKey()) == "metadata" {
+			readMetadata(data[top.pos:], &o.ObjectMeta)
+			break
+		}
+	}
+	return o
+}
+
+// protobufPrefix begins a value in Kubernetes' protobuf. Only a value that was imported
+// in encrypted form is stored so, until an update writes it again.
+var protobufPrefix = []byte("k8s\x00")
+
+// readProtobufMetadata is readMetadata for an object in protobuf, as a message of
+// runtime.Unknown.
+func readProtobufMetadata(message []byte, into *metav1.ObjectMeta) {
+	var unknown runtime.Unknown
+	var o metav1.PartialObjectMetadata
+	// The metadata is the first field of every API type. Unmarshal skips the other
+	// fields.
+	if unknown.Unmarshal(message) != nil || o.Unmarshal(unknown.Raw) != nil {
+		return
+	}
+	into.OwnerReferences, into.Finalizers, into.DeletionTimestamp = o.OwnerReferences, o.Finalizers, o.DeletionTimestamp
+	if into.UID == "" {
+		into.UID = o.UID
+	}
+}
+
+// readMetadata decodes those members of an object's metadata that the garbage collector
+// needs.
+func readMetadata(data []byte, into *metav1.ObjectMeta) {
+	for in := (scanner{data, 0}); in.nextMember(); {
+		var field any
+		switch string(in.readKey()) {
+		case "ownerReferences":
+			field = &into.OwnerReferences
+		case "finalizers":
+			field = &into.Finalizers
+		case "deletionTimestamp":
+			field = &into.DeletionTimestamp
+		case "uid":
+			if into.UID == "" {
+				field = &into.UID
+			}
+		}
+		start := in.pos
+		in.skipValue()
+		if field != nil {
+			// A member that can't be decoded counts as missing: no other reader can
+			// decode it either.
+			_ = json.Unmarshal(data[start:in.pos], field)
+		}
+	}
+}

@@ -1,0 +1,345 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apiserver/pkg/storage"
+
+	"byre/sqlstore"
+	"byre/watch"
+)
+
+// page is the result of a list. Its entries are those of the snapshot or of the
+// database. A representation or an object is made of each entry while it is sent.
+type page struct {
+	revision      int64
+	continueToken string
+	remaining     *int64
+	// items yields the entries that the predicate selects, in key order. An error with
+	// an entry is an error of this entry only; an error without an entry ends the
+	// iteration.
+	items iter.Seq2[*watch.Entry, error]
+	// expired is the error of an item that is history which can't be decrypted.
+	expired error
+	// readsOnce is true if items reads the database, and can therefore be iterated only
+	// once.
+	readsOnce bool
+}
+
+// listRequest is a list request with its options decoded.
+type listRequest struct {
+	span
+	opts storage.ListOptions
+	// exact is the revision to read at. 0 means the feed's latest revision, after the
+	// feed has become as recent as the request demands.
+	exact int64
+	// continueKey is the key in the continue token. The page begins after the position
+	// after. Where from is set, entries before from are left out too.
+	continueKey string
+	after       *sqlstore.Position
+	from        *sqlstore.Position
+	limit       int64
+	// format is the Format of the answer; nil for a list of objects.
+	format *Format
+	// issued is the time at which the first page was read, and left the number of objects
+	// from the start of this page on. Both are from the continue token, and zero for a
+	// first page and for a token without them.
+	issued time.Time
+	left   int64
+}
+
+// parseListRequest decodes the options as upstream's store and watch cache do
+// (storage.ValidateListOptions, cacher/delegator).
+func (s *Store) parseListRequest(key string, opts storage.ListOptions) (*listRequest, error) {
+	sp, err := s.span(key, opts.Recursive)
+	if err != nil {
+		return nil, err
+	}
+	l := &listRequest{span: sp, opts: opts}
+	if l.exact, l.continueKey, err = storage.ValidateListOptions(sp.path, s.versioner, opts); err != nil {
+		return nil, err
+	}
+	// Upstream's watch cache ignores a limit with resourceVersion "0"; upstream's etcd3
+	// store honours it, and so does this one.
+	if opts.Recursive && opts.Predicate.Limit > 0 {
+		l.limit = opts.Predicate.Limit
+	}
+	if l.continueKey != "" {
+		if err := l.decodeContinue(); err != nil {
+			return nil, err
+		}
+		l.issued, l.left = tokenMembers(opts.Predicate.Continue)
+	}
+	return l, nil
+}
+
+// decodeContinue turns a continue token's key into positions.
+func (l *listRequest) decodeContinue() error {
+	rest := strings.TrimPrefix(l.continueKey, l.path)
+	name, exclusive := strings.CutSuffix(rest, "\x00")
+	if !utf8.ValidString(name) || strings.Contains(name, "\x00") {
+		return apierrors.NewBadRequest("invalid continue token")
+	}
+	at := sqlstore.Position{Namespace: l.namespace, Name: name}
+	if l.namespace == "" {
+		at.Namespace, at.Name = splitName(name)
+	}
+	if !exclusive {
+		// Upstream's tokens are exclusive, so upstream did not make this one. The
+		// object that the token names belongs to the page: the read begins before that
+		// object, and isOutside drops the entries in between.
+		l.from = &sqlstore.Position{Namespace: at.Namespace, Name: at.Name}
+		_, size := utf8.DecodeLastRuneInString(at.Name)
+		at.Name = at.Name[:len(at.Name)-size]
+	}
+	l.after = &at
+	return nil
+}
+
+// isOutside reports whether an entry does not belong to the page, regardless of the
+// selectors.
+func (l *listRequest) isOutside(e *watch.Entry) bool {
+	if !l.recursive {
+		return e.Namespace != l.namespace || e.Name != l.name
+	}
+	return l.from != nil && (e.Namespace < l.from.Namespace || e.Namespace == l.from.Namespace && e.Name < l.from.Name)
+}
+
+// page answers a list in a Format; nil means that the caller decodes the entries.
+func (s *Store) page(ctx context.Context, key string, opts storage.ListOptions, f *Format) (*page, error) {
+	l, err := s.parseListRequest(key, opts)
+	if err != nil {
+		return nil, err
+	}
+	l.format = f
+	if err := s.waitUntilFresh(ctx, l); err != nil {
+		return nil, err
+	}
+	if s.cfg.Feed.Revision() == 0 {
+		if err := s.ensureFirstRevision(ctx); err != nil {
+			return nil, err
+		}
+	}
+	p, err := s.readPage(ctx, l)
+	if err == nil {
+		p.expired = l.expired()
+	}
+	return p, err
+}
+
+// readPage reads a page from memory, or else from the database.
+func (s *Store) readPage(ctx context.Context, l *listRequest) (*page, error) {
+	if l.exact > 0 {
+		if snapshot, ok := s.cfg.Feed.SnapshotAt(s.resource(), l.exact); ok {
+			return s.pageFromSnapshot(ctx, l, snapshot)
+		}
+		return s.pageFromDatabase(ctx, l)
+	}
+	if _, _, loaded := s.cfg.Feed.Lookup(s.at("", "").Key); !loaded && (!l.recursive || l.limit > 0) {
+		return s.pageFromDatabase(ctx, l)
+	}
+	snapshot, err := s.snapshot(ctx, l)
+	if err != nil {
+		return nil, s.apiError(err, l.path)
+	}
+	return s.pageFromSnapshot(ctx, l, snapshot)
+}
+
+// waitUntilFresh waits until the feed has the revision that the request demands.
+func (s *Store) waitUntilFresh(ctx context.Context, l *listRequest) error {
+	switch {
+	case l.exact > 0:
+		if err := s.waitFor(ctx, l.exact); err != nil {
+			return err
+		}
+		return s.pagerError(s.checkHistory(ctx, l), l)
+	case l.opts.ResourceVersion == "":
+		_, err := s.cfg.Feed.Latest(ctx)
+		return s.apiError(err, l.path)
+	}
+	asked, err := s.parseVersion(l.opts.ResourceVersion)
+	if err != nil {
+		return err
+	}
+	return s.waitFor(ctx, asked)
+}
+
+// checkHistory refuses a list at a revision that is compacted, or by a continue
+// token that has expired.
+func (s *Store) checkHistory(ctx context.Context, l *listRequest) error {
+	state := s.currentState(ctx)
+	if l.exact < state.Compacted || l.opts.Predicate.Continue != "" && tokenExpired(l.issued, state.Time) {
+		return sqlstore.ErrCompacted
+	}
+	return nil
+}
+
+// currentState reads the state of the database. A revision that is compacted there may
+// still be in this process's memory. The state decides, so that every replica gives the
+// same answer. While the database is not available, currentState returns the feed's
+// state, with a zero Time.
+func (s *Store) currentState(ctx context.Context) sqlstore.State {
+	state, err := s.cfg.Feed.State(ctx)
+	if err != nil {
+		return sqlstore.State{Revision: s.cfg.Feed.Revision(), Compacted: s.cfg.Feed.Compacted()}
+	}
+	return state
+}
+
+func (s *Store) snapshot(ctx context.Context, l *listRequest) (watch.Snapshot, error) {
+	if n := s.narrowing(&l.opts.Predicate); n != nil && l.recursive {
+		return s.cfg.Feed.SnapshotIndexed(ctx, s.resource(), n.Index)
+	}
+	return s.cfg.Feed.Snapshot(ctx, s.resource())
+}
+
+// narrowing returns an index and a value for a predicate that demands one value of an
+// indexed field, and otherwise nil. An index has the name of its field.
+func (s *Store) narrowing(p *storage.SelectionPredicate) *watch.Narrowing {
+	if p.Field == nil {
+		return nil
+	}
+	for _, index := range s.indexes {
+		if value, ok := p.Field.RequiresExactMatch(index.Name); ok {
+			return &watch.Narrowing{Index: index, Value: value}
+		}
+	}
+	return nil
+}
+
+// candidates yields the entries of a snapshot that the predicate is applied to: those of
+// the requested range, narrowed by an index where there is one.
+func (s *Store) candidates(l *listRequest, snapshot watch.Snapshot) iter.Seq[*watch.Entry] {
+	if !l.recursive {
+		return func(yield func(*watch.Entry) bool) {
+			if e := snapshot.Get(l.namespace, l.name); e != nil {
+				yield(e)
+			}
+		}
+	}
+	n := s.narrowing(&l.opts.Predicate)
+	if n == nil || !snapshot.Has(n.Index) {
+		return snapshot.All(l.namespace, l.after)
+	}
+	return snapshot.Indexed(*n, l.namespace, l.after)
+}
+
+// selected is one entry of a page with a limit, with the error of comparing it with the
+// selectors.
+type selected struct {
+	entry *watch.Entry
+	err   error
+}
+
+// pageFromSnapshot answers from memory. Without a limit the entries are selected while
+// they are iterated, and the page holds none of them.
+func (s *Store) pageFromSnapshot(ctx context.Context, l *listRequest, snapshot watch.Snapshot) (*page, error) {
+	p := &page{revision: snapshot.Revision()}
+	candidates := s.candidates(l, snapshot)
+	if l.limit == 0 || !l.recursive {
+		p.items = s.selectEntries(ctx, l, candidates)
+		return p, nil
+	}
+	if !selectsEverything(&l.opts.Predicate) {
+		candidates = s.withDecodeAhead(ctx, l, candidates)
+	}
+	total := l.left
+	if l.after == nil && l.namespace == "" {
+		total = int64(snapshot.Len())
+	}
+	counts := total == 0 && selectsEverything(&l.opts.Predicate)
+	var picked []selected
+	var last *watch.Entry
+	seen, more := int64(0), false
+	for e := range candidates {
+		if l.isOutside(e) {
+			continue
+		}
+		seen++
+		if int64(len(picked)) == l.limit {
+			if more = true; !counts {
+				break
+			}
+			continue
+		}
+		if ok, err := s.matches(ctx, &l.opts.Predicate, e); ok || err != nil {
+			picked = append(picked, selected{e, err})
+		}
+		last = e
+		if seen%contextInterval == 0 && ctx.Err() != nil {
+			return nil, timedOut(l.path)
+		}
+	}
+	if counts {
+		total = seen
+	}
+	if more && l.isFirstPage() {
+		s.cfg.Feed.Keep(snapshot, tokenLifetime)
+	}
+	return p, s.finishPage(ctx, p, l, picked, last, total, more)
+}
+
+// isFirstPage reports whether the page begins a list at a revision.
+func (l *listRequest) isFirstPage() bool { return l.exact == 0 || l.continueKey == "" }
+
+// finishPage sets the items, the continue token and remainingItemCount of a page with a
+// limit. total is the number of objects from the start of the page; it is not used where
+// more is false, or where there is a selector.
+func (s *Store) finishPage(ctx context.Context, p *page, l *listRequest, picked []selected, last *watch.Entry, total int64, more bool) error {
+	p.items = func(yield func(*watch.Entry, error) bool) {
+		s.decodePageAhead(ctx, l, picked)
+		for _, item := range picked {
+			if !yield(item.entry, item.err) {
+				return
+			}
+		}
+	}
+	key := l.path
+	if last != nil {
+		key += joinName(last.Namespace, last.Name)
+		if l.namespace != "" {
+			key = l.path + last.Name
+		}
+	}
+	var err error
+	p.continueToken, p.remaining, err = storage.PrepareContinueToken(key, l.path, p.revision, total, more, l.opts)
+	if err != nil || p.continueToken == "" {
+		return err
+	}
+	left := int64(0)
+	if p.remaining != nil {
+		// A total that is not exact, because it is from a changed token or the feed's
+		// counters, is corrected: there are more.
+		left = max(*p.remaining, 1)
+		p.remaining = &left
+	}
+	issued := l.issued
+	if l.isFirstPage() {
+		issued = s.currentState(ctx).Time
+	}
+	p.continueToken, err = extendToken(p.continueToken, issued, left)
+	return err
+}
+
+// expired is the error where the history that the list needs is not there any more.
+func (l *listRequest) expired() error {
+	return expired(l.continueKey, l.path, l.opts.Predicate.Continue != "")
+}
+
+// pagerError converts an error of reading history or the database to the error of the
+// list.
+func (s *Store) pagerError(err error, l *listRequest) error {
+	switch {
+	case errors.Is(err, sqlstore.ErrCompacted):
+		return l.expired()
+	case errors.Is(err, sqlstore.ErrFuture):
+		return s.tooLarge(l.exact)
+	}
+	return s.apiError(err, l.path)
+}

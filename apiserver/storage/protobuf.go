@@ -1,0 +1,119 @@
+package storage
+
+import (
+	"encoding/binary"
+	"errors"
+	"strconv"
+
+	"byre/watch/representation"
+)
+
+// The marks of a representation in protobuf, as offsets into its body. The body is the
+// message of the object, with the resourceVersion of the record. Only the last state of
+// a deleted object is shown with another resourceVersion, that of the delete.
+const (
+	// markMessage and markMessageEnd enclose the content of the metadata.
+	markMessage = iota
+	markMessageEnd
+	// markVersion and markVersionEnd enclose the field of the resourceVersion.
+	markVersion
+	markVersionEnd
+)
+
+// The tags of ObjectMeta in an object (the first field of every API type) and of
+// resourceVersion in ObjectMeta (k8s.io/apimachinery/pkg/apis/meta/v1/generated.proto).
+const (
+	tagMetadata        = 1<<3 | 2
+	tagResourceVersion = 6<<3 | 2
+)
+
+var errNoMetadata = errors.New("a protobuf message of an API object does not begin with its metadata")
+
+// newProtobuf makes the representation of a message whose resourceVersion is empty.
+// Upstream writes the empty field, as it does with all fields of ObjectMeta that are
+// not pointers.
+func newProtobuf(message []byte, revision int64) (representation.Representation, error) {
+	r := representation.Representation{Body: message}
+	in := messageFields{message, 0}
+	tag, start, end := in.next()
+	if tag != tagMetadata || end < 0 {
+		return r, errNoMetadata
+	}
+	r.Marks[markMessage], r.Marks[markMessageEnd] = int32(start), int32(end)
+	in = messageFields{message[:r.Marks[markMessageEnd]], int(r.Marks[markMessage])}
+	for {
+		from := in.pos
+		tag, _, end := in.next()
+		if end < 0 {
+			return r, errNoMetadata
+		}
+		if tag == tagResourceVersion {
+			r.Marks[markVersion], r.Marks[markVersionEnd] = int32(from), int32(end)
+			break
+		}
+	}
+	return withRevision(&r, revision), nil
+}
+
+// withRevision makes a copy of a representation that has another resourceVersion.
+func withRevision(r *representation.Representation, revision int64) representation.Representation {
+	start, end := int(r.Marks[markMessage]), int(r.Marks[markMessageEnd])
+	from, to := int(r.Marks[markVersion]), int(r.Marks[markVersionEnd])
+	var digits [20]byte
+	version := strconv.AppendInt(digits[:0], revision, 10)
+	size := end - start - (to - from) + 2 + len(version)
+
+	body := make([]byte, 0, len(r.Body)+len(version)+4)
+	body = append(body, tagMetadata)
+	body = binary.AppendUvarint(body, uint64(size))
+	out := representation.Representation{}
+	out.Marks[markMessage] = int32(len(body))
+	body = append(body, r.Body[start:from]...)
+	out.Marks[markVersion] = int32(len(body))
+	body = append(body, tagResourceVersion, byte(len(version)))
+	body = append(body, version...)
+	out.Marks[markVersionEnd] = int32(len(body))
+	body = append(body, r.Body[to:end]...)
+	out.Marks[markMessageEnd] = int32(len(body))
+	out.Body = append(body, r.Body[end:]...)
+	return out
+}
+
+// cutMetadata returns the metadata of a whole object as a message of
+// PartialObjectMetadata. The metadata is the first field of both messages, so the
+// result shares the memory of whole.
+func cutMetadata(whole *representation.Representation) *representation.Representation {
+	end := whole.Marks[markMessageEnd]
+	return &representation.Representation{Body: whole.Body[:end:end], Marks: whole.Marks}
+}
+
+// messageFields walks the fields of a protobuf message.
+type messageFields struct {
+	b   []byte
+	pos int
+}
+
+// next returns the tag of the next field and the offsets of its content. end is
+// negative after the last field, and for a field that is neither a varint nor has a
+// length.
+func (f *messageFields) next() (tag uint64, start, end int) {
+	tag, n := binary.Uvarint(f.b[f.pos:])
+	if n <= 0 {
+		return 0, 0, -1
+	}
+	start = f.pos + n
+	value, n := binary.Uvarint(f.b[start:])
+	switch {
+	case n <= 0:
+		return 0, 0, -1
+	case tag&7 == 0:
+		end = start + n
+	case tag&7 == 2 && value <= uint64(len(f.b)-start-n):
+		start += n
+		end = start + int(value)
+	default:
+		return 0, 0, -1
+	}
+	f.pos = end
+	return tag, start, end
+}

@@ -1,0 +1,269 @@
+package storage
+
+import (
+	"bytes"
+	"context"
+	"crypto/aes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/apis/example"
+	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/features"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/value"
+	aestransformer "k8s.io/apiserver/pkg/storage/value/encrypt/aes"
+	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
+
+	"byre/sqlstore"
+)
+
+// gcm returns the transformer of upstream's aesgcm configuration: it encrypts with the
+// first key and decrypts with any of the keys, and reads plain values.
+func gcm(t *testing.T, keys ...string) value.Transformer {
+	var transformers []value.PrefixTransformer
+	for _, key := range keys {
+		block, err := aes.NewCipher([]byte(strings.Repeat(key, 32)[:32]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		transformer, err := aestransformer.NewGCMTransformer(block)
+		if err != nil {
+			t.Fatal(err)
+		}
+		transformers = append(transformers, value.PrefixTransformer{
+			Prefix:      []byte("k8s:enc:aesgcm:v1:" + key + ":"),
+			Transformer: transformer,
+		})
+	}
+	transformers = append(transformers, value.PrefixTransformer{Transformer: identity.NewEncryptCheckTransformer()})
+	return value.NewPrefixTransformers(errors.New("no key fits"), transformers...)
+}
+
+func TestEncryption_HidesStoredValues(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, b backend) {
+		f := newFixture(t, b, func(cfg *Config) { cfg.Transformer = gcm(t, "k1") })
+		f.create(t, "ns", "secret", "x=1")
+		record := f.record(t, "ns", "secret")
+		var text string
+		if err := json.Unmarshal(record.Value, &text); err != nil || !strings.HasPrefix(text, "k8s:enc:aesgcm:v1:k1:") {
+			t.Errorf("stored as %s (%v)", record.Value, err)
+		}
+		f.forget()
+		var pod example.Pod
+		if err := f.Get(t.Context(), "/pods/ns/secret", storage.GetOptions{}, &pod); err != nil || pod.Labels["x"] != "1" {
+			t.Errorf("got %+v, %v", pod.ObjectMeta, err)
+		}
+		if items, _ := f.listed(t, "/pods", all(labelled("x=1"))); len(items) != 1 || !strings.Contains(items[0], `"name":"secret"`) {
+			t.Errorf("listed %v", items)
+		}
+		// A value is authenticated with its key: under another key it cannot be decrypted.
+		moved := record
+		moved.Name = "moved"
+		write := sqlstore.Write{Op: sqlstore.Create, Key: moved.Key, Form: moved.Form, Value: moved.Value}
+		if _, err := f.store.Commit(t.Context(), write); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Get(t.Context(), "/pods/ns/moved", storage.GetOptions{}, &pod); !storage.IsCorruptObject(err) {
+			t.Errorf("a moved value gives %v", err)
+		}
+	})
+}
+
+// An update that changes nothing encrypts an object with the new key; this is how keys are
+// rotated.
+func TestEncryption_UpdateRotatesTheKey(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, backends()[0], func(cfg *Config) { cfg.Transformer = gcm(t, "k1") })
+	f.create(t, "ns", "secret", "x=1")
+	f.swap(gcm(t, "k2", "k1"))
+	before := f.record(t, "ns", "secret")
+	f.label(t, "ns", "secret", "x", "1")
+	after := f.record(t, "ns", "secret")
+	if !bytes.HasPrefix(after.Value, []byte(`"k8s:enc:aesgcm:v1:k2:`)) || after.Revision == before.Revision {
+		t.Errorf("stored as %s at %d", after.Value, after.Revision)
+	}
+	f.label(t, "ns", "secret", "x", "1")
+	if again := f.record(t, "ns", "secret"); again.Revision != after.Revision {
+		t.Error("was written again without need")
+	}
+}
+
+// A store without a key refuses values that are still encrypted.
+func TestEncryption_RefusesAValueWithoutAKey(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, backends()[0])
+	write := sqlstore.Write{Op: sqlstore.Create, Key: f.at("ns", "secret").Key, Form: f.cfg.Form, Value: WrapEncrypted([]byte("k8s:enc:aesgcm:v1:k1:\x00\x01"))}
+	if _, err := f.store.Commit(t.Context(), write); err != nil {
+		t.Fatal(err)
+	}
+	err := f.Get(t.Context(), "/pods/ns/secret", storage.GetOptions{}, &example.Pod{})
+	if !storage.IsCorruptObject(err) || !strings.Contains(err.Error(), "identity transformer tried to read encrypted data") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// After a key was removed, as Kubernetes describes it: all objects are written with the new key,
+// and history still needs the old one. What needs that history answers 410, and clients list the
+// current objects. The log names the key once.
+func TestEncryption_HistoryOfARemovedKeyIsExpired(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, b backend) {
+		f := newFixture(t, b, func(cfg *Config) { cfg.Transformer = gcm(t, "k1") })
+		for _, name := range []string{"changed", "deleted", "later"} {
+			f.create(t, "ns", name, "x=1")
+		}
+		past := fmt.Sprint(f.feed.Revision())
+		f.swap(gcm(t, "k2", "k1"))
+		f.label(t, "ns", "changed", "x", "2")
+		f.label(t, "ns", "later", "x", "2")
+		f.delete(t, "ns", "deleted")
+		f.feed.Forget(f.resource()) // a restart with the new key alone
+		f.swap(gcm(t, "k2"))
+
+		if items, _ := f.listed(t, "/pods", all(labelled("x=2"))); len(items) != 2 {
+			t.Errorf("listed %v", items)
+		}
+		at := func(o *storage.ListOptions) {
+			o.ResourceVersion, o.ResourceVersionMatch = past, metav1.ResourceVersionMatchExact
+		}
+		token, err := storage.EncodeContinue("/pods/ns/changed\x00", "/pods/", f.feed.Revision()-3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, option := range map[string]func(*storage.ListOptions){
+			"list":     at,
+			"selector": func(o *storage.ListOptions) { at(o); labelled("x=1")(o) },
+			"page":     func(o *storage.ListOptions) { o.Predicate.Limit, o.Predicate.Continue = 2, token },
+		} {
+			list, err := f.ListEncoded(t.Context(), "/pods", all(option), f.Stored())
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			for _, err = range list.Items {
+			}
+			var status apierrors.APIStatus
+			if !apierrors.IsResourceExpired(err) || !errors.As(err, &status) || (status.Status().Continue != "") != (name == "page") {
+				t.Errorf("%s at a past revision: %v", name, err)
+			}
+			if err := f.GetList(t.Context(), "/pods", all(option), &example.PodList{}); !apierrors.IsResourceExpired(err) {
+				t.Errorf("%s of typed objects at a past revision: %v", name, err)
+			}
+		}
+		for name, selector := range map[string]string{"all": "", "selector": "x=1"} {
+			w := f.watch(t, all(func(o *storage.ListOptions) {
+				o.ResourceVersion = "2"
+				if selector != "" {
+					labelled(selector)(o)
+				}
+			}))
+			if _, err := w.Next(t.Context()); !apierrors.IsResourceExpired(err) {
+				t.Errorf("a watch of %s: %v", name, err)
+			}
+		}
+		var keys []any
+		f.lostKeys.Range(func(key, _ any) bool { keys = append(keys, key); return true })
+		if fmt.Sprint(keys) != "[k8s:enc:aesgcm:v1:k1:]" {
+			t.Errorf("the log names %v", keys)
+		}
+		// A current object that cannot be decrypted is an error, and no history.
+		f.swap(gcm(t, "k3"))
+		if _, err := f.watch(t, all(from(0))).Next(t.Context()); err == nil || apierrors.IsResourceExpired(err) {
+			t.Errorf("the initial events of a watch: %v", err)
+		}
+		if err := f.GetList(t.Context(), "/pods", all(), &example.PodList{}); apierrors.ReasonForError(err) != metav1.StatusReasonStoreReadError {
+			t.Errorf("a list of the current objects: %v", err)
+		}
+	})
+}
+
+func TestEncryption_WrapsValuesAsJSON(t *testing.T) {
+	t.Parallel()
+	for _, sealed := range []string{
+		"k8s:enc:aescbc:v1:key1:\x00\xff\"", "k8s:enc:kms:v2:plugin:\x01", "k8s:enc:odd\n:v1:k:x", "k8s:enc:", "anything", "\xff",
+	} {
+		stored := WrapEncrypted([]byte(sealed))
+		back, err := UnwrapEncrypted(stored)
+		if !json.Valid(stored) || err != nil || string(back) != sealed {
+			t.Errorf("%q is kept as %s and read as %q (%v)", sealed, stored, back, err)
+		}
+	}
+	for _, stored := range []string{`"text"`, `"byre:raw:?"`, `"unfinished`} {
+		if _, err := UnwrapEncrypted([]byte(stored)); err == nil {
+			t.Errorf("%s was read", stored)
+		}
+	}
+}
+
+// With the gate on, objects that cannot be read have an error of their own and can be
+// deleted without being read.
+func TestUnsafeDeletion_DeletesUnreadableObjects(t *testing.T) {
+	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.AllowUnsafeMalformedObjectDeletion, true)
+	f := newFixture(t, backends()[0])
+	for i, broken := range []string{`{"kind":"Nothing","apiVersion":"none/v1"}`, `{"kind":1}`} {
+		write := sqlstore.Write{Op: sqlstore.Create, Key: f.at("ns", fmt.Sprint(i)).Key, Form: "other", Value: []byte(broken)}
+		if _, err := f.store.Commit(t.Context(), write); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.create(t, "ns", "whole", "")
+	if err := f.Get(t.Context(), "/pods/ns/0", storage.GetOptions{}, &example.Pod{}); !storage.IsCorruptObject(err) {
+		t.Errorf("get: %v", err)
+	}
+	err := f.GetList(t.Context(), "/pods", all(), &example.PodList{})
+	status, ok := err.(apierrors.APIStatus)
+	if !ok || status.Status().Reason != metav1.StatusReasonStoreReadError || len(status.Status().Details.Causes) != 2 {
+		t.Errorf("list: %v", err)
+	}
+	remove := func(opts storage.DeleteOptions) error {
+		return f.Delete(t.Context(), "/pods/ns/0", &example.Pod{}, nil, storage.ValidateAllObjectFunc, nil, opts)
+	}
+	if err := remove(storage.DeleteOptions{}); !storage.IsCorruptObject(err) {
+		t.Errorf("safe delete: %v", err)
+	}
+	if err := remove(storage.DeleteOptions{ExpectTransformOrDecodeError: true}); err != nil {
+		t.Errorf("unsafe delete: %v", err)
+	}
+}
+
+func TestAuthor_IsRecorded(t *testing.T) {
+	t.Parallel()
+	ctx := request.WithUser(t.Context(), &user.DefaultInfo{Name: "ann"})
+	ctx = audit.WithAuditContext(ctx)
+	audit.WithAuditID(ctx, "id-1")
+	status := request.WithRequestInfo(ctx, &request.RequestInfo{Verb: "patch", Subresource: "status"})
+	applied := WithRealUser(WithWriter(status, Writer{Verb: "apply", Manager: "kubectl"}), "root")
+	for _, test := range []struct {
+		ctx  context.Context
+		want sqlstore.Author
+	}{
+		{status, sqlstore.Author{User: "ann", Verb: "patch", Subresource: "status", AuditID: "id-1"}},
+		{WithWriter(status, Writer{Manager: "m"}), sqlstore.Author{User: "ann", Verb: "patch", Subresource: "status", Manager: "m", AuditID: "id-1"}},
+		{applied, sqlstore.Author{User: "ann", RealUser: "root", Verb: "apply", Subresource: "status", Manager: "kubectl", AuditID: "id-1"}},
+		{t.Context(), sqlstore.Author{User: programName, Verb: "delete"}},
+	} {
+		if got := author(test.ctx, sqlstore.Delete); got != test.want {
+			t.Errorf("got %+v, want %+v", got, test.want)
+		}
+	}
+}
+
+// record returns the stored record.
+func (f *fixture) record(t *testing.T, namespace, name string) sqlstore.Record {
+	t.Helper()
+	record, _, err := f.store.Get(t.Context(), f.at(namespace, name).Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return record
+}

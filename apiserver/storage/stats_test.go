@@ -1,0 +1,114 @@
+package storage
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/etcd3/metrics"
+	flowcontrolrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
+	"k8s.io/component-base/metrics/legacyregistry"
+
+	"byre/sqlstore"
+)
+
+// listSeats returns the seats that priority and fairness charges for a request.
+func listSeats(stats func(string) (storage.Stats, error), resource schema.GroupResource, query string) uint64 {
+	estimate := flowcontrolrequest.NewWorkEstimator(stats,
+		func(*request.RequestInfo) int { return 0 },
+		flowcontrolrequest.DefaultWorkEstimatorConfig(),
+		func(string) uint64 { return 100 })
+	req := httptest.NewRequest(http.MethodGet, "/x?"+query, nil)
+	info := &request.RequestInfo{IsResourceRequest: true, Verb: "list", APIGroup: resource.Group, Resource: resource.Resource}
+	return estimate(req.WithContext(request.WithRequestInfo(req.Context(), info)), "flow", "level").InitialSeats
+}
+
+// Lists cost the seats that a stock server charges for the same objects: upstream's
+// estimator gets their number and average size.
+func TestList_SeatsAreUpstreams(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, b backend) {
+		f := newFixture(t, b)
+		g := NewRESTOptionsGetter(StorageConfig{Store: f.store, Feed: f.feed}, &SchemeResources{})
+		g.stores[schema.GroupResource{Resource: "pods"}] = f.Store
+		stock := flowcontrolrequest.NewStorageObjectCountTracker()
+		for _, r := range []struct {
+			schema.GroupResource
+			owner         sqlstore.Owner
+			objects, size int
+		}{
+			{schema.GroupResource{Resource: "pods"}, sqlstore.BuiltIn, 5, 300},
+			{schema.GroupResource{Group: "apps", Resource: "deployments"}, sqlstore.BuiltIn, 400, 1000},
+			{schema.GroupResource{Group: "example.com", Resource: "widgets"}, sqlstore.Custom, 70, 10_000},
+			{schema.GroupResource{Group: "example.com", Resource: "giants"}, sqlstore.Custom, 9, 300_000},
+		} {
+			value := fmt.Sprintf("%q", strings.Repeat("x", r.size-2))
+			for i := range r.objects {
+				key := sqlstore.Key{Group: r.Group, Resource: r.Resource, Owner: r.owner, Namespace: "n", Name: fmt.Sprint(i)}
+				if _, err := f.store.Commit(t.Context(), sqlstore.Write{Op: sqlstore.Create, Key: key, Value: []byte(value)}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			stock.Set(r.String(), storage.Stats{ObjectCount: int64(r.objects), EstimatedAverageObjectSizeBytes: int64(r.size) + 1})
+			if _, err := f.feed.WaitForUsage(t.Context(), f.resource()); err != nil {
+				t.Fatal(err)
+			}
+			for _, query := range []string{"", "resourceVersion=0", "limit=50", "labelSelector=a%3Db", "resourceVersion=0&limit=500"} {
+				got, want := listSeats(g.Stats, r.GroupResource, query), listSeats(stock.Get, r.GroupResource, query)
+				if got != want {
+					t.Errorf("list of %s?%s: %d seats, a stock server charges %d", r, query, got, want)
+				}
+			}
+		}
+		if got := listSeats(g.Stats, schema.GroupResource{Resource: "nothing"}, ""); got != 1 {
+			t.Errorf("a list of nothing costs %d seats", got)
+		}
+	})
+}
+
+// The gauges have upstream's names and labels. A custom resource without objects has none.
+func TestMetrics_HaveUpstreamsNames(t *testing.T) {
+	metrics.Register()
+	f := newFixture(t, backends()[0])
+	g := NewRESTOptionsGetter(StorageConfig{Store: f.store, Feed: f.feed}, &SchemeResources{})
+	g.stores[schema.GroupResource{Resource: "pods"}] = f.Store
+	g.stores[schema.GroupResource{Group: "apps", Resource: "deployments"}] = nil
+	if _, err := f.feed.WaitForUsage(t.Context(), f.resource()); err != nil {
+		t.Fatal(err)
+	}
+	key := sqlstore.Key{Group: "example.com", Resource: "widgets", Owner: sqlstore.Custom, Name: "a"}
+	created, err := f.store.Commit(t.Context(), sqlstore.Write{Op: sqlstore.Create, Key: key, Value: []byte(`"1234567"`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.create(t, "ns", "a", "")
+	exported := func() string {
+		g.UpdateMetrics()
+		w := httptest.NewRecorder()
+		legacyregistry.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		return w.Body.String()
+	}
+	text := exported()
+	for _, want := range []string{
+		`apiserver_storage_objects{resource="pods"} 1`,
+		`apiserver_storage_objects{resource="deployments.apps"} 0`,
+		`apiserver_storage_objects{resource="widgets.example.com"} 1`,
+		`apiserver_resource_objects{group="example.com",resource="widgets"} 1`,
+		`apiserver_resource_size_estimate_bytes{group="example.com",resource="widgets"} 10`,
+	} {
+		if !strings.Contains(text, want+"\n") {
+			t.Errorf("/metrics is missing %s", want)
+		}
+	}
+	if _, err := f.store.Commit(t.Context(), sqlstore.Write{Op: sqlstore.Delete, Key: key, Replaces: created.Revision}); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(exported(), "widgets") {
+		t.Error("/metrics has a resource without objects")
+	}
+}

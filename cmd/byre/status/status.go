@@ -1,0 +1,103 @@
+package status
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"byre/apiserver/process/pki"
+	"byre/sqlstore"
+)
+
+// Status is what an operator looks at first. A field that could not be read is empty.
+type Status struct {
+	// Server is the server that was read; nil if no server answered and the database
+	// was read instead.
+	Server   *Server  `json:"server,omitempty"`
+	Database Database `json:"database"`
+	// Replicas are the servers that serve the database, by their identity Leases. Leaders are the holders of the other Leases in
+	// kube-system.
+	Replicas     []Lease                 `json:"replicas,omitempty"`
+	Leaders      []Lease                 `json:"leaders,omitempty"`
+	Certificates []pki.CertificateStatus `json:"certificates"`
+	// Alarms say what is wrong and what to do, one line each.
+	Alarms []string `json:"alarms"`
+}
+
+// Server is a running server.
+type Server struct {
+	Address string `json:"address"`
+	// Version is the version of the Kubernetes API.
+	Version string `json:"version"`
+	Ready   bool   `json:"ready"`
+	// Watchers is the number of open watches.
+	Watchers int64 `json:"watchers"`
+}
+
+// Database is the store.
+type Database struct {
+	// Kind is sqlite or postgres. Address is the file, or the database and its hosts.
+	Kind      string `json:"kind"`
+	Address   string `json:"address"`
+	Schema    int    `json:"schema"`
+	SizeBytes int64  `json:"sizeBytes"`
+	// Revision is the last revision. CompactedRevision is the last one whose history is
+	// gone.
+	Revision          int64 `json:"revision"`
+	CompactedRevision int64 `json:"compactedRevision"`
+	// Retention and RetentionChanges are the server's flags: a duration and a number,
+	// where "0" means no limit.
+	Retention        string `json:"retention,omitempty"`
+	RetentionChanges string `json:"retentionChanges,omitempty"`
+	// QuotaBytes is 0 without a quota. UsedBytes is the size that is compared with it.
+	QuotaBytes int64 `json:"quotaBytes,omitempty"`
+	UsedBytes  int64 `json:"usedBytes,omitempty"`
+	// LastBackup is the last one that "byre backup" has made; nil if none is recorded.
+	LastBackup *sqlstore.LastBackup `json:"lastBackup,omitempty"`
+}
+
+// AddBackup adds the result of sqlstore.BackupRecorder.LastBackup. ErrNotFound is not
+// an error: there is no backup.
+func (d *Database) AddBackup(last sqlstore.LastBackup, err error) error {
+	if errors.Is(err, sqlstore.ErrNotFound) {
+		return nil
+	}
+	if err == nil {
+		d.LastBackup = &last
+	}
+	return err
+}
+
+// Lease describes a Lease and its holder.
+type Lease struct {
+	Name   string `json:"name"`
+	Holder string `json:"holder"`
+	// Host is the host name of a replica, and of a leader that is one; empty for others.
+	Host      string    `json:"host,omitempty"`
+	RenewTime time.Time `json:"renewTime,omitzero"`
+	// Expired is true if a replica has not renewed its Lease for a minute, or another
+	// holder for longer than the Lease lasts.
+	Expired bool `json:"expired,omitempty"`
+}
+
+// renewSoon is the residual time below which a certificate is an alarm. With so little
+// time left, a start of the server renews the certificate.
+const renewSoon = 30 * 24 * time.Hour
+
+// AddCertificates adds the certificates, and an alarm for each that expires soon.
+func (s *Status) AddCertificates(certificates pki.Status) {
+	s.Certificates = append(append(s.Certificates, certificates.Certificates...), certificates.CertificateAuthorities...)
+	for _, c := range s.Certificates {
+		if c.Missing || time.Duration(c.ResidualTimeSeconds)*time.Second > renewSoon {
+			continue
+		}
+		next := fmt.Sprintf("run \"byre certs renew %s\"", c.Name)
+		switch {
+		case c.CAName == "":
+			next = "add another CA to --client-ca-file, and issue certificates by it"
+		case c.ExternallyManaged:
+			next = "renew it where its key is kept"
+		}
+		s.Alarms = append(s.Alarms, fmt.Sprintf("the certificate %s ends on %s: %s", c.Name, c.ExpirationDate.Format(time.DateOnly), next))
+	}
+}
