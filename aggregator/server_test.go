@@ -89,7 +89,7 @@ func startOn(t testing.TB, driver sqlstore.Driver, options ...option) *server {
 	factory := informers.NewSharedInformerFactory(s.cluster, 0)
 	documents := openapi.NewService()
 	dependencies := delegation.Dependencies{
-		Storage:          storage.StorageConfig{Store: store, Feed: feed, Program: "test"},
+		Storage:          storage.Backend{Store: store, Feed: feed, Program: "test"},
 		EffectiveVersion: compatibility.DefaultBuildEffectiveVersion(),
 		Serving: handlers.Serving{
 			Authorizer:        authorizerfactory.NewAlwaysAllowAuthorizer(),

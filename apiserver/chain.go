@@ -28,9 +28,9 @@ func effectiveVersion() basecompatibility.EffectiveVersion {
 
 // newStorage makes the storage configuration that all servers of the delegation chain
 // share.
-func (s *Server) newStorage() storage.StorageConfig {
+func (s *Server) newStorage() storage.Backend {
 	o := s.config.Options.Store
-	return storage.StorageConfig{
+	return storage.Backend{
 		Store:                   s.core.store,
 		Feed:                    s.core.feed,
 		Program:                 storage.Program(effectiveVersion()),

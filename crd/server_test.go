@@ -73,7 +73,7 @@ func start(t testing.TB, driver sqlstore.Driver, adjust ...func(*delegation.Depe
 	s := &server{store: store, config: loopback.Config(transport), openapi: documents}
 	var err error
 	dependencies := delegation.Dependencies{
-		Storage:          storage.StorageConfig{Store: store, Feed: feed, Program: "test"},
+		Storage:          storage.Backend{Store: store, Feed: feed, Program: "test"},
 		EffectiveVersion: compatibility.DefaultBuildEffectiveVersion(),
 		Serving: handlers.Serving{
 			Authorizer:        authorizerfactory.NewAlwaysAllowAuthorizer(),

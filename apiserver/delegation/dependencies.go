@@ -28,7 +28,7 @@ import (
 // fields that it needs.
 type Dependencies struct {
 	// Storage says where objects are kept.
-	Storage storage.StorageConfig
+	Storage storage.Backend
 	// EffectiveVersion is the version that the server emulates.
 	EffectiveVersion compatibility.EffectiveVersion
 	// Serving is what the handlers of all resources share. Its TypeConverter has only

@@ -42,7 +42,7 @@ func newGroups(t testing.TB, store *sqlstore.Store, feed *watch.Feed, runtimeCon
 	}
 	client := fake.NewClientset()
 	b, err := registry.New(registry.Config{
-		RESTOptions:             storage.NewRESTOptionsGetter(storage.StorageConfig{Store: store, Feed: feed}, storage.BuiltinResources(compatibility.DefaultBuildEffectiveVersion())),
+		RESTOptions:             storage.NewRESTOptionsGetter(storage.Backend{Store: store, Feed: feed}, storage.BuiltinResources(compatibility.DefaultBuildEffectiveVersion())),
 		APIResourceConfigSource: resources,
 		Client:                  client,
 		Informers:               informers.NewSharedInformerFactory(client, 0),

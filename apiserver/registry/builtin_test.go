@@ -22,7 +22,7 @@ import (
 
 // newGetter returns the options getter over a store and its feed.
 func newGetter(store *sqlstore.Store, feed *watch.Feed) *storage.Getter {
-	return storage.NewRESTOptionsGetter(storage.StorageConfig{Store: store, Feed: feed}, storage.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
+	return storage.NewRESTOptionsGetter(storage.Backend{Store: store, Feed: feed}, storage.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
 }
 
 // newBuiltin constructs the groups that a --runtime-config turns on, over a store that does

@@ -25,7 +25,7 @@ func TestNamespaceRegistry_IsUpstreams(t *testing.T) {
 	t.Parallel()
 	model := storetest.NewModel()
 	options := storage.NewRESTOptionsGetter(
-		storage.StorageConfig{Store: sqlstore.New(model, sqlstore.Options{}), Feed: watch.New(model, watch.Options{})},
+		storage.Backend{Store: sqlstore.New(model, sqlstore.Options{}), Feed: watch.New(model, watch.Options{})},
 		storage.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
 	all, err := namespaces(&storageProvider{Config: Config{RESTOptions: options}})
 	if err != nil {

@@ -16,9 +16,9 @@ import (
 	"byre/watch"
 )
 
-// StorageConfig is what the Stores and the registries of all resources share, built-in
+// Backend is what the Stores and the registries of all resources share, built-in
 // and custom. Store, Feed and Program are required.
-type StorageConfig struct {
+type Backend struct {
 	// Store is where objects are written; Feed is where they are read.
 	Store *sqlstore.Store
 	Feed  *watch.Feed
@@ -55,7 +55,7 @@ type Resources interface {
 // Getter is the generic.RESTOptionsGetter of all resources. It makes a Store for each
 // registry that asks, and keeps the first Store of each resource for Lookup.
 type Getter struct {
-	cfg       StorageConfig
+	cfg       Backend
 	resources Resources
 	mu        sync.RWMutex
 	stores    map[schema.GroupResource]*Store
@@ -66,7 +66,7 @@ type Getter struct {
 var _ generic.RESTOptionsGetter = (*Getter)(nil)
 
 // NewRESTOptionsGetter makes a Getter.
-func NewRESTOptionsGetter(cfg StorageConfig, resources Resources) *Getter {
+func NewRESTOptionsGetter(cfg Backend, resources Resources) *Getter {
 	if cfg.DeleteCollectionWorkers == 0 {
 		cfg.DeleteCollectionWorkers = 1
 	}

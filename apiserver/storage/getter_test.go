@@ -18,7 +18,7 @@ func TestRESTOptionsGetter_BuildsStores(t *testing.T) {
 	t.Parallel()
 	model := storetest.NewModel()
 	getter := NewRESTOptionsGetter(
-		StorageConfig{Store: sqlstore.New(model, sqlstore.Options{}), Feed: watch.New(model, watch.Options{})},
+		Backend{Store: sqlstore.New(model, sqlstore.Options{}), Feed: watch.New(model, watch.Options{})},
 		BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
 	events := schema.GroupResource{Group: "events.k8s.io", Resource: "events"}
 	if getter.Lookup(events) != nil {

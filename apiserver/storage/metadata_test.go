@@ -88,7 +88,7 @@ func TestWatch_MetadataOnly(t *testing.T) {
 
 func watchMetadata(t *testing.T, f *fixture, driver sqlstore.Driver) {
 	pods := schema.GroupResource{Resource: "pods"}
-	getter := NewRESTOptionsGetter(StorageConfig{Store: f.store, Feed: f.feed, Transformers: func(schema.GroupResource) value.Transformer {
+	getter := NewRESTOptionsGetter(Backend{Store: f.store, Feed: f.feed, Transformers: func(schema.GroupResource) value.Transformer {
 		return f.cfg.Transformer
 	}}, &SchemeResources{})
 	getter.stores[pods] = f.Store
@@ -181,7 +181,7 @@ func TestWatch_EndsWhenItsHistoryIsReplaced(t *testing.T) {
 	driver := &listingDriver{Driver: storetest.NewModel()}
 	f := newFixture(t, backend{"model", func(testing.TB) sqlstore.Driver { return driver }, true})
 	f.create(t, "ns", "a", "")
-	getter := NewRESTOptionsGetter(StorageConfig{Store: f.store, Feed: f.feed}, &SchemeResources{})
+	getter := NewRESTOptionsGetter(Backend{Store: f.store, Feed: f.feed}, &SchemeResources{})
 	pods := schema.GroupResource{Resource: "pods"}
 	getter.stores[pods] = f.Store
 
@@ -227,7 +227,7 @@ func TestWatch_MetadataOfImportedValues(t *testing.T) {
 		transformer := gcm(t, "key")
 		f := newFixture(t, b, func(cfg *Config) { cfg.Transformer = transformer })
 		pods := schema.GroupResource{Resource: "pods"}
-		getter := NewRESTOptionsGetter(StorageConfig{Store: f.store, Feed: f.feed, Transformers: func(schema.GroupResource) value.Transformer {
+		getter := NewRESTOptionsGetter(Backend{Store: f.store, Feed: f.feed, Transformers: func(schema.GroupResource) value.Transformer {
 			return transformer
 		}}, &SchemeResources{})
 		getter.stores[pods] = f.Store

@@ -24,7 +24,7 @@ type SchemeResources struct {
 	Codecs runtime.StorageSerializer
 	// Encoding chooses the storage version and the version in memory of a resource.
 	Encoding serverstorage.ResourceEncodingConfig
-	// Program is StorageConfig.Program.
+	// Program is Backend.Program.
 	Program string
 	// Prefixes are the key prefixes that differ from the resource's name.
 	Prefixes map[schema.GroupResource]string

@@ -34,7 +34,7 @@ func TestList_SeatsAreUpstreams(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		f := newFixture(t, b)
-		g := NewRESTOptionsGetter(StorageConfig{Store: f.store, Feed: f.feed}, &SchemeResources{})
+		g := NewRESTOptionsGetter(Backend{Store: f.store, Feed: f.feed}, &SchemeResources{})
 		g.stores[schema.GroupResource{Resource: "pods"}] = f.Store
 		stock := flowcontrolrequest.NewStorageObjectCountTracker()
 		for _, r := range []struct {
@@ -75,7 +75,7 @@ func TestList_SeatsAreUpstreams(t *testing.T) {
 func TestMetrics_HaveUpstreamsNames(t *testing.T) {
 	metrics.Register()
 	f := newFixture(t, backends()[0])
-	g := NewRESTOptionsGetter(StorageConfig{Store: f.store, Feed: f.feed}, &SchemeResources{})
+	g := NewRESTOptionsGetter(Backend{Store: f.store, Feed: f.feed}, &SchemeResources{})
 	g.stores[schema.GroupResource{Resource: "pods"}] = f.Store
 	g.stores[schema.GroupResource{Group: "apps", Resource: "deployments"}] = nil
 	if _, err := f.feed.WaitForUsage(t.Context(), f.resource()); err != nil {

@@ -158,7 +158,7 @@ func testIdleWatches(t *testing.T, flags ...string) {
 	for range watches / perConnection {
 		// A hundred watches share a transport: the server allows no more streams on a
 		// connection.
-		client := &http.Client{Transport: &http2.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+		client := &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 		for range perConnection {
 			request, err := http.NewRequestWithContext(ctx, http.MethodGet, config.Host+configMaps+"?watch=1", nil)
 			if err != nil {

@@ -14,7 +14,7 @@ import (
 type Environment struct {
 	// Scheme has the options and the Status that are sent with custom resources.
 	Scheme  *runtime.Scheme
-	Storage storage.StorageConfig
+	Storage storage.Backend
 	Serving handlers.Serving
 	// Converters makes the converters of definitions.
 	Converters *conversion.CRConverterFactory

@@ -53,7 +53,7 @@ func newRules(t testing.TB) *rules {
 func newRulesOn(t testing.TB, driver sqlstore.Driver) *rules {
 	t.Helper()
 	store, feed := watchtest.Run(t, driver, watch.Options{})
-	getter := storage.NewRESTOptionsGetter(storage.StorageConfig{Store: store, Feed: feed}, storage.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
+	getter := storage.NewRESTOptionsGetter(storage.Backend{Store: store, Feed: feed}, storage.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
 	for _, build := range []func() error{
 		func() error { _, err := role.NewREST(getter); return err },
 		func() error { _, err := rolebinding.NewREST(getter); return err },

@@ -73,6 +73,7 @@ func NewHTTPServer(o Options, handler http.Handler, config *tls.Config) (*http.S
 	if streams == 0 {
 		streams = defaultMaxStreams
 	}
+	//nolint:staticcheck // net/http allows a connection no buffer of 4 MiB; upstream configures its servers so too
 	err := http2.ConfigureServer(server, &http2.Server{
 		IdleTimeout:                  idleTimeout,
 		MaxUploadBufferPerStream:     streamBuffer,

@@ -19,7 +19,7 @@ import (
 func serve(t *testing.T, driver sqlstore.Driver) generic.RESTOptionsGetter {
 	t.Helper()
 	store, feed := watchtest.Run(t, driver, watch.Options{})
-	return storage.NewRESTOptionsGetter(storage.StorageConfig{Store: store, Feed: feed}, storage.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
+	return storage.NewRESTOptionsGetter(storage.Backend{Store: store, Feed: feed}, storage.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
 }
 
 // newOptions returns the options of a server over a database of its own.

@@ -40,7 +40,7 @@ func options(t *testing.T, driver sqlstore.Driver) generic.RESTOptionsGetter {
 }
 
 func optionsOf(store *sqlstore.Store, feed *watch.Feed) generic.RESTOptionsGetter {
-	return storage.NewRESTOptionsGetter(storage.StorageConfig{Store: store, Feed: feed}, storage.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
+	return storage.NewRESTOptionsGetter(storage.Backend{Store: store, Feed: feed}, storage.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
 }
 
 // TestLeases_ExpireWithoutRenewal: servers see one another's entries. An entry expires some

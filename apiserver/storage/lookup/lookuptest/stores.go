@@ -40,7 +40,7 @@ func New(t testing.TB) *Stores {
 	t.Helper()
 	driver := storetest.NewModel()
 	store, feed := watchtest.Run(t, driver, watch.Options{})
-	getter := storage.NewRESTOptionsGetter(storage.StorageConfig{Store: store, Feed: feed},
+	getter := storage.NewRESTOptionsGetter(storage.Backend{Store: store, Feed: feed},
 		storage.BuiltinResources(compatibility.NewEffectiveVersionFromString("1.36", "1.36", "1.36")))
 	for resource, kinds := range map[schema.GroupResource][2]func() runtime.Object{
 		core.Resource("serviceaccounts"):     {func() runtime.Object { return &core.ServiceAccount{} }, func() runtime.Object { return &core.ServiceAccountList{} }},
