@@ -14,7 +14,7 @@ BENCH    ?=
 RACE_PKGS  := ./migrations/... ./sqlstore/... ./watch/... ./apiserver/storage/...
 RACE_PATTERN := byre/(migrations|sqlstore|watch|apiserver/storage)(/|$$)
 
-.PHONY: all build run kubectl controller-runtime apiextensions dist dist-check deb rpm image packages-test alerts-test test test-short test-setup test-postgres-versions test-race test-race-all test-unit test-e2e oracle lint fmt-check tidy-check vulncheck outdated vet transfer litestream bench robustness growth fuzz fuzz-short clean
+.PHONY: all build run kubectl controller-runtime apiextensions conformance dist dist-check deb rpm image packages-test alerts-test test test-short test-setup test-postgres-versions test-race test-race-all test-unit test-e2e oracle lint fmt-check tidy-check vulncheck outdated vet transfer litestream bench robustness growth fuzz fuzz-short clean
 
 all: build
 
@@ -162,6 +162,15 @@ apiextensions: build
 	cp go.mod go.sum $(copy)/ && $(GO) mod edit -replace k8s.io/apiextensions-apiserver=$(copy)/module $(copy)/go.mod && \
 	$(GO) test -modfile $(copy)/go.mod -count=1 -p 1 -timeout 60m -ldflags='-s -w' -run '$(RUN)' -skip '$(APIEXTENSIONS_SKIP)' \
 	  k8s.io/apiextensions-apiserver/test/integration/...
+
+# Upstream's conformance tests that need no containers, unchanged, on byre with nodes that kwok
+# simulates; e2e/conformance has which these are. DATABASE is sqlite or postgres, by default one
+# after the other; FOCUS selects tests by name. The logs and reports are in bin/conformance.
+# Building the tests compiles kubelet and more: minutes, once.
+FOCUS ?=
+conformance: build test-setup
+	cd e2e/programs/conformance && $(GO) test -c -ldflags='-s -w' -o $(CURDIR)/bin/e2e/e2e.test k8s.io/kubernetes/test/e2e
+	cd e2e && E2E_CONFORMANCE=1 $(GO) test -count=1 -v -timeout 4h ./conformance -args -database '$(DATABASE)' -focus '$(FOCUS)'
 
 # Builds bin/e2e/kubectl, for those who have no kubectl.
 kubectl:

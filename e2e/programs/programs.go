@@ -53,6 +53,8 @@ var (
 	// Kubemark is upstream's hollow kubelet: a kubelet before a fake of a container runtime.
 	Kubemark = Program{"kubemark", "k8s.io/kubernetes/cmd/kubemark", "e2e/programs/kubelet", "bin/e2e/kubemark", kubernetesStamp}
 	Kwok     = Program{"kwok", "sigs.k8s.io/kwok/cmd/kwok", "e2e/programs/kwok", "bin/e2e/kwok", "-s -w"}
+	// Ginkgo runs upstream's end-to-end tests, several at a time.
+	Ginkgo = Program{"ginkgo", "github.com/onsi/ginkgo/v2/ginkgo", "e2e/programs/conformance", "bin/e2e/ginkgo", "-s -w"}
 )
 
 // Build builds the programs, one after the other. The error of a failed build contains the
