@@ -29,7 +29,7 @@ func TestFeatureGates_ThatChangeNothing(t *testing.T) {
 	}
 	root := filepath.Join("..", "..")
 	for _, dir := range []string{"aggregator", "apiserver", "cmd", "crd"} {
-		if err := filepath.WalkDir(filepath.Join(root, dir), func(path string, d fs.DirEntry, err error) error {
+		if err := filepath.WalkDir(filepath.Join(root, dir), func(path string, _ fs.DirEntry, err error) error {
 			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 				return err
 			}
