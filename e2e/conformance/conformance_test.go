@@ -39,8 +39,8 @@ func TestMain(m *testing.M) {
 	os.Exit(programs.Main(m, programs.Byre, programs.Kubectl, programs.Kwok, programs.Ginkgo))
 }
 
-// TestConformance runs upstream's tests on each kind of database.
-func TestConformance(t *testing.T) {
+// TestConformance_UpstreamsTestsPass runs upstream's tests on each kind of database.
+func TestConformance_UpstreamsTestsPass(t *testing.T) {
 	if os.Getenv(wanted) == "" {
 		t.Skip(wanted + " is not set")
 	}
