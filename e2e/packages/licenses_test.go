@@ -37,7 +37,7 @@ func checkLicenses(t *testing.T, texts map[string]string, info *buildinfo.BuildI
 	}
 	// A package's own licence, a NOTICE, and a text that several modules have.
 	for _, want := range []string{
-		" internal/snapref/LICENSE\n", "github.com/minio/minio-go/v7 v7", "SQLITE-LICENSE\n",
+		" internal/snapref/LICENSE\n", "github.com/minio/minio-go/v7 v7", "LICENSE-SQLITE\n",
 		"                                 Apache License\n", "Copyright 2009 The Go Authors.\n",
 	} {
 		if !strings.Contains(texts["THIRD-PARTY-LICENSES"], want) {
