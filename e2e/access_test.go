@@ -8,7 +8,7 @@ import (
 	"byre/e2e/servers"
 )
 
-// TestAccess_OfEveryKind starts byre with the flags and files of docs/operations.md, all
+// TestAccess_OfEveryKind starts byre with the flags and files of docs/operations/security.md, all
 // sections at once, and uses every authenticator, authorizer and admission plugin that they
 // configure.
 func TestAccess_OfEveryKind(t *testing.T) {

@@ -172,7 +172,7 @@ func testAuthorizationMode(t *testing.T, s *servers.Server, mode string) {
 }
 
 // TestAuthorization_OIDCAndWebhookByFlags gives an OpenID Connect issuer and an
-// authorization webhook by flags, as docs/operations.md does.
+// authorization webhook by flags, as docs/operations/security.md does.
 func TestAuthorization_OIDCAndWebhookByFlags(t *testing.T) {
 	t.Parallel()
 	for _, name := range databases {

@@ -111,7 +111,7 @@ func serveRestored(t *testing.T, byre servers.Byre, c *restoreClient) {
 }
 
 // TestSQLiteBackup_InformersConverge copies the file of a byre that serves by the shell's
-// ".backup", as docs/operations.md says, and restores the copy. Informers that have seen
+// ".backup", as docs/operations/backup.md says, and restores the copy. Informers that have seen
 // later changes converge by themselves.
 func TestSQLiteBackup_InformersConverge(t *testing.T) {
 	t.Parallel()

@@ -20,7 +20,7 @@ import (
 )
 
 // TestControlPlanes_ShareOnePostgres runs several byre processes on one PostgreSQL, with a
-// schema each. One of them is dumped, dropped and restored as docs/operations.md says, while
+// schema each. One of them is dumped, dropped and restored as docs/operations/postgresql.md says, while
 // the others are written to. E2E_CONTROL_PLANES says how many there are; the log has what each
 // costs.
 func TestControlPlanes_ShareOnePostgres(t *testing.T) {
@@ -174,7 +174,7 @@ func logMemory(t *testing.T, planes []*controlPlane) {
 	t.Logf("memory of one: %d MB on average, of them %d MB pages of the program's file", all/n>>20, files/n>>20)
 }
 
-// dumpDropAndRestore does with PostgreSQL's tools what docs/operations.md says.
+// dumpDropAndRestore does with PostgreSQL's tools what docs/operations/postgresql.md says.
 func (p *controlPlane) dumpDropAndRestore(t *testing.T, db database) {
 	t.Helper()
 	p.stop(t)

@@ -21,7 +21,7 @@ import (
 )
 
 // secretText is what must not be readable in the database. It stands in an
-// object of each resource that docs/operations.md encrypts.
+// object of each resource that docs/operations/security.md encrypts.
 const secretText = "a-password-nobody-may-see"
 
 // plainText stands in an object that is not encrypted: the search must find it.
@@ -73,7 +73,7 @@ spec:
     schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
 `
 
-// TestEncryption_FollowsTheGuide follows docs/operations.md: each provider encrypts a
+// TestEncryption_FollowsTheGuide follows docs/operations/security.md: each provider encrypts a
 // resource; then one resource gets a new key and encryption is turned on for another; then
 // the old key is removed.
 func TestEncryption_FollowsTheGuide(t *testing.T) {
@@ -180,7 +180,7 @@ func writeObjects(t *testing.T, s *servers.Server, manifests string) {
 	}
 }
 
-// rewrite writes all objects of a resource again as docs/operations.md says: once
+// rewrite writes all objects of a resource again as docs/operations/security.md says: once
 // more where a controller has written in between, as it does when a server starts
 // with another authority.
 func rewrite(t *testing.T, s *servers.Server, resource string) {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// chapter is what a section of docs/operations.md tells an operator to do.
+// chapter is what a section of docs/operations/security.md tells an operator to do.
 type chapter struct {
 	// commands are the flags of each "byre serve", in their order.
 	commands [][]string
@@ -20,11 +20,11 @@ type chapter struct {
 // fence's own indentation.
 var fence = regexp.MustCompile("(?ms)^( *)```\\w+(?: (/\\S+))?\n(.*?)^ *```$")
 
-// readGuide reads docs/operations.md. A file's path is the first line of its block,
+// readGuide reads docs/operations/security.md. A file's path is the first line of its block,
 // as a comment, or stands behind the language where the format has no comments.
 func readGuide(t *testing.T) map[string]*chapter {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "docs", "operations.md"))
+	text, err := os.ReadFile(filepath.Join("..", "docs", "operations", "security.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ import (
 
 // TestLitestream_RestoresWhatItReplicated has Litestream replicate the file of a byre that
 // writes more than its log holds between two checkpoints, kills byre, and restores the copy
-// as docs/operations.md says, under informers. "make litestream" runs it: to build
+// as docs/operations/backup.md says, under informers. "make litestream" runs it: to build
 // Litestream takes some minutes.
 func TestLitestream_RestoresWhatItReplicated(t *testing.T) {
 	if os.Getenv("E2E_LITESTREAM") == "" {

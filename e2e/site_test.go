@@ -16,7 +16,7 @@ import (
 	"byre/e2e/servers"
 )
 
-// site is a machine set up as docs/operations.md says, with all the servers to which the
+// site is a machine set up as docs/operations/security.md says, with all the servers to which the
 // files of that page refer.
 type site struct {
 	dir    string // in place of /etc/byre and /var/log/byre
@@ -95,7 +95,7 @@ func (s *site) follow(t *testing.T, section string, n int) []string {
 	t.Helper()
 	c := s.guide[section]
 	if c == nil || n >= len(c.commands) {
-		t.Fatalf("docs/operations.md has no command %d in a section %q", n, section)
+		t.Fatalf("docs/operations/security.md has no command %d in a section %q", n, section)
 	}
 	for path, text := range c.files {
 		path, text := s.here.Replace(path), s.here.Replace(text)

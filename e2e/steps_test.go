@@ -1,13 +1,11 @@
 package e2e
 
 import (
-	"bytes"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/url"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -18,21 +16,21 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// The sections of the page, and how many blocks of commands each has.
-func edgeSteps(t *testing.T, page operator.Page) []string {
+// The sections of docs/operations, and how many blocks of commands each has.
+func edgeSteps(t *testing.T) []string {
 	t.Helper()
-	return page.Commands(t, "An edge node", 5)
+	return operator.Commands(t, "one-host.md", "An edge node", 5)
 }
 
-func upgradeSteps(t *testing.T, page operator.Page) (onSQLite, onPostgres, upgrade string) {
+func upgradeSteps(t *testing.T) (onSQLite, onPostgres, upgrade string) {
 	t.Helper()
-	blocks := page.Commands(t, "A backup and an upgrade", 3)
+	blocks := operator.Commands(t, "upgrade.md", "A backup and an upgrade", 3)
 	return blocks[0], blocks[1], blocks[2]
 }
 
-func recoverySteps(t *testing.T, page operator.Page) (onSQLite, onPostgres []string) {
+func recoverySteps(t *testing.T) (onSQLite, onPostgres []string) {
 	t.Helper()
-	blocks := page.Commands(t, "A recovery", 6)
+	blocks := operator.Commands(t, "backup.md", "A recovery", 6)
 	return blocks[:2], blocks[2:]
 }
 
@@ -64,7 +62,7 @@ const asAdmin = "kubectl --kubeconfig /var/lib/byre/admin.kubeconfig "
 // work then. "make node-test" types all of them.
 func TestSteps_EdgeNode(t *testing.T) {
 	t.Parallel()
-	steps := edgeSteps(t, operator.ReadPage(t))
+	steps := edgeSteps(t)
 	h := operator.NewHost(t, "edge")
 	h.Package(t, programs.Byre.Path(), "2.0.0")
 	mustSay(t, h.Type(t, steps[0]), `Server +\S+, ready`)
@@ -78,24 +76,24 @@ func TestSteps_EdgeNode(t *testing.T) {
 // recovers it.
 func TestSteps_UpgradeAndRecovery(t *testing.T) {
 	t.Parallel()
-	page, older := operator.ReadPage(t), olderByre(t)
+	older := olderByre(t)
 	t.Run("one host on SQLite", func(t *testing.T) {
 		t.Parallel()
-		testOneHost(t, page, older)
+		testOneHost(t, older)
 	})
 	t.Run("three replicas on PostgreSQL", func(t *testing.T) {
 		t.Parallel()
-		testThreeReplicas(t, page, older)
+		testThreeReplicas(t, older)
 	})
 }
 
-func testOneHost(t *testing.T, page operator.Page, older string) {
+func testOneHost(t *testing.T, older string) {
 	h := operator.NewHost(t, "one")
 	h.Package(t, older, "1.0.0")
 	h.Type(t, "apt install -y ./byre_*.deb\nsystemctl enable --now byre")
 	h.Type(t, asAdmin+"create configmap before")
 
-	backup, _, upgrade := upgradeSteps(t, page)
+	backup, _, upgrade := upgradeSteps(t)
 	h.Type(t, backup)
 	h.Package(t, programs.Byre.Path(), "2.0.0")
 	mustSay(t, h.Type(t, upgrade), `Server +\S+, ready`)
@@ -104,7 +102,7 @@ func testOneHost(t *testing.T, page operator.Page, older string) {
 	h.Type(t, asAdmin+"create configmap after")
 	h.Type(t, backup)
 	h.Type(t, asAdmin+"create configmap lost")
-	recovery, _ := recoverySteps(t, page)
+	recovery, _ := recoverySteps(t)
 	h.Type(t, recovery[0])
 	mustSay(t, h.Type(t, recovery[1]), `Server +\S+, ready`)
 	mustSay(t, h.Type(t, asAdmin+"get configmaps --output name"), `(?s)^configmap/after\nconfigmap/before\n`)
@@ -125,10 +123,10 @@ func testOneHost(t *testing.T, page operator.Page, older string) {
 }
 
 // testThreeReplicas upgrades one replica after the other.
-func testThreeReplicas(t *testing.T, page operator.Page, older string) {
-	steps := page.Commands(t, "Three replicas on PostgreSQL", 5)
-	_, backup, upgrade := upgradeSteps(t, page)
-	_, recovery := recoverySteps(t, page)
+func testThreeReplicas(t *testing.T, older string) {
+	steps := operator.Commands(t, "postgresql.md", "Three replicas on PostgreSQL", 5)
+	_, backup, upgrade := upgradeSteps(t)
+	_, recovery := recoverySteps(t)
 
 	primary, socket := newDatabaseHost(t)
 	hosts, balancer := newReplicaHosts(t, socket)
@@ -249,30 +247,6 @@ func mustHaveReplicas(t *testing.T, hosts []*operator.Host, out string) {
 	for _, h := range hosts {
 		if os.Getuid() == 0 { // see operator.Host
 			mustSay(t, out, `Replica +`+h.Name+` `)
-		}
-	}
-}
-
-// TestGuide_HasTheFiguresOfTheBenchmark compares the cost of a control plane with the rows of the
-// same names of docs/performance.md.
-func TestGuide_HasTheFiguresOfTheBenchmark(t *testing.T) {
-	t.Parallel()
-	text, err := os.ReadFile(filepath.Join("..", "docs", "performance.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, text, _ = bytes.Cut(text, []byte("\n## All measurements\n"))
-	_, section, _ := strings.Cut(string(operator.ReadPage(t)), "\n## Many control planes on one PostgreSQL\n")
-	section, _, _ = strings.Cut(section, "\n## ")
-	for _, name := range []string{"ready after start", "memory, idle", "memory, idle, of mapped files", "memory, idle, with the store"} {
-		row := regexp.MustCompile(`(?m)^\| ` + name + ` \|.*$`)
-		// The columns: byre on SQLite, times better, byre on PostgreSQL, times better, stock.
-		measured := strings.Split(row.FindString(string(text)), "|")
-		said := strings.Split(row.FindString(section), "|")
-		if len(measured) < 7 || len(said) < 4 {
-			t.Errorf("%s: %q in docs/performance.md, %q in docs/operations.md", name, measured, said)
-		} else if !strings.HasPrefix(said[2], strings.TrimRight(measured[4], " ")) || !strings.HasPrefix(said[3], strings.TrimRight(measured[6], " ")) {
-			t.Errorf("%s: docs/operations.md says %q and %q, docs/performance.md %q and %q", name, said[2], said[3], measured[4], measured[6])
 		}
 	}
 }

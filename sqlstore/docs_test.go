@@ -209,20 +209,20 @@ func TestHistoryView_ShowsEachStateOnce(t *testing.T) {
 	}
 }
 
-// The copy that docs/operations.md describes completes while the server writes, and is a
+// The copy that docs/operations/backup.md describes completes while the server writes, and is a
 // database at one revision.
 func TestDocs_BackupIsConsistent(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("writes while a backup is made")
 	}
-	page, err := os.ReadFile(filepath.Join("..", "docs", "operations.md"))
+	page, err := os.ReadFile(filepath.Join("..", "docs", "operations", "backup.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	command := regexp.MustCompile("SQLite: `(sqlite3 byre-data/byre.db [^`]+)`").FindSubmatch(page)
 	if command == nil {
-		t.Fatal("docs/operations.md does not say how to copy a SQLite database")
+		t.Fatal("docs/operations/backup.md does not say how to copy a SQLite database")
 	}
 	dir := t.TempDir()
 	path := filepath.Join(dir, "byre-data", "byre.db")

@@ -12,10 +12,10 @@ import (
 	"k8s.io/component-base/featuregate"
 )
 
-// The feature gates that docs/operations.md says to change nothing exist, and nothing here reads them.
+// The feature gates that docs/operations says to change nothing exist, and nothing here reads them.
 func TestFeatureGates_ThatChangeNothing(t *testing.T) {
 	t.Parallel()
-	_, section, _ := strings.Cut(packaged(t, "docs/operations.md"), "\n## Feature gates\n")
+	_, section, _ := strings.Cut(packaged(t, "docs/operations/one-host.md"), "\n### Feature gates\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	gates := regexp.MustCompile("(?m)^\\| `(\\w+)` \\|").FindAllStringSubmatch(section, -1)
 	if len(gates) == 0 {

@@ -195,21 +195,21 @@ func makeTraffic(t *testing.T, config *rest.Config) {
 	}
 }
 
-// The runbook of each alert is a section of docs/operations.md.
+// The runbook of each alert is a section of docs/operations/troubleshooting.md.
 func TestMonitoring_EachAlertHasARunbook(t *testing.T) {
 	t.Parallel()
-	rules, pages := packaged(t, "packaging/prometheus/byre.rules.yaml"), packaged(t, "docs/operations.md")
+	rules, pages := packaged(t, "packaging/prometheus/byre.rules.yaml"), packaged(t, "docs/operations/troubleshooting.md")
 	alerts := regexp.MustCompile(`alert: (\w+)`).FindAllStringSubmatch(rules, -1)
 	if len(alerts) == 0 {
 		t.Fatal("no alerts")
 	}
 	for _, alert := range alerts {
 		name := alert[1]
-		if !strings.Contains(rules, "runbook: docs/operations.md#"+strings.ToLower(name)+"\n") {
+		if !strings.Contains(rules, "runbook: docs/operations/troubleshooting.md#"+strings.ToLower(name)+"\n") {
 			t.Errorf("%s names no runbook", name)
 		}
 		if !strings.Contains(pages, "\n### "+name+"\n") {
-			t.Errorf("docs/operations.md has no section %s", name)
+			t.Errorf("docs/operations/troubleshooting.md has no section %s", name)
 		}
 	}
 }

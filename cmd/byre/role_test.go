@@ -13,7 +13,7 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// A server whose role has only the rights that docs/operations.md grants serves, runs controllers
+// A server whose role has only the rights that docs/operations/postgresql.md grants serves, runs controllers
 // and compacts the history. With the same role the database is backed up and checked.
 func TestRole_WithFewRightsServes(t *testing.T) {
 	t.Parallel()

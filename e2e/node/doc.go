@@ -2,7 +2,7 @@
 // system, and upstream's kubelet, built from its module. "make node-test" runs the test, as
 // root.
 //
-// The node joins by the commands of docs/operations.md, "An edge node", typed as they stand there.
+// The node joins by the commands of docs/operations/one-host.md, "An edge node", typed as they stand there.
 //
 // The test starts itself again in a network, a mount and a process namespace of its own, and
 // byre, containerd and the kubelet in these. It does not change the machine's network, /var/lib

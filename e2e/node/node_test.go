@@ -21,7 +21,7 @@ const nodeName = "node-1"
 
 // node is byre with one real node, or with hollow ones.
 type node struct {
-	// host is where docs/operations.md is typed.
+	// host is where docs/operations/one-host.md is typed.
 	host *operator.Host
 	// steps are the page's commands for an edge node.
 	steps []string
@@ -68,7 +68,7 @@ func TestNode_RunsPods(t *testing.T) {
 }
 
 // startServer starts byre with its scheduler and controllers, and lets nodes join by a bootstrap
-// token, as docs/operations.md says.
+// token, as docs/operations/one-host.md says.
 func startServer(t *testing.T, names ...string) *node {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "byre-node-")
@@ -76,7 +76,7 @@ func startServer(t *testing.T, names ...string) *node {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	n := &node{dir: dir, names: names, host: operator.NewHost(t, nodeName), steps: operator.ReadPage(t).Commands(t, "An edge node", 5)}
+	n := &node{dir: dir, names: names, host: operator.NewHost(t, nodeName), steps: operator.Commands(t, "one-host.md", "An edge node", 5)}
 	n.host.Package(t, programs.Byre.Path(), "1.0.0")
 	for _, step := range n.steps[:3] {
 		n.host.Type(t, step)

@@ -1,4 +1,4 @@
-// Package operator does what docs/operations.md tells an operator to do: it types the page's
+// Package operator does what docs/operations tells an operator to do: it types its
 // lists of commands, as they stand there, on hosts of a test.
 //
 // A Host is a directory in place of the root of a machine. Type replaces only what must differ

@@ -29,7 +29,7 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// TestReplicas_RunAsTheirDeploymentSays types the commands of docs/operations.md on a cluster,
+// TestReplicas_RunAsTheirDeploymentSays types the commands of docs/operations/install.md on a cluster,
 // which is byre too, and then does what a kubelet would do with the Pods of the Deployment: it
 // starts byre with the arguments, variables and mounted files of three Pods, and probes it. With
 // "make packages-test" the Deployment is the chart's, else that of the kustomize base.
@@ -105,7 +105,7 @@ func deploy(t *testing.T, endpoint string) (*appsv1.Deployment, map[string]*core
 		t.Fatal(err)
 	}
 	defer cluster.Kill()
-	page := operator.ReadPage(t).Commands(t, "In a cluster, on PostgreSQL", 3)
+	page := operator.Commands(t, "install.md", "In a cluster, on PostgreSQL", 3)
 	h := operator.NewHost(t, "workstation", "postgres://byre:PASSWORD@db.example.com/byre", endpoint)
 	h.Setenv("KUBECONFIG", cluster.Kubeconfig)
 	if err := os.CopyFS(filepath.Join(h.Home(), "packaging"), os.DirFS(filepath.Join(repository, "packaging"))); err != nil {

@@ -18,7 +18,7 @@ import (
 var isLongUpgrade = flag.Bool("upgrade", false, "upgrade from each older program, and fail without its source")
 
 // TestUpgrade_KeepsPromisesUnderLoad replaces the processes of an older release by those of
-// this one and back again, as docs/operations.md says, while clients use byre.
+// this one and back again, as docs/operations/upgrade.md says, while clients use byre.
 func TestUpgrade_KeepsPromisesUnderLoad(t *testing.T) {
 	all, err := programs.Older(t.Context(), *isLongUpgrade)
 	if errors.Is(err, programs.ErrNoHistory) && !*isLongUpgrade {

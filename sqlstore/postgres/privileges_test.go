@@ -11,7 +11,7 @@ import (
 )
 
 // A role that owns nothing and may only read and write rows can serve, as
-// docs/operations.md says.
+// docs/operations/postgresql.md says.
 func TestRole_NeedsNoOwnership(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)

@@ -11,17 +11,17 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// fewRights matches the statements of docs/operations.md that make a role with few rights.
+// fewRights matches the statements of docs/operations/postgresql.md that make a role with few rights.
 var fewRights = regexp.MustCompile("(?s)\n## A database role with few rights\n.*?\n```sql\n(.*?)\n```\n")
 
-// FewRights makes the role byre_server in the database of a DSN as docs/operations.md says, and
+// FewRights makes the role byre_server in the database of a DSN as docs/operations/postgresql.md says, and
 // returns the DSN for that role. The schema must be current. The role belongs to the whole server:
 // the tests of a package make it one after the other.
 func FewRights(t testing.TB, dsn string) string {
 	t.Helper()
-	statements := fewRights.FindSubmatch(operations(t))
+	statements := fewRights.FindSubmatch(postgresPage(t))
 	if statements == nil {
-		t.Fatal("docs/operations.md does not say how to make a role with few rights")
+		t.Fatal("docs/operations/postgresql.md does not say how to make a role with few rights")
 	}
 	ctx := context.WithoutCancel(t.Context())
 	owner, err := pgx.Connect(ctx, dsn)
@@ -40,15 +40,15 @@ func FewRights(t testing.TB, dsn string) string {
 	return strings.Replace(dsn, "postgres://byre@", "postgres://byre_server@", 1)
 }
 
-// operations returns docs/operations.md, which is in a folder above the test's package.
-func operations(t testing.TB) []byte {
+// postgresPage returns docs/operations/postgresql.md, which is in a folder above the test's package.
+func postgresPage(t testing.TB) []byte {
 	t.Helper()
 	dir, err := os.Getwd()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for {
-		page, err := os.ReadFile(filepath.Join(dir, "docs", "operations.md"))
+		page, err := os.ReadFile(filepath.Join(dir, "docs", "operations", "postgresql.md"))
 		if err == nil {
 			return page
 		}

@@ -1,0 +1,68 @@
+package main_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var (
+	fencedBlock = regexp.MustCompile("(?ms)^ *```.*?^ *```$")
+	pageHeading = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	pageLink    = regexp.MustCompile(`\]\(([^)\s:]+)\)`) // not one to another host
+	notInAnchor = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
+)
+
+// Each link from a page of this repository to another page leads to a file that exists, and to a
+// heading that it has. No page has more than 900 lines.
+func TestDocs_LinksResolve(t *testing.T) {
+	t.Parallel()
+	root, pages := moduleRoot(t), map[string]string{}
+	if err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, _ := filepath.Rel(root, path)
+		if d.IsDir() && (name == "bin" || name == ".git" || name == "byre-data") {
+			return filepath.SkipDir
+		}
+		if filepath.Ext(name) == ".md" {
+			text, err := os.ReadFile(path)
+			if n := strings.Count(string(text), "\n"); n > 900 {
+				t.Errorf("%s has %d lines", name, n)
+			}
+			pages[name] = fencedBlock.ReplaceAllString(string(text), "")
+			return err
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range pages {
+		for _, link := range pageLink.FindAllStringSubmatch(text, -1) {
+			file, anchor, _ := strings.Cut(link[1], "#")
+			target := name
+			if file != "" {
+				target = filepath.Join(filepath.Dir(name), file)
+			}
+			if _, err := os.Stat(filepath.Join(root, target)); err != nil {
+				t.Errorf("%s links to %s, which does not exist", name, link[1])
+			} else if anchor != "" && !hasAnchor(pages[target], anchor) {
+				t.Errorf("%s links to %s, a heading that does not exist", name, link[1])
+			}
+		}
+	}
+}
+
+// hasAnchor reports whether a heading of a page has this anchor, as GitHub makes it.
+func hasAnchor(page, anchor string) bool {
+	for _, heading := range pageHeading.FindAllStringSubmatch(page, -1) {
+		if strings.ReplaceAll(notInAnchor.ReplaceAllString(strings.ToLower(heading[1]), ""), " ", "-") == anchor {
+			return true
+		}
+	}
+	return false
+}
