@@ -32,7 +32,7 @@ func BenchmarkLists(b *testing.B) {
 		"metadata":          "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io",
 		"metadata-protobuf": "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io",
 	} {
-		for from, server := range map[string]*httptest.Server{"bytes": s.bytes, "upstream": s.decoded} {
+		for from, server := range map[string]*httptest.Server{"bytes": s.bytes, "upstream": s.upstream} {
 			b.Run(name+"/"+from, func(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
@@ -105,7 +105,7 @@ func BenchmarkWatches(b *testing.B) {
 		for _, from := range []string{"bytes", "upstream"} {
 			b.Run(name+"/"+from, func(b *testing.B) {
 				s := newServer(b, nil)
-				server := map[string]*httptest.Server{"bytes": s.bytes, "upstream": s.decoded}[from]
+				server := map[string]*httptest.Server{"bytes": s.bytes, "upstream": s.upstream}[from]
 				const pods = "/api/v1/namespaces/first/pods"
 				s.create(b, pods, fmt.Sprintf(`{"metadata":{"name":"p","annotations":{"filler":%q}},"spec":{"containers":[{"name":"c","image":"i"}]}}`, strings.Repeat("x", 2000)))
 				delivered := make(chan error, watchers)

@@ -1,10 +1,8 @@
 // Package handlers serves REST storages over HTTP.
 //
 // It replaces k8s.io/apiserver/pkg/endpoints/installer.go: from a rest.Storage it derives
-// the verbs and paths of a resource, the request scope that upstream's verb handlers need,
-// and the entry in discovery. The verb handlers are upstream's
-// (k8s.io/apiserver/pkg/endpoints/handlers). Decoding, defaulting, admission, patching,
-// apply and managed fields therefore behave as in kube-apiserver.
+// the verbs and paths of a resource, the request scope that its handlers need, and the entry
+// in discovery. The package write serves the verbs that change objects.
 //
 // # Parts
 //
@@ -30,7 +28,7 @@
 //
 // # What the caller owes
 //
-// The filter chain has set in the request's context what upstream's handlers need:
+// The filter chain has set in the request's context what the handlers need:
 // RequestInfo, the user, an audit context, a warning recorder and the time of receipt.
 //
 // # How it shuts down

@@ -182,12 +182,12 @@ func TestEncodedRead_WaitsForAFutureRevision(t *testing.T) {
 
 func compare(t *testing.T, s *server, c call) {
 	t.Helper()
-	want, wantBody := c.answer(t, s.decoded)
+	want, wantBody := c.answer(t, s.upstream)
 	got, gotBody := c.answer(t, s.bytes)
 	// A continue token holds the second in which it was issued, and the two answers may be
 	// of different seconds. (In JSON the tokens are not compared.)
 	for tries := 3; tries > 0 && strings.Contains(c.path, "limit=") && unpack(t, want, wantBody) != unpack(t, got, gotBody); tries-- {
-		want, wantBody = c.answer(t, s.decoded)
+		want, wantBody = c.answer(t, s.upstream)
 		got, gotBody = c.answer(t, s.bytes)
 	}
 	if want.StatusCode != got.StatusCode {
@@ -230,7 +230,7 @@ func TestEncodedRead_PagesAreTheList(t *testing.T) {
 	for page := 0; ; page++ {
 		from := s.bytes
 		if page%2 == 1 {
-			from = s.decoded
+			from = s.upstream
 		}
 		path := "/api/v1/namespaces/first/configmaps?limit=2&continue=" + url.QueryEscape(token)
 		_, body := (call{method: http.MethodGet, path: path}).answer(t, from)

@@ -3,10 +3,15 @@ package handlers
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"reflect"
 	goruntime "runtime"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/handlers"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
 )
@@ -17,22 +22,49 @@ func DecodeReads(s Serving) Serving {
 	return s
 }
 
-// WithoutWriteResult encodes the result of each write for its answer.
-func WithoutWriteResult(s Serving) Serving {
-	s.without.writeResult = true
-	return s
+// UpstreamWrites serves the writes of the API by upstream's handlers, with upstream's field manager,
+// and all else by the API.
+func (a *API) UpstreamWrites() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		info, _ := request.RequestInfoFrom(req.Context())
+		for _, v := range a.Versions() {
+			if v.gv != (schema.GroupVersion{Group: info.APIGroup, Version: info.APIVersion}) {
+				continue
+			}
+			if r := v.Resource(strings.TrimSuffix(info.Resource+"/"+info.Subresource, "/")); r != nil {
+				if handler := r.upstreamWrite(info.Verb); handler != nil {
+					handler(w, req)
+					return
+				}
+			}
+		}
+		a.ServeHTTP(w, req)
+	})
 }
 
-// WithoutFieldRemoval leaves managed fields on objects after admission.
-func WithoutFieldRemoval(s Serving) Serving {
-	s.without.fieldRemoval = true
-	return s
-}
-
-// WithoutStackGrowth leaves the stacks of writes to the Go runtime.
-func WithoutStackGrowth(s Serving) Serving {
-	s.without.stackGrowth = true
-	return s
+func (r *Resource) upstreamWrite(verb string) http.HandlerFunc {
+	admit := r.serving.Admission
+	switch s := r.storage.(type) {
+	case rest.NamedCreater:
+		if verb == "create" {
+			return handlers.CreateNamedResource(s, r.scope, admit)
+		}
+	case rest.Creater:
+		if verb == "create" {
+			return handlers.CreateResource(s, r.scope, admit)
+		}
+	}
+	switch verb {
+	case "update":
+		return handlers.UpdateResource(r.storage.(rest.Updater), r.scope, admit)
+	case "patch":
+		return handlers.PatchResource(r.storage.(rest.Patcher), r.scope, admit, r.patchTypes)
+	case "delete":
+		return handlers.DeleteResource(r.storage.(rest.GracefulDeleter), true, r.scope, admit)
+	case "deletecollection":
+		return handlers.DeleteCollection(r.storage.(rest.CollectionDeleter), true, r.scope, admit)
+	}
+	return nil
 }
 
 // FromBytes reports whether reads of a resource are answered from bytes.

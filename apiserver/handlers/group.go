@@ -64,13 +64,7 @@ type Serving struct {
 	// decodeReads passes all reads on to upstream's handlers, so that tests can
 	// compare.
 	decodeReads bool
-	// without turns optimizations off, so that a benchmark can measure each.
-	without optimizations
 }
-
-// optimizations names the optimizations of writes. write_result.go of storage,
-// managed.go and package stack describe them.
-type optimizations struct{ writeResult, fieldRemoval, stackGrowth bool }
 
 const (
 	defaultMinRequestTimeout   = 30 * time.Minute

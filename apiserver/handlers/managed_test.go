@@ -87,7 +87,7 @@ func TestManagedFields_AdmissionsChangesAreStored(t *testing.T) {
 			if warned := strings.Contains(answer.Header.Get("Warning"), "managedFields was in an invalid state"); warned != want.warned {
 				t.Errorf("warning %q", answer.Header.Get("Warning"))
 			}
-			_, stored := (call{method: http.MethodGet, path: "/api/v1/namespaces/first/configmaps/" + name}).answer(t, s.decoded)
+			_, stored := (call{method: http.MethodGet, path: "/api/v1/namespaces/first/configmaps/" + name}).answer(t, s.upstream)
 			for what, text := range map[string]string{"answered": body, "stored": stored} {
 				var object metav1.PartialObjectMetadata
 				if err := json.Unmarshal([]byte(text), &object); err != nil {
@@ -131,7 +131,7 @@ func TestCreate_HasManagedFieldsOfUpstream(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var fields []string
-			for i, server := range []*httptest.Server{s.untracked, s.bytes, s.bytes} {
+			for i, server := range []*httptest.Server{s.upstream, s.bytes, s.bytes} {
 				answer, body := (call{method: http.MethodPost, path: "/api/v1/namespaces/first/configmaps" + c.query, header: map[string]string{"User-Agent": c.agent},
 					body: strings.Replace(c.body, "NAME", fmt.Sprintf("%s-%d", name, i), 1)}).answer(t, server)
 				if answer.StatusCode != http.StatusCreated {

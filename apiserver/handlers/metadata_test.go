@@ -39,7 +39,7 @@ func TestMetadata_CutOutOfTheWholeObject(t *testing.T) {
 			if cut := answer(path, accept); cut != made {
 				t.Errorf("%s %s: cut\n%q\nmade\n%q", path, accept, cut, made)
 			}
-			_, upstream := call{method: http.MethodGet, path: path, header: map[string]string{"Accept": accept}}.answer(t, s.decoded)
+			_, upstream := call{method: http.MethodGet, path: path, header: map[string]string{"Accept": accept}}.answer(t, s.upstream)
 			if made != upstream {
 				t.Errorf("%s %s: made\n%q\nupstream\n%q", path, accept, made, upstream)
 			}

@@ -39,12 +39,9 @@ type Resource struct {
 	serving    Serving
 	patchTypes []string
 	scope      *handlers.RequestScope
-	// tracker sets the managed fields of created objects; nil means that upstream does.
-	tracker *managedfields.Tracker
-	// updater sets the managed fields of updated objects; nil means that upstream does.
-	updater *managedfields.Updater
+	fields     *managedfields.Manager
 	// encoded answers reads from bytes, and written answers writes; nil where
-	// upstream's handlers answer.
+	// objects are encoded to answer.
 	encoded, written *encoded
 
 	deprecated     bool

@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"byre/apiserver/handlers/managedfields"
-	"byre/apiserver/storage/stack"
 )
 
 // newScope builds the request scope, with which upstream's handlers serve the resource.
@@ -36,7 +35,7 @@ func (r *Resource) newScope(adjust func(string, *handlers.RequestScope) error) (
 		},
 		Serializer:      r.types.Serializer,
 		ParameterCodec:  r.types.ParameterCodec,
-		Creater:         stackGrowingCreater{r.types.Creater},
+		Creater:         r.types.Creater,
 		Convertor:       r.types.Convertor,
 		Defaulter:       r.types.Defaulter,
 		Typer:           r.types.Typer,
@@ -59,37 +58,36 @@ func (r *Resource) newScope(adjust func(string, *handlers.RequestScope) error) (
 
 		MaxRequestBodyBytes: r.serving.MaxRequestBodyBytes,
 	}
-	if r.serving.without.stackGrowth {
-		scope.Creater = r.types.Creater
-	}
 	if adjust != nil {
 		if err := adjust(r.path, scope); err != nil {
 			return nil, err
 		}
 	}
+	r.fields = &managedfields.Manager{New: func() (runtime.Object, error) { return r.types.Creater.New(r.kind) }}
 	if scope.FieldManager == nil && r.serving.TypeConverter != nil {
 		if err := r.setFieldManager(scope); err != nil {
 			return nil, err
 		}
 	}
+	r.fields.Upstream = scope.FieldManager
 	return scope, nil
 }
 
-// setFieldManager sets the scope's field manager to upstream's, and makes the
-// resource's tracker and updater, which compute managed fields in its place.
+// setFieldManager sets the scope's field manager to upstream's, and makes the tracker and the
+// updater that compute managed fields in its place.
 func (r *Resource) setFieldManager(scope *handlers.RequestScope) error {
 	reset, err := r.resetFields()
 	if err != nil {
 		return err
 	}
 	scope.FieldManager, err = upstream.NewDefaultFieldManager(
-		r.serving.TypeConverter, managedfields.Unwrapper{ObjectConvertor: r.types.UnsafeConvertor}, r.types.Defaulter, r.types.Creater,
+		r.serving.TypeConverter, r.types.UnsafeConvertor, r.types.Defaulter, r.types.Creater,
 		r.kind, scope.HubGroupVersion, r.subresource, reset)
 	if err != nil {
 		return fmt.Errorf("%s: field manager of %q: %w", r.gv, r.path, err)
 	}
 	if r.serving.FieldSets != nil && r.subresource == "" {
-		r.tracker = managedfields.NewTracker(managedfields.Config{
+		r.fields.Tracker = managedfields.NewTracker(managedfields.Config{
 			Kind:      r.kind,
 			Manager:   scope.FieldManager,
 			Types:     r.serving.TypeConverter,
@@ -99,7 +97,7 @@ func (r *Resource) setFieldManager(scope *handlers.RequestScope) error {
 		})
 	}
 	if r.serving.ParsedFields != nil && r.kind.Kind == r.docKind {
-		r.updater = managedfields.NewUpdater(managedfields.UpdaterConfig{
+		r.fields.Updater = managedfields.NewUpdater(managedfields.UpdaterConfig{
 			Kind:        r.kind,
 			Subresource: r.subresource,
 			Manager:     scope.FieldManager,
@@ -110,16 +108,6 @@ func (r *Resource) setFieldManager(scope *handlers.RequestScope) error {
 		})
 	}
 	return nil
-}
-
-// stackGrowingCreater grows the stack of the goroutine in which upstream's create
-// handler finishes the request, because this goroutine calls New first. The goroutine
-// of an update calls the storage first, which grows the stack itself.
-type stackGrowingCreater struct{ runtime.ObjectCreater }
-
-func (c stackGrowingCreater) New(kind schema.GroupVersionKind) (runtime.Object, error) {
-	stack.GrowForHandler()
-	return c.ObjectCreater.New(kind)
 }
 
 // resetFields returns the fields that the storage's strategy resets in a write, such as the

@@ -26,14 +26,11 @@ import (
 	"byre/watch/watchtest"
 )
 
-// server is the built-in groups over a store in memory, served by two handlers: one answers
-// reads from bytes, the other decodes all of them.
+// server is the built-in groups over a store in memory, served by two handlers: ours, which
+// answers from bytes, and one that decodes all reads and leaves all writes to upstream's handlers.
 type server struct {
-	api            *handlers.API
-	bytes, decoded *httptest.Server
-	// untracked answers from bytes and leaves all managed fields to upstream's field
-	// manager.
-	untracked *httptest.Server
+	api             *handlers.API
+	bytes, upstream *httptest.Server
 	// groups and serving are what the server bytes serves; handler makes another one over
 	// the same store.
 	groups  []handlers.Group
@@ -82,16 +79,14 @@ func newAdmittingServer(t testing.TB, wrap func(sqlstore.Driver) sqlstore.Driver
 		}
 		return filterstest.WithContext(s.api, someone)
 	}
-	serve := func(serving handlers.Serving) *httptest.Server {
-		h := httptest.NewServer(s.handler(serving))
-		t.Cleanup(h.Close)
-		return h
+	serve := func(h http.Handler) *httptest.Server {
+		server := httptest.NewServer(h)
+		t.Cleanup(server.Close)
+		return server
 	}
-	s.decoded = serve(handlers.DecodeReads(serving))
-	untracked := serving
-	untracked.FieldSets, untracked.ParsedFields = nil, nil
-	s.untracked = serve(untracked)
-	s.bytes = serve(serving)
+	s.handler(handlers.DecodeReads(serving))
+	s.upstream = serve(filterstest.WithContext(s.api.UpstreamWrites(), someone))
+	s.bytes = serve(s.handler(serving))
 	return s
 }
 

@@ -13,14 +13,11 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/apiserver/pkg/warning"
+
+	"byre/apiserver/handlers/write"
 )
 
 // handler returns the handler of an action.
-//
-// Invariant: upstream's handlers of writes are made for each request. Several of them
-// wrap the admission chain that they captured and assign the result to the captured
-// variable. A handler that serves several requests would wrap the chain again in each
-// of them, which is also a data race.
 func (r *Resource) handler(a action) http.HandlerFunc {
 	admit := r.serving.Admission
 	switch a.verb {
@@ -31,35 +28,15 @@ func (r *Resource) handler(a action) http.HandlerFunc {
 	case request.MethodWatch, request.MethodWatchList:
 		return r.listHandler(true)
 	case request.MethodPost:
-		if creater, ok := r.storage.(rest.NamedCreater); ok {
-			return r.writeHandler(func(scope *handlers.RequestScope) http.HandlerFunc {
-				return handlers.CreateNamedResource(creater, scope, admit)
-			})
-		}
-		creater := r.storage.(rest.Creater)
-		return r.writeHandler(func(scope *handlers.RequestScope) http.HandlerFunc {
-			return createResource(creater, scope, admit, r.tracker, r.serving.without.fieldRemoval)
-		})
+		return r.writes().Create(r.storage)
 	case request.MethodPut:
-		updater := r.storage.(rest.Updater)
-		return r.writeHandler(func(scope *handlers.RequestScope) http.HandlerFunc {
-			return r.updateResource(updater, scope, admit)
-		})
+		return r.writes().Update(r.storage.(rest.Updater))
 	case request.MethodPatch:
-		patcher := r.storage.(rest.Patcher)
-		return r.writeHandler(func(scope *handlers.RequestScope) http.HandlerFunc {
-			return r.patchResource(patcher, scope, admit)
-		})
+		return r.writes().Patch(r.storage.(rest.Patcher))
 	case request.MethodDelete:
-		deleter := r.storage.(rest.GracefulDeleter)
-		return func(w http.ResponseWriter, req *http.Request) {
-			handlers.DeleteResource(deleter, true, r.scope, admit)(w, req)
-		}
+		return r.writes().Delete(r.storage.(rest.GracefulDeleter))
 	case request.MethodDeleteCollection:
-		deleter := r.storage.(rest.CollectionDeleter)
-		return func(w http.ResponseWriter, req *http.Request) {
-			handlers.DeleteCollection(deleter, true, r.scope, admit)(w, req)
-		}
+		return r.writes().DeleteCollection(r.storage.(rest.CollectionDeleter))
 	case request.MethodConnect:
 		connecter := r.storage.(rest.Connecter)
 		return func(w http.ResponseWriter, req *http.Request) {
@@ -68,6 +45,15 @@ func (r *Resource) handler(a action) http.HandlerFunc {
 	default:
 		panic("endpoints: no handler for verb " + a.verb)
 	}
+}
+
+// writes returns the handlers of the resource's writes.
+func (r *Resource) writes() *write.Handlers {
+	h := &write.Handlers{Scope: r.scope, Admission: r.serving.Admission, Fields: r.fields, PatchTypes: r.patchTypes}
+	if r.written != nil {
+		h.AnswerStored = r.written.answerStored
+	}
+	return h
 }
 
 func (r *Resource) getHandler() http.HandlerFunc {

@@ -99,7 +99,7 @@ func TestWatch_EventsEqualUpstreams(t *testing.T) {
 		t.Run(test.path, func(t *testing.T) {
 			s := newServer(t, nil)
 			s.create(t, configMaps, `{"metadata":{"name":"zero"}}`)
-			bytes, decoded := s.watch(t, s.bytes, test.path), s.watch(t, s.decoded, test.path)
+			bytes, decoded := s.watch(t, s.bytes, test.path), s.watch(t, s.upstream, test.path)
 			s.create(t, configMaps, `{"metadata":{"name":"one","labels":{"a":"b"}}}`)
 			s.mustDo(t, http.MethodPatch, configMaps+"/one", "application/merge-patch+json", `{"metadata":{"labels":{"a":null}},"data":{"k":"<&>"}}`)
 			s.create(t, configMaps, `{"metadata":{"name":"two"}}`)
@@ -137,7 +137,7 @@ func TestWatch_IsCompressed(t *testing.T) {
 		c := call{method: http.MethodGet, path: configMaps + "?watch=1" + test.query, header: map[string]string{"Accept-Encoding": test.accepts}}
 		var headersOf [2]http.Header
 		var read [2][]string
-		for i, server := range []*httptest.Server{s.decoded, s.bytes} {
+		for i, server := range []*httptest.Server{s.upstream, s.bytes} {
 			resp := c.do(t, server)
 			defer resp.Body.Close()
 			headersOf[i] = headers(resp.Header)
@@ -203,7 +203,7 @@ func TestWatch_FormsEqualUpstreams(t *testing.T) {
 			} {
 				for _, query := range []string{"", "&labelSelector=a%3Db", "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"} {
 					c := call{method: http.MethodGet, path: resource.path + "?watch=1&timeoutSeconds=3" + query, header: map[string]string{"Accept": accept}}
-					watches = append(watches, pair{c, c.do(t, s.bytes), c.do(t, s.decoded)})
+					watches = append(watches, pair{c, c.do(t, s.bytes), c.do(t, s.upstream)})
 				}
 			}
 			s.create(t, resource.path, fmt.Sprintf(body, "one", resource.spec))

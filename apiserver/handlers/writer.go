@@ -29,6 +29,7 @@ type answerWriter struct {
 	w         http.ResponseWriter
 	req       *http.Request
 	mediaType string
+	status    int // of the response
 	buf       []byte
 
 	threshold int       // the bytes that must be in buf before the first byte is sent
@@ -50,7 +51,7 @@ func putBuffer(buf []byte) {
 }
 
 func newAnswerWriter(w http.ResponseWriter, req *http.Request, mediaType string) *answerWriter {
-	j := &answerWriter{w: w, req: req, mediaType: mediaType, buf: getBuffer(), threshold: writeSize}
+	j := &answerWriter{w: w, req: req, mediaType: mediaType, status: http.StatusOK, buf: getBuffer(), threshold: writeSize}
 	if acceptsGzip(req, features.APIResponseCompression) {
 		// Whether to compress depends on the size of the response.
 		j.threshold = gzipThreshold
@@ -110,7 +111,7 @@ func (j *answerWriter) start() {
 		j.out = j.gzip
 	}
 	header.Set("Content-Type", j.mediaType)
-	j.w.WriteHeader(http.StatusOK)
+	j.w.WriteHeader(j.status)
 }
 
 // release returns the writer's buffers. The caller calls it last, also after an error.

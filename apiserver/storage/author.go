@@ -13,24 +13,7 @@ import (
 // programName is the author of changes that no request asked for.
 const programName = "byre"
 
-// Writer is what a context's user and RequestInfo don't say of the request for a change. It
-// travels in the context, because upstream's storage.Interface has no parameter for it.
-type Writer struct {
-	// Verb replaces that of RequestInfo, if it is not empty: an apply has the verb patch.
-	Verb string
-	// Manager is the field manager.
-	Manager string
-}
-
-type (
-	writerKey   struct{}
-	realUserKey struct{}
-)
-
-// WithWriter returns a context whose changes are recorded with w.
-func WithWriter(ctx context.Context, w Writer) context.Context {
-	return context.WithValue(ctx, writerKey{}, w)
-}
+type realUserKey struct{}
 
 // WithRealUser returns a context that names the authenticated user of a request that
 // impersonates another.
@@ -48,7 +31,7 @@ func author(ctx context.Context, op sqlstore.Op) sqlstore.Author {
 	if info, ok := request.RequestInfoFrom(ctx); ok && info != nil {
 		a.Verb, a.Subresource = info.Verb, info.Subresource
 	}
-	if w, ok := ctx.Value(writerKey{}).(Writer); ok {
+	if w, ok := ctx.Value(writeKey{}).(*Write); ok {
 		a.Manager = w.Manager
 		if w.Verb != "" {
 			a.Verb = w.Verb

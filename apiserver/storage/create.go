@@ -36,6 +36,6 @@ func (s *Store) Create(ctx context.Context, key string, obj, out runtime.Object,
 	if out == nil {
 		return nil
 	}
-	recordWriteResult(ctx, out, w, revision)
+	recordStored(ctx, data, revision)
 	return s.setOutput(out, obj, data, revision)
 }

@@ -242,13 +242,13 @@ func TestAuthor_IsRecorded(t *testing.T) {
 	ctx = audit.WithAuditContext(ctx)
 	audit.WithAuditID(ctx, "id-1")
 	status := request.WithRequestInfo(ctx, &request.RequestInfo{Verb: "patch", Subresource: "status"})
-	applied := WithRealUser(WithWriter(status, Writer{Verb: "apply", Manager: "kubectl"}), "root")
+	applied := WithRealUser(WithWrite(status, &Write{Verb: "apply", Manager: "kubectl"}), "root")
 	for _, test := range []struct {
 		ctx  context.Context
 		want sqlstore.Author
 	}{
 		{status, sqlstore.Author{User: "ann", Verb: "patch", Subresource: "status", AuditID: "id-1"}},
-		{WithWriter(status, Writer{Manager: "m"}), sqlstore.Author{User: "ann", Verb: "patch", Subresource: "status", Manager: "m", AuditID: "id-1"}},
+		{WithWrite(status, &Write{Manager: "m"}), sqlstore.Author{User: "ann", Verb: "patch", Subresource: "status", Manager: "m", AuditID: "id-1"}},
 		{applied, sqlstore.Author{User: "ann", RealUser: "root", Verb: "apply", Subresource: "status", Manager: "kubectl", AuditID: "id-1"}},
 		{t.Context(), sqlstore.Author{User: programName, Verb: "delete"}},
 	} {

@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/storage"
 
-	"byre/apiserver/storage/stack"
 	"byre/sqlstore"
 )
 
@@ -21,9 +20,6 @@ func (s *Store) GuaranteedUpdate(
 	ctx context.Context, key string, destination runtime.Object, ignoreNotFound bool,
 	preconditions *storage.Preconditions, tryUpdate storage.UpdateFunc, cachedExistingObject runtime.Object,
 ) error {
-	// Upstream's handler runs an update in a new goroutine, which calls
-	// GuaranteedUpdate first.
-	stack.GrowForHandler()
 	at, err := s.locate(key)
 	if err != nil {
 		return err
@@ -81,7 +77,7 @@ func (s *Store) GuaranteedUpdate(
 		if err != nil {
 			return s.apiError(err, at.path)
 		}
-		recordWriteResult(ctx, destination, w, revision)
+		recordStored(ctx, data, revision)
 		return s.setOutput(destination, obj, data, revision)
 	}
 }

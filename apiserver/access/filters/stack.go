@@ -5,7 +5,7 @@ import (
 
 	"k8s.io/apiserver/pkg/endpoints/request"
 
-	"byre/apiserver/storage/stack"
+	"byre/apiserver/access/filters/stack"
 )
 
 // withFilterStack grows the stack of the connection's goroutine, which runs the filters

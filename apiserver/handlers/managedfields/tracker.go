@@ -19,7 +19,7 @@ import (
 type Config struct {
 	// Kind is the kind of the requests' objects.
 	Kind schema.GroupVersionKind
-	// Manager is upstream's field manager of the resource, made with Unwrapper.
+	// Manager is upstream's field manager of the resource.
 	Manager   *upstream.FieldManager
 	Types     upstream.TypeConverter
 	Converter runtime.ObjectConvertor

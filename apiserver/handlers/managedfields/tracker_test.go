@@ -63,7 +63,7 @@ func newTracker(t testing.TB, kind schema.GroupVersionKind) (*managedfields.Trac
 	reset := fieldpath.NewExcludeFilterSetMap(map[fieldpath.APIVersion]*fieldpath.Set{
 		fieldpath.APIVersion(kind.GroupVersion().String()): fieldpath.NewSet(fieldpath.MakePathOrDie("status")),
 	})
-	manager, err := upstream.NewDefaultFieldManager(converter(), managedfields.Unwrapper{ObjectConvertor: unsafeConvertor}, legacyscheme.Scheme, legacyscheme.Scheme,
+	manager, err := upstream.NewDefaultFieldManager(converter(), unsafeConvertor, legacyscheme.Scheme, legacyscheme.Scheme,
 		kind, schema.GroupVersion{Group: kind.Group, Version: runtime.APIVersionInternal}, "", reset)
 	if err != nil {
 		t.Fatal(err)
@@ -243,31 +243,6 @@ func TestTracker_SharesFieldSets(t *testing.T) {
 	}
 	if raw["a"] != raw["b"] || raw["a"] == raw["d"] || raw["a"] == raw["e"] {
 		t.Errorf("the sets are %v", raw)
-	}
-}
-
-// TestLive_ComputesNothing: upstream's field manager computes nothing for an object that
-// was a Live, unless the request has managed fields. createResource relies on both.
-func TestLive_ComputesNothing(t *testing.T) {
-	kind := corev1.SchemeGroupVersion.WithKind("Pod")
-	_, manager := newTracker(t, kind)
-	for _, brought := range [][]metav1.ManagedFieldsEntry{nil, {}, {{}}, {{Manager: "m", Operation: "Destroy"}}} {
-		pod, live := samplePod("a", "x"), managedfields.NewLive(&corev1.Pod{})
-		pod.ManagedFields = brought
-		if manager.UpdateNoErrors(live, pod, "tester"); pod.ManagedFields != nil || live.IsUsed() {
-			t.Errorf("with %v it computed %v", brought, pod.ManagedFields)
-		}
-	}
-	brought := samplePod("a", "x")
-	brought.ManagedFields = []metav1.ManagedFieldsEntry{{
-		Manager: "other", Operation: metav1.ManagedFieldsOperationApply, APIVersion: "v1", FieldsType: "FieldsV1",
-		FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:nodeName":{}}}`), Time: &metav1.Time{Time: metav1.Now().UTC()},
-	}}
-	want := computed(t, manager, kind, brought, "tester")
-	live := managedfields.NewLive(&corev1.Pod{})
-	manager.UpdateNoErrors(live, brought, "tester")
-	if got := fieldsOf(t, brought); got != want || !live.IsUsed() || !strings.Contains(got, "tester") {
-		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
 

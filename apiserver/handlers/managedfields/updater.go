@@ -84,23 +84,21 @@ var metadataSet = fieldpath.NewSet(
 // Update sets the managed fields of object, which manager makes of live, as upstream's
 // field manager does. Both objects are of the internal version and have no managed
 // fields; entries are those of live. Update also sets entries on live.
-func (u *Updater) Update(live, object runtime.Object, entries []metav1.ManagedFieldsEntry, manager string) error {
-	liveAccessor, err := meta.Accessor(live)
-	if err != nil {
-		return err
-	}
-	accessor, err := meta.Accessor(object)
-	if err != nil {
-		return err
-	}
+func (u *Updater) Update(live, object runtime.Object, entries []metav1.ManagedFieldsEntry, manager string) {
 	updated, err := u.update(live, object, entries, manager)
-	liveAccessor.SetManagedFields(entries)
+	setFields(live, entries)
 	if err != nil {
 		u.Manager.UpdateNoErrors(live, object, manager)
-		return nil
+		return
 	}
-	accessor.SetManagedFields(updated)
-	return nil
+	setFields(object, updated)
+}
+
+// setFields sets the managed fields of an object that has metadata.
+func setFields(obj runtime.Object, entries []metav1.ManagedFieldsEntry) {
+	if object, err := meta.Accessor(obj); err == nil {
+		object.SetManagedFields(entries)
+	}
 }
 
 // errNotUsual says that upstream must compute the managed fields of an update.

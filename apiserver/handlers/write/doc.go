@@ -1,0 +1,37 @@
+// Package write serves the requests that change objects: create, update, patch, apply,
+// delete and delete-collection. Each verb is one function that is read from top to bottom.
+//
+// The order of the steps, the words of the errors and the warnings are those of
+// k8s.io/apiserver/pkg/endpoints/handlers, whose functions a client must not be able to
+// tell from these. The functions below follow, line by line, these of release 1.37; to
+// follow a later release, read the difference between the two releases of these files:
+//
+//	create.go   create.go: createHandler
+//	update.go   update.go: UpdateResource, withAuthorization, updateToCreateOptions
+//	patch.go    patch.go: PatchResource, patcher
+//	mechanism.go  patch.go: jsonPatcher, smpPatcher, applyPatcher
+//	delete.go   delete.go: DeleteResource, DeleteCollection, authorizeUnsafeDelete
+//	object.go   rest.go: transformDecodeError, hasUID, checkName, dedupOwnerReferences
+//	answer.go   response.go: transformResponseObject, asTable, asPartialObjectMetadata
+//	request.go  what they have in common, and finisher/finisher.go: FinishRequest
+//
+// They differ from upstream in this:
+//
+//   - A request is served in its own goroutine. Upstream runs the storage in a second one, so
+//     that it can answer at the deadline; here the storage and admission end at the deadline
+//     of their context, and the timeout filter answers if they do not.
+//
+//   - Managed fields are a step (managedfields.Manager), which knows the fields of most
+//     requests without upstream's field manager. A merge patch that can't name managed fields
+//     is merged into the object without them: they are most of a small object's JSON.
+//
+//   - The answer is the bytes that were stored, where the client asks for the form that is
+//     stored (storage.Write).
+//
+//   - Upstream writes an object again, without managed fields, that is too large for etcd. This
+//     store has no such limit: a body's limit bounds an object.
+//
+// TestWrite_AnswersAsUpstream sends the same requests to both and compares the answers.
+//
+// The package starts no goroutine and needs no shutdown.
+package write

@@ -1,0 +1,198 @@
+package write
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"go.opentelemetry.io/otel/attribute"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metainternalversionscheme "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/handlers"
+	requestmetrics "k8s.io/apiserver/pkg/endpoints/handlers/metrics"
+	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/util/dryrun"
+	"k8s.io/component-base/tracing"
+
+	"byre/apiserver/handlers/managedfields"
+	"byre/apiserver/storage"
+)
+
+const (
+	// timeout bounds a write of one object; upstream's requestTimeoutUpperBound.
+	timeout = 34 * time.Second
+	// slow is how long a write may take before its trace is logged; upstream's value.
+	slow = 500 * time.Millisecond
+)
+
+// Handlers serves the writes of one resource. It is immutable and safe for concurrent use.
+type Handlers struct {
+	Scope     *handlers.RequestScope
+	Admission admission.Interface
+	// Fields computes the managed fields.
+	Fields *managedfields.Manager
+	// PatchTypes are the media types of patches that are accepted.
+	PatchTypes []string
+	// AnswerStored answers a write with what was stored, and returns false for a request
+	// that asks for another form. It is nil where no request can be answered so.
+	AnswerStored func(w http.ResponseWriter, req *http.Request, status int, stored storage.Encoded) bool
+}
+
+// write is one request while it is served.
+type write struct {
+	*Handlers
+	w   http.ResponseWriter
+	req *http.Request
+	// ctx has the deadline and, once it is known, the namespace.
+	ctx             context.Context
+	span            *tracing.Span
+	namespace, name string
+	// media is the form in which the client wants the answer.
+	media negotiation.MediaTypeOptions
+	// admit is the admission chain, whose annotations go into the audit log.
+	admit admission.Interface
+	user  user.Info
+	// record is what the store keeps of the request, and what it has stored.
+	record *storage.Write
+}
+
+// serve returns a handler that calls verb for each request and answers with its error, if it
+// returns one.
+func (h *Handlers) serve(name string, limit time.Duration, verb func(*write) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, req *http.Request) {
+		ctx, span := tracing.Start(req.Context(), name,
+			attribute.String("audit-id", audit.GetAuditIDTruncated(req.Context())),
+			attribute.String("url", req.URL.Path),
+			attribute.String("user-agent", req.UserAgent()))
+		defer span.End(slow)
+		req = req.WithContext(ctx)
+		if limit > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, limit)
+			defer cancel()
+		}
+		r := &write{Handlers: h, w: w, req: req, ctx: ctx, span: span, admit: admission.WithAudit(h.Admission)}
+		r.user, _ = request.UserFrom(ctx)
+		if err := verb(r); err != nil {
+			responsewriters.ErrorNegotiated(err, h.Scope.Serializer, h.Scope.Kind.GroupVersion(), w, req)
+		}
+	}
+}
+
+// findObject takes the namespace and the name of the object from the path.
+func (r *write) findObject() (err error) {
+	if r.namespace, r.name, err = r.Scope.Namer.Name(r.req); err != nil {
+		return err
+	}
+	r.ctx = request.WithNamespace(r.ctx, r.namespace)
+	return nil
+}
+
+// negotiate finds the form of the answer.
+func (r *write) negotiate() (err error) {
+	r.media, _, err = negotiation.NegotiateOutputMediaType(r.req, r.Scope.Serializer, r.Scope)
+	return err
+}
+
+// readBody reads the whole body, which must not exceed the scope's limit.
+func (r *write) readBody(verb requestmetrics.RequestBodyVerb) ([]byte, error) {
+	defer r.req.Body.Close()
+	var from io.Reader = r.req.Body
+	limit := r.Scope.MaxRequestBodyBytes
+	if limit > 0 {
+		from = io.LimitReader(from, limit+1)
+	}
+	body, err := io.ReadAll(from)
+	if err != nil {
+		return nil, err
+	}
+	if limit > 0 && int64(len(body)) > limit {
+		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", limit))
+	}
+	requestmetrics.RecordRequestBodySize(r.ctx, r.Scope.Resource.GroupResource(), verb, len(body))
+	return body, nil
+}
+
+// decodeOptions decodes the options of a write from the query.
+func (r *write) decodeOptions(options runtime.Object) error {
+	err := metainternalversionscheme.ParameterCodec.DecodeParameters(r.req.URL.Query(), r.Scope.MetaGroupVersion, options)
+	if err != nil {
+		return apierrors.NewBadRequest(err.Error())
+	}
+	return nil
+}
+
+// checkOptions returns the error of invalid options, and completes valid ones.
+func checkOptions(kind string, meta *metav1.TypeMeta, errs field.ErrorList) error {
+	if len(errs) > 0 {
+		return apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: kind}, "", errs)
+	}
+	meta.SetGroupVersionKind(metav1.SchemeGroupVersion.WithKind(kind))
+	return nil
+}
+
+// attributes describes the request to admission. object and old are nil where admission
+// learns them later.
+func (r *write) attributes(operation admission.Operation, object, old, options runtime.Object, dryRun []string) admission.Attributes {
+	s := r.Scope
+	return admission.NewAttributesRecord(object, old, s.Kind, r.namespace, r.name, s.Resource, s.Subresource, operation, options, dryrun.IsDryRun(dryRun), r.user)
+}
+
+// manager is the field manager of the request: the one that it names, or else the user agent up
+// to the first slash, without characters that can't be printed.
+func (r *write) manager(named string) string {
+	if named != "" {
+		return named
+	}
+	agent, _, _ := strings.Cut(r.req.UserAgent(), "/")
+	var b strings.Builder
+	for _, c := range agent {
+		if !unicode.IsPrint(c) {
+			continue
+		}
+		if b.Len()+utf8.RuneLen(c) > validation.FieldManagerMaxLength {
+			break
+		}
+		b.WriteRune(c)
+	}
+	return b.String()
+}
+
+// recordAs gives the store what it records of the request. verb is that of RequestInfo if it is
+// empty.
+func (r *write) recordAs(verb, manager string) {
+	r.record = &storage.Write{Verb: verb, Manager: manager}
+	r.ctx = storage.WithWrite(r.ctx, r.record)
+}
+
+// finish returns the error of a finished operation. After the deadline it is a timeout, unless
+// the operation has ended with an answer.
+func (r *write) finish(result runtime.Object, err error) (runtime.Object, error) {
+	if err != nil {
+		var answer apierrors.APIStatus
+		if ctxErr := r.ctx.Err(); ctxErr != nil && !errors.As(err, &answer) {
+			return nil, apierrors.NewTimeoutError(fmt.Sprintf("request did not complete within requested timeout - %s", ctxErr), 0)
+		}
+		return nil, err
+	}
+	if status, ok := result.(*metav1.Status); ok && status.Status != metav1.StatusSuccess {
+		return nil, apierrors.FromObject(status)
+	}
+	return result, nil
+}
