@@ -42,7 +42,7 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Driver implements sqlstore.Driver, Maintainer, Locker, Notifier, Sizer and BackupRecorder.
+// Driver implements sqlstore.Driver and sqlstore.Shared.
 type Driver struct {
 	options Options
 	config  *pgx.ConnConfig
@@ -55,8 +55,6 @@ type Driver struct {
 	reads, feed, writes, locks *pgxpool.Pool
 	// unlocked is when an advisory lock was last released, in nanoseconds since 1970.
 	unlocked atomic.Int64
-	// lockWaited is how long compactions have waited for the writers' lock, in nanoseconds.
-	lockWaited atomic.Int64
 	// isAlone is true while this process knows that no other one uses the database.
 	isAlone atomic.Bool
 	lineage lineage
@@ -66,13 +64,8 @@ type Driver struct {
 }
 
 var (
-	_ sqlstore.Driver     = (*Driver)(nil)
-	_ sqlstore.Maintainer = (*Driver)(nil)
-	_ sqlstore.Locker     = (*Driver)(nil)
-	_ sqlstore.Notifier   = (*Driver)(nil)
-	_ sqlstore.LockWaiter = (*Driver)(nil)
-
-	_ sqlstore.BackupRecorder = (*Driver)(nil)
+	_ sqlstore.Driver = (*Driver)(nil)
+	_ sqlstore.Shared = (*Driver)(nil)
 )
 
 // Open connects to a database. dsn is a connection string of pgx: a URL, or keywords and

@@ -62,7 +62,7 @@ func (d *Driver) CountChanges(ctx context.Context, of sqlstore.Resource, limit i
 // Invariant: a deletion changes only a store that holds the driver's position. Its own
 // transaction checks that. Otherwise a deletion on a server that has lost commits would
 // move the revision past the lost ones, and no process could notice the loss.
-func (d *Driver) DeleteHistory(ctx context.Context, deletion sqlstore.Deletion) (deleted int, err error) {
+func (d *Driver) DeleteHistory(ctx context.Context, deletion sqlstore.Deletion) (deleted int, waited time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, d.options.LockTimeout+d.options.CommitTimeout)
 	defer cancel()
 	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, w *watchdog, before position) error {
@@ -76,18 +76,18 @@ func (d *Driver) DeleteHistory(ctx context.Context, deletion sqlstore.Deletion) 
 			}
 			w.pause() // ctx bounds the time of the deletion
 			deletion.UpTo = min(deletion.UpTo, o.Revision)
-			deleted, err = d.deleteHistory(ctx, tx, deletion)
+			deleted, waited, err = d.deleteHistory(ctx, tx, deletion)
 			return err
 		})
 	})
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	return deleted, nil
+	return deleted, waited, nil
 }
 
 // deleteHistory makes a deletion in a transaction.
-func (d *Driver) deleteHistory(ctx context.Context, tx pgx.Tx, deletion sqlstore.Deletion) (deleted int, err error) {
+func (d *Driver) deleteHistory(ctx context.Context, tx pgx.Tx, deletion sqlstore.Deletion) (deleted int, waited time.Duration, err error) {
 	group, resource, owner := deletion.Of.Group, deletion.Of.Resource, deletion.Of.Owner.String()
 	var before *string
 	if !deletion.Before.IsZero() {
@@ -101,22 +101,18 @@ func (d *Driver) deleteHistory(ctx context.Context, tx pgx.Tx, deletion sqlstore
 		return row.Scan(&last, &deleted)
 	})
 	if err := tx.SendBatch(ctx, &b).Close(); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	if before == nil && deleted < deletion.Limit {
 		last = deletion.UpTo
 	}
 	if last == 0 {
-		return 0, nil
+		return 0, 0, nil
 	}
 	if _, err := tx.Exec(ctx, updateHistory, group, resource, owner, last); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	start := time.Now()
 	_, err = tx.Exec(ctx, updateCompacted, last) // waits for the writers' lock
-	d.lockWaited.Add(int64(time.Since(start)))
-	return deleted, err
+	return deleted, time.Since(start), err
 }
-
-// LockWaited implements sqlstore.LockWaiter.
-func (d *Driver) LockWaited() time.Duration { return time.Duration(d.lockWaited.Load()) }

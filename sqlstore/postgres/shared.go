@@ -14,7 +14,7 @@ import (
 	"byre/sqlstore"
 )
 
-// WithLock implements sqlstore.Locker by an advisory lock of a transaction that is otherwise
+// WithLock implements sqlstore.Shared by an advisory lock of a transaction that is otherwise
 // idle. The transaction has an idle timeout, so that the server releases the lock of a
 // process that has stopped; holdLock sends statements to keep the transaction alive.
 func (d *Driver) WithLock(ctx context.Context, name string, f func(context.Context) error) (ran bool, err error) {
@@ -98,7 +98,7 @@ func sendTouch(ctx context.Context, conn *pgxpool.Conn) error {
 	return err
 }
 
-// Notify implements sqlstore.Notifier. While no other process uses the database it sends
+// Notify implements sqlstore.Shared. While no other process uses the database it sends
 // nothing: a hint is a transaction of its own, and wakes this process's own listener.
 func (d *Driver) Notify(ctx context.Context, revision int64) error {
 	if d.isAlone.Load() {
@@ -113,7 +113,7 @@ func (d *Driver) Notify(ctx context.Context, revision int64) error {
 // reconnectPause is how long Listen waits before it connects again.
 const reconnectPause = time.Second
 
-// Listen implements sqlstore.Notifier on a connection of its own. It returns nil when ctx
+// Listen implements sqlstore.Shared on a connection of its own. It returns nil when ctx
 // ends, and an error only if connecting again can't help.
 func (d *Driver) Listen(ctx context.Context, f func(revision int64)) error {
 	for {

@@ -39,11 +39,11 @@ func (d *Driver) Usage(ctx context.Context) (usage sqlstore.Usage, err error) {
 // tables. On a slow disk that takes seconds, which does not mean that the server is silent.
 const sizeTimeout = time.Minute
 
-// Used implements sqlstore.Sizer. PostgreSQL does not tell how much of its files can be
+// Used implements sqlstore.Driver. PostgreSQL does not tell how much of its files can be
 // reused, so all of them count.
 func (d *Driver) Used(ctx context.Context) (int64, error) { return d.Size(ctx) }
 
-// Size implements sqlstore.Sizer: the tables of the schema, and their indexes.
+// Size implements sqlstore.Driver: the tables of the schema, and their indexes.
 func (d *Driver) Size(ctx context.Context) (size int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, sizeTimeout)
 	defer cancel()

@@ -73,7 +73,7 @@ func ReadLastBackup(path string) (sqlstore.LastBackup, error) {
 	return sqlstore.DecodeLastBackup(text)
 }
 
-// LastBackup implements sqlstore.BackupRecorder.
+// LastBackup implements sqlstore.Driver.
 func (d *Driver) LastBackup(context.Context) (sqlstore.LastBackup, error) {
 	return ReadLastBackup(d.path)
 }

@@ -10,14 +10,14 @@ import (
 )
 
 // DeleteHistory implements sqlstore.Driver.
-func (d *Driver) DeleteHistory(ctx context.Context, deletion sqlstore.Deletion) (deleted int, err error) {
+func (d *Driver) DeleteHistory(ctx context.Context, deletion sqlstore.Deletion) (deleted int, waited time.Duration, err error) {
 	d.writing.Lock()
 	defer d.writing.Unlock()
 	if d.writer.closed {
-		return 0, sqlstore.ErrClosed
+		return 0, 0, sqlstore.ErrClosed
 	}
 	if err := ctx.Err(); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	state := *d.state.Load()
 	err = d.transaction(&state, func() (err error) {
@@ -25,11 +25,11 @@ func (d *Driver) DeleteHistory(ctx context.Context, deletion sqlstore.Deletion) 
 		return err
 	})
 	if err != nil {
-		return 0, d.translate(err)
+		return 0, 0, d.translate(err)
 	}
 	d.state.Store(&state)
 	d.signalLogGrown()
-	return deleted, nil
+	return deleted, 0, nil
 }
 
 // deleteHistory makes a deletion, and moves state.Compacted forward.
@@ -90,7 +90,7 @@ const (
 	keptPages, keptShare = 128, 10
 )
 
-// Shrink implements sqlstore.Shrinker.
+// Shrink implements sqlstore.Exclusive.
 //
 // How long a page takes depends on the file: SQLite writes up to three pages for each, and
 // looks for it in the list of all free pages, one after the other. With 600,000 of them a page
@@ -158,7 +158,7 @@ const (
 	measureLog = `PRAGMA wal_checkpoint(NOOP)`
 )
 
-// Maintain implements sqlstore.Maintainer. Until ctx ends it copies the log back into the file,
+// Maintain implements sqlstore.Driver. Until ctx ends it copies the log back into the file,
 // and flushes volatile changes that are due.
 func (d *Driver) Maintain(ctx context.Context) error {
 	pause := time.NewTicker(checkpointPause)

@@ -55,8 +55,7 @@ type Options struct {
 
 const defaultBusy = 10 * time.Second
 
-// Driver implements sqlstore.Driver, Maintainer, Prober, ReadIndexer, Reserver, Shrinker, Sizer and
-// BackupRecorder.
+// Driver implements sqlstore.Driver and sqlstore.Exclusive.
 type Driver struct {
 	options Options
 	lock    *dbfile.Lock
@@ -92,14 +91,8 @@ type Driver struct {
 }
 
 var (
-	_ sqlstore.Driver      = (*Driver)(nil)
-	_ sqlstore.Maintainer  = (*Driver)(nil)
-	_ sqlstore.Prober      = (*Driver)(nil)
-	_ sqlstore.ReadIndexer = (*Driver)(nil)
-	_ sqlstore.Reserver    = (*Driver)(nil)
-	_ sqlstore.Shrinker    = (*Driver)(nil)
-
-	_ sqlstore.BackupRecorder = (*Driver)(nil)
+	_ sqlstore.Driver    = (*Driver)(nil)
+	_ sqlstore.Exclusive = (*Driver)(nil)
 )
 
 // Open opens the database in the file at path. The caller closes the driver. Open fails with a

@@ -62,7 +62,7 @@ func (r *reader) state(ctx context.Context) (s sqlstore.State, err error) {
 // State implements sqlstore.Driver.
 func (d *Driver) State(context.Context) (sqlstore.State, error) { return d.ReadIndex(), nil }
 
-// ReadIndex implements sqlstore.ReadIndexer. It does not read the database, because this
+// ReadIndex implements sqlstore.Exclusive. It does not read the database, because this
 // process makes every change. This process's clock is the database's clock.
 func (d *Driver) ReadIndex() sqlstore.State {
 	state := *d.state.Load()

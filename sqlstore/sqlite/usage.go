@@ -33,14 +33,14 @@ func (d *Driver) Usage(ctx context.Context) (usage sqlstore.Usage, err error) {
 	return usage, err
 }
 
-// Used implements sqlstore.Sizer: it returns the size of the file without its free pages. The
+// Used implements sqlstore.Driver: it returns the size of the file without its free pages. The
 // write-ahead log, 64 MiB by default, does not count.
 func (d *Driver) Used(ctx context.Context) (used int64, err error) {
 	err = d.readers.db.QueryRowContext(ctx, selectUsed).Scan(&used)
 	return used, d.translate(err)
 }
 
-// Size implements sqlstore.Sizer: it returns the size of the file and of its write-ahead log.
+// Size implements sqlstore.Driver: it returns the size of the file and of its write-ahead log.
 func (d *Driver) Size(context.Context) (int64, error) {
 	size := int64(0)
 	for _, path := range []string{d.path, d.path + "-wal"} {
