@@ -138,8 +138,8 @@ func (d *Driver) check(before position, o *observation) error {
 	return nil
 }
 
-func (d *Driver) notPrimary() error {
-	return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, dbserver.Explain(d.config, pgconn.ErrReadOnlyConnection))
+func (s *server) notPrimary() error {
+	return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, dbserver.Explain(s.config, pgconn.ErrReadOnlyConnection))
 }
 
 // adopt makes the instance that a new connection leads to the one that this process follows. It

@@ -13,10 +13,8 @@ import (
 // Histories implements sqlstore.Driver.
 func (d *Driver) Histories(ctx context.Context) (histories []sqlstore.History, err error) {
 	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, _ position) (err error) {
-		rows, err := conn.Query(ctx, selectHistories)
-		if err == nil {
-			histories, err = pgx.CollectRows(rows, scanHistory)
-		}
+		rows, _ := conn.Query(ctx, selectHistories) // CollectRows returns the error
+		histories, err = pgx.CollectRows(rows, scanHistory)
 		return err
 	})
 	return histories, err
@@ -76,7 +74,7 @@ func (d *Driver) DeleteHistory(ctx context.Context, deletion sqlstore.Deletion) 
 			}
 			w.pause() // ctx bounds the time of the deletion
 			deletion.UpTo = min(deletion.UpTo, o.Revision)
-			deleted, waited, err = d.deleteHistory(ctx, tx, deletion)
+			deleted, waited, err = deleteChanges(ctx, tx, deletion, d.options.LockTimeout)
 			return err
 		})
 	})
@@ -86,8 +84,8 @@ func (d *Driver) DeleteHistory(ctx context.Context, deletion sqlstore.Deletion) 
 	return deleted, waited, nil
 }
 
-// deleteHistory makes a deletion in a transaction.
-func (d *Driver) deleteHistory(ctx context.Context, tx pgx.Tx, deletion sqlstore.Deletion) (deleted int, waited time.Duration, err error) {
+// deleteChanges makes a deletion in a transaction, which waits for a lock no longer than a time-out.
+func deleteChanges(ctx context.Context, tx pgx.Tx, deletion sqlstore.Deletion, timeout time.Duration) (deleted int, waited time.Duration, err error) {
 	group, resource, owner := deletion.Of.Group, deletion.Of.Resource, deletion.Of.Owner.String()
 	var before *string
 	if !deletion.Before.IsZero() {
@@ -96,7 +94,7 @@ func (d *Driver) deleteHistory(ctx context.Context, tx pgx.Tx, deletion sqlstore
 	}
 	var b pgx.Batch
 	var last int64
-	b.Queue(configureCompact, milliseconds(d.options.LockTimeout))
+	b.Queue(configureCompact, milliseconds(timeout))
 	b.Queue(deleteHistory, group, resource, owner, deletion.UpTo, before, deletion.Limit).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&last, &deleted)
 	})

@@ -18,19 +18,9 @@ func (d *Driver) Usage(ctx context.Context) (usage sqlstore.Usage, err error) {
 		// request waits for it.
 		w.pause()
 		usage.Revision = state.Revision
-		rows, err := results.Query()
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		for rows.Next() {
-			var r sqlstore.ResourceUsage
-			if err := rows.Scan(&r.Group, &r.Resource, &r.Owner, &r.Objects, &r.Bytes); err != nil {
-				return err
-			}
-			usage.Resources = append(usage.Resources, r)
-		}
-		return rows.Err()
+		rows, _ := results.Query() // AppendRows returns the error
+		usage.Resources, err = pgx.AppendRows(usage.Resources, rows, pgx.RowToStructByPos[sqlstore.ResourceUsage])
+		return err
 	})
 	return usage, err
 }
