@@ -11,25 +11,30 @@ import (
 
 // DeleteHistory implements sqlstore.Driver.
 func (d *Driver) DeleteHistory(ctx context.Context, deletion sqlstore.Deletion) (deleted int, waited time.Duration, err error) {
+	err = d.change(ctx, func(state *sqlstore.State) (err error) {
+		deleted, err = d.writer.deleteHistory(deletion, state)
+		return err
+	})
+	return deleted, 0, err
+}
+
+// change runs f, which may change the state, in a transaction.
+func (d *Driver) change(ctx context.Context, f func(*sqlstore.State) error) error {
 	d.writing.Lock()
 	defer d.writing.Unlock()
 	if d.writer.closed {
-		return 0, 0, sqlstore.ErrClosed
+		return sqlstore.ErrClosed
 	}
 	if err := ctx.Err(); err != nil {
-		return 0, 0, err
+		return err
 	}
 	state := *d.state.Load()
-	err = d.transaction(&state, func() (err error) {
-		deleted, err = d.writer.deleteHistory(deletion, &state)
-		return err
-	})
-	if err != nil {
-		return 0, 0, d.translate(err)
+	if err := d.transaction(&state, func() error { return f(&state) }); err != nil {
+		return d.translate(err)
 	}
 	d.state.Store(&state)
 	d.signalLogGrown()
-	return deleted, 0, nil
+	return nil
 }
 
 // deleteHistory makes a deletion, and moves state.Compacted forward.
@@ -165,7 +170,7 @@ func (d *Driver) Maintain(ctx context.Context) error {
 	defer pause.Stop()
 	idle := time.NewTimer(checkpointIdle)
 	defer idle.Stop()
-	flush := time.NewTimer(d.options.FlushInterval)
+	flush := time.NewTimer(flushInterval)
 	defer flush.Stop()
 	for {
 		statement := measureLog

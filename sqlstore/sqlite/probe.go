@@ -22,7 +22,7 @@ func (d *Driver) Probe(ctx context.Context) error {
 		return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, errNotOurs)
 	case err != nil:
 		return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, err)
-	case !os.SameFile(file, d.file):
+	case !os.SameFile(file, d.info):
 		return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, errNotOurs)
 	}
 	db := d.connect(1, d.reading())

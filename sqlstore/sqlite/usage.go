@@ -14,21 +14,13 @@ func (d *Driver) Usage(ctx context.Context) (usage sqlstore.Usage, err error) {
 	if err := d.flushBefore(func(m *memory) bool { return !m.covers(d.state.Load().Revision, nil) }); err != nil {
 		return usage, err
 	}
-	err = d.snapshot(ctx, func(tx *sql.Tx, state sqlstore.State) error {
+	err = d.readers.snapshot(ctx, func(tx *sql.Tx, state sqlstore.State) (err error) {
 		usage.Revision = state.Revision
-		rows, err := tx.QueryContext(ctx, selectUsage)
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		for rows.Next() {
-			var r sqlstore.ResourceUsage
-			if err := rows.Scan(&r.Group, &r.Resource, &r.Owner, &r.Objects, &r.Bytes); err != nil {
-				return err
-			}
-			usage.Resources = append(usage.Resources, r)
-		}
-		return rows.Err()
+		usage.Resources, err = collect(func(rows *sql.Rows) (r sqlstore.ResourceUsage, err error) {
+			err = rows.Scan(&r.Group, &r.Resource, &r.Owner, &r.Objects, &r.Bytes)
+			return r, err
+		})(tx.QueryContext(ctx, selectUsage))
+		return err
 	})
 	return usage, err
 }

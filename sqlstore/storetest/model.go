@@ -159,7 +159,7 @@ func (m *Model) list(q sqlstore.Query) ([]sqlstore.Record, sqlstore.ListResult, 
 	case listed.Revision < m.state.Compacted:
 		return nil, listed, sqlstore.ErrCompacted
 	}
-	if nonEmpty, err := q.Check(); err != nil || !nonEmpty {
+	if _, nonEmpty, err := q.Start(); err != nil || !nonEmpty {
 		return nil, listed, err
 	}
 	var records []sqlstore.Record
