@@ -15,7 +15,7 @@ import (
 // backupCollector is the metric byre_store_last_backup_timestamp_seconds. It asks the
 // database for the last backup at each scrape, because other processes make the
 // backups. A database without a backup has no metric.
-type backupCollector struct{ sqlstore.BackupRecorder }
+type backupCollector struct{ driver sqlstore.Driver }
 
 // backupTimeout bounds the query that one scrape makes.
 const backupTimeout = 2 * time.Second
@@ -32,7 +32,7 @@ func (c backupCollector) Collect(metrics chan<- prometheus.Metric) {
 	// Prometheus passes no context to a collector.
 	ctx, cancel := context.WithTimeout(context.Background(), backupTimeout)
 	defer cancel()
-	last, err := c.LastBackup(ctx)
+	last, err := c.driver.LastBackup(ctx)
 	if errors.Is(err, sqlstore.ErrNotFound) {
 		return
 	}

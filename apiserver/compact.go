@@ -63,9 +63,7 @@ func Compact(ctx context.Context, store *sqlstore.Store, keep time.Duration, res
 	for _, of := range kept {
 		result.Kept = append(result.Kept, of.String())
 	}
-	if sizer, ok := store.Driver.(sqlstore.Sizer); ok {
-		result.SizeBytes, err = sizer.Size(ctx)
-	}
+	result.SizeBytes, err = store.Size(ctx)
 	return result, err
 }
 

@@ -57,9 +57,7 @@ func openCore(ctx context.Context, c Config) (*core, error) {
 		return nil, errors.Join(err, database.Driver.Close())
 	}
 	legacyregistry.Registerer().MustRegister(newStoreInfo(database, c.Options.Store))
-	if recorder, ok := database.Driver.(sqlstore.BackupRecorder); ok {
-		legacyregistry.Registerer().MustRegister(backupCollector{recorder})
-	}
+	legacyregistry.Registerer().MustRegister(backupCollector{database.Driver})
 	feed := watch.New(database.Driver, watch.Options{
 		StateBytes:          stateBytes(memory.Limit()),
 		RepresentationBytes: representationBytes(c.Options.Store.RepresentationCacheBytes, memory.Limit()),
@@ -130,8 +128,8 @@ func makeDataDir(dir string) error {
 // checkDatabase is the health check of the store. Its error is answered to any client, so
 // it names neither the driver's text nor the database.
 func (c *core) checkDatabase(ctx context.Context) (err error) {
-	if p, ok := c.database.Driver.(sqlstore.Prober); ok {
-		err = p.Probe(ctx)
+	if driver, ok := c.database.Driver.(sqlstore.Exclusive); ok {
+		err = driver.Probe(ctx)
 	} else {
 		_, err = c.database.Driver.State(ctx)
 	}

@@ -98,7 +98,7 @@ func (s *Server) withStorageMetrics(next http.Handler) http.Handler {
 }
 
 // sizeMonitor measures the database for apiserver_storage_size_bytes.
-type sizeMonitor struct{ sqlstore.Sizer }
+type sizeMonitor struct{ driver sqlstore.Driver }
 
 // sizeTimeout bounds one measurement. Without it /metrics would not be answered while the
 // database is silent.
@@ -108,7 +108,7 @@ const sizeTimeout = 2 * time.Second
 func (m sizeMonitor) Monitor(ctx context.Context) (metrics.StorageMetrics, error) {
 	ctx, cancel := context.WithTimeout(ctx, sizeTimeout)
 	defer cancel()
-	size, err := m.Size(ctx)
+	size, err := m.driver.Size(ctx)
 	return metrics.StorageMetrics{Size: size}, err
 }
 
@@ -116,11 +116,5 @@ func (m sizeMonitor) Monitor(ctx context.Context) (metrics.StorageMetrics, error
 func (sizeMonitor) Close() error { return nil }
 
 func storageMonitors(driver sqlstore.Driver) func() ([]metrics.Monitor, error) {
-	return func() ([]metrics.Monitor, error) {
-		sizer, ok := driver.(sqlstore.Sizer)
-		if !ok {
-			return nil, nil
-		}
-		return []metrics.Monitor{sizeMonitor{sizer}}, nil
-	}
+	return func() ([]metrics.Monitor, error) { return []metrics.Monitor{sizeMonitor{driver}}, nil }
 }

@@ -10,22 +10,17 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// versionTable has the version in one row. It exists once the first step was run. Its name
-// distinguishes databases of byre from those of other programs. unreleasedTable had the version
-// before the numbers of the steps began anew.
+// The table byre_schema_version has the version in one row. It exists once the first step was run.
+// Its name distinguishes databases of byre from those of other programs. The table byre_schema had
+// the version before the numbers of the steps began anew.
 const (
-	versionTable    = "byre_schema_version"
-	unreleasedTable = "byre_schema"
-)
+	createVersionTable = `CREATE TABLE IF NOT EXISTS byre_schema_version (version bigint NOT NULL, dirty boolean NOT NULL)`
+	dropVersionTable   = `DROP TABLE IF EXISTS byre_schema_version`
+	clearVersion       = `DELETE FROM byre_schema_version`
+	insertVersion      = `INSERT INTO byre_schema_version (version, dirty) VALUES ($1, $2)`
 
-const (
-	createVersionTable = `CREATE TABLE IF NOT EXISTS ` + versionTable + ` (version bigint NOT NULL, dirty boolean NOT NULL)`
-	dropVersionTable   = `DROP TABLE IF EXISTS ` + versionTable
-	clearVersion       = `DELETE FROM ` + versionTable
-	insertVersion      = `INSERT INTO ` + versionTable + ` (version, dirty) VALUES ($1, $2)`
-
-	// sqliteTables and postgresTables select which tables exist: versionTable, store and
-	// unreleasedTable.
+	// sqliteTables and postgresTables select which tables exist: byre_schema_version, store and
+	// byre_schema.
 	sqliteTables = `
 SELECT count(*) FILTER (WHERE name = 'byre_schema_version') > 0, count(*) FILTER (WHERE name = 'store') > 0,
        count(*) FILTER (WHERE name = 'byre_schema') > 0
@@ -35,8 +30,8 @@ SELECT to_regclass(quote_ident(current_schema()) || '.byre_schema_version') IS N
        to_regclass(quote_ident(current_schema()) || '.store') IS NOT NULL,
        to_regclass(quote_ident(current_schema()) || '.byre_schema') IS NOT NULL`
 
-	selectVersion    = `SELECT version, dirty FROM ` + versionTable
-	selectUnreleased = `SELECT version FROM ` + unreleasedTable
+	selectVersion    = `SELECT version, dirty FROM byre_schema_version`
+	selectUnreleased = `SELECT version FROM byre_schema`
 	selectLeast      = `SELECT least_version FROM store WHERE id = 1`
 )
 
@@ -78,7 +73,7 @@ func readSchema(tables string, query func(string) row) (s Schema, err error) {
 		if err := query(selectUnreleased).Scan(&s.Version); err != nil {
 			return s, err
 		}
-		return s, fmt.Errorf("%w: schema %d in the table %s", ErrUnreleased, s.Version, unreleasedTable)
+		return s, fmt.Errorf("%w: schema %d in the table byre_schema", ErrUnreleased, s.Version)
 	case !hasVersion:
 		return s, nil
 	}

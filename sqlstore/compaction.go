@@ -11,6 +11,10 @@ const (
 	chunkTime = 20 * time.Millisecond
 	// A chunk is a number of changes. nextChunk adapts it to chunkTime.
 	firstChunk, smallestChunk, largestChunk = 200, 10, 20_000
+	// pauseRatio is how many times as long as a chunk the pause after it is: the writers have
+	// six sevenths of the time. With longer pauses history would grow where they write much;
+	// Options.Quota bounds it where even these are too long.
+	pauseRatio = 6
 )
 
 // Compact deletes the changes of all resources up to and including a revision. Calls run one
@@ -32,37 +36,36 @@ func (s *Store) compact(ctx context.Context, upTo int64, before time.Time, selec
 	if err != nil {
 		return fmt.Errorf("compact: %w", err)
 	}
-	var p pace
 	for _, h := range histories {
 		if !selects(h) {
 			continue
 		}
-		if _, err := s.deleteHistory(ctx, &p, Deletion{Of: h.Resource, UpTo: upTo, Before: before}); err != nil {
+		if _, err := s.deleteHistory(ctx, Deletion{Of: h.Resource, UpTo: upTo, Before: before}); err != nil {
 			return err
 		}
 	}
-	return s.endCompaction(ctx, &p)
+	return s.endCompaction(ctx)
 }
 
 // deleteHistory makes a deletion, one chunk at a time, and returns how many changes it has
-// deleted. It leaves nine tenths of the time to the writers, or down to six sevenths while the
-// writers make more changes than the compaction deletes.
-func (s *Store) deleteHistory(ctx context.Context, p *pace, d Deletion) (deleted int64, err error) {
+// deleted.
+func (s *Store) deleteHistory(ctx context.Context, d Deletion) (deleted int64, err error) {
 	d.Limit = firstChunk
 	for {
-		start, waited := time.Now(), s.lockWaited()
-		n, err := s.Driver.DeleteHistory(ctx, d)
+		start := time.Now()
+		n, waited, err := s.Driver.DeleteHistory(ctx, d)
 		if err != nil {
 			return deleted, fmt.Errorf("compact: %w", err)
 		}
-		took := time.Since(start) - (s.lockWaited() - waited)
+		// If the wait counted, chunks would be the smaller, and the pauses after them the longer,
+		// the more is written.
+		took := time.Since(start) - waited
 		s.metrics.compactions.Observe(took.Seconds())
 		deleted += int64(n)
-		p.processed += int64(n)
 		if n < d.Limit {
 			return deleted, nil
 		}
-		if err := s.pause(ctx, p, took); err != nil {
+		if err := pause(ctx, took); err != nil {
 			return deleted, err
 		}
 		d.Limit = nextChunk(d.Limit, took)
@@ -71,11 +74,11 @@ func (s *Store) deleteHistory(ctx context.Context, p *pace, d Deletion) (deleted
 
 // endCompaction returns the space of what was deleted, and sets the metrics. Before the last
 // deletion, to return space would move rows that the next chunk deletes.
-func (s *Store) endCompaction(ctx context.Context, p *pace) error {
-	shrinker, ok := s.Driver.(Shrinker)
+func (s *Store) endCompaction(ctx context.Context) error {
+	driver, ok := s.Driver.(Exclusive)
 	for pages := firstChunk; ok; {
 		start := time.Now()
-		done, err := shrinker.Shrink(ctx, pages)
+		done, err := driver.Shrink(ctx, pages)
 		if err != nil {
 			return fmt.Errorf("compact: %w", err)
 		}
@@ -83,7 +86,7 @@ func (s *Store) endCompaction(ctx context.Context, p *pace) error {
 			break
 		}
 		took := time.Since(start)
-		if err := s.pause(ctx, p, took); err != nil {
+		if err := pause(ctx, took); err != nil {
 			return err
 		}
 		pages = nextChunk(pages, took)
@@ -91,14 +94,14 @@ func (s *Store) endCompaction(ctx context.Context, p *pace) error {
 	return s.recordState(ctx)
 }
 
-// lockWaited returns how long compactions have waited for the writers' lock. A chunk that waits
-// takes no time from the writers. If Compact counted the wait, chunks would be the smaller, and
-// the pauses after them the longer, the more is written.
-func (s *Store) lockWaited() time.Duration {
-	if d, ok := s.Driver.(LockWaiter); ok {
-		return d.LockWaited()
+// pause leaves time to the writers after a chunk that took so long.
+func pause(ctx context.Context, took time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(pauseRatio * took):
+		return nil
 	}
-	return 0
 }
 
 // nextChunk returns the number of changes of the next chunk, after one that took so long.

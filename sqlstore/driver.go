@@ -6,13 +6,13 @@ import (
 )
 
 // Driver is one database. Its methods are safe for concurrent use, except that
-// Commit has one caller at a time.
+// Commit has one caller at a time. A driver is Exclusive or Shared too.
 type Driver interface {
 	// Commit makes the writes in one transaction, in order, and returns one Outcome for
 	// each. A failed precondition is the Outcome of its own write. The error is that of
 	// the whole batch: then no write happened, unless the error is ErrUnknown. No two
-	// writes of a batch have the same key, and none has the key of another's Requires. An empty batch changes nothing; it fails where
-	// the database takes no writes.
+	// writes of a batch have the same key, and none has the key of another's Requires. An
+	// empty batch changes nothing; it fails where the database takes no writes.
 	Commit(ctx context.Context, batch []Write) ([]Outcome, error)
 	// Get returns the record under key (ErrNotFound) and the revision of the
 	// snapshot it was read from, which is valid with ErrNotFound too.
@@ -30,18 +30,6 @@ type Driver interface {
 	// reads wait for the revision that State returns, and would otherwise miss writes
 	// that were acknowledged before they began.
 	State(ctx context.Context) (State, error)
-	HistoryKeeper
-	// Expired returns up to limit records, without their Values, whose expiry is not
-	// after now, those first that expired first.
-	Expired(ctx context.Context, now time.Time, limit int) ([]Record, error)
-	// Usage adds up the objects of each resource, in one snapshot.
-	Usage(ctx context.Context) (Usage, error)
-	// Close releases the database.
-	Close() error
-}
-
-// HistoryKeeper is the part of a Driver that tells how much history there is, and deletes it.
-type HistoryKeeper interface {
 	// Histories returns what is left of the history of each resource that has ever had an
 	// object.
 	Histories(ctx context.Context) ([]History, error)
@@ -49,81 +37,61 @@ type HistoryKeeper interface {
 	// revision of the oldest one that it has counted; 0 if there are none.
 	CountChanges(ctx context.Context, of Resource, limit int64) (count, oldest int64, err error)
 	// DeleteHistory deletes changes; see Deletion. deleted is how many; if it is less than
-	// Limit, none is left to delete.
+	// Limit, none is left to delete. waited is for how long it has waited for a lock that the
+	// writers held, which costs them nothing.
 	//
 	// Invariant: of each resource the newest changes are left, without a gap, and every change
 	// after State.Compacted is left. DeleteHistory keeps it: in its transaction it moves
 	// History.Compacted and State.Compacted forward to the last revision that it deletes.
-	DeleteHistory(ctx context.Context, d Deletion) (deleted int, err error)
+	DeleteHistory(ctx context.Context, d Deletion) (deleted int, waited time.Duration, err error)
 	// SetRetainedFor sets History.RetainedFor of resources, in whole seconds.
 	SetRetainedFor(ctx context.Context, ages map[Resource]time.Duration) error
-}
-
-// LockWaiter is a Driver whose DeleteHistory waits for a lock that writers hold.
-type LockWaiter interface {
-	// LockWaited returns how long all calls of DeleteHistory have waited for the lock. The waits
-	// cost the writers nothing.
-	LockWaited() time.Duration
-}
-
-// Shrinker is a Driver that can return the space of deleted rows to the file system.
-type Shrinker interface {
-	// Shrink returns up to limit pages. done is true if no more are to be returned.
-	Shrink(ctx context.Context, limit int) (done bool, err error)
-}
-
-// Sizer is a Driver that can say how large its database is.
-type Sizer interface {
+	// Expired returns up to limit records, without their Values, whose expiry is not
+	// after now, those first that expired first.
+	Expired(ctx context.Context, now time.Time, limit int) ([]Record, error)
+	// Usage adds up the objects of each resource, in one snapshot.
+	Usage(ctx context.Context) (Usage, error)
 	// Size is the number of bytes that the database takes on disk.
 	Size(ctx context.Context) (int64, error)
 	// Used is Size without the space inside the files that the database can use for
 	// other data, as far as the database tells how much that is. A call is cheap enough
 	// to be made every second.
 	Used(ctx context.Context) (int64, error)
+	// LastBackup returns the record of the last backup of the database. It fails with
+	// ErrNotFound if there is none.
+	LastBackup(ctx context.Context) (LastBackup, error)
+	// Maintain does the driver's work in the background until ctx ends. Store.Run runs it,
+	// and logs its error.
+	Maintain(ctx context.Context) error
+	// Close releases the database.
+	Close() error
 }
 
-// Reserver is a Driver that keeps space on the disk for the writes that do not make the database
-// larger, such as deletes.
-type Reserver interface {
-	// InReserve reports whether the disk was full, so that the space is in use. If the disk has
+// Exclusive is a Driver whose database no other process writes to while it is open. The store
+// publishes every change of such a database.
+type Exclusive interface {
+	// ReadIndex returns what State would return, without a round trip: the read index of a
+	// leader that holds a lease (Raft, 6.4.1).
+	ReadIndex() State
+	// Probe asks the database itself whether it still answers, which State does not show.
+	Probe(ctx context.Context) error
+	// InReserve reports whether the disk was full, so that the space is in use that the driver
+	// keeps for writes that do not make the database larger, such as deletes. If the disk has
 	// space again, it first takes that back.
 	InReserve() bool
+	// Shrink returns up to limit pages of deleted rows to the file system. done is true if no
+	// more are to be returned.
+	Shrink(ctx context.Context, limit int) (done bool, err error)
 }
 
-// Maintainer is a Driver with work to do in the background. Store.Run runs it.
-type Maintainer interface {
-	// Maintain works until ctx ends. Store.Run logs its error.
-	Maintain(ctx context.Context) error
-}
-
-// ReadIndexer is a Driver whose database no other process writes to while it is open,
-// so that the driver knows the last revision without asking the database: the read index
-// of a leader that holds a lease (Raft, 6.4.1). The store publishes every change of such a
-// database.
-type ReadIndexer interface {
-	// ReadIndex returns what State would return, without a round trip.
-	ReadIndex() State
-}
-
-// Prober is a Driver that can say whether its database still answers, where State
-// does not show that.
-type Prober interface {
-	// Probe asks the database itself whether it still answers.
-	Probe(ctx context.Context) error
-}
-
-// Locker is a Driver whose database other processes write to as well.
-type Locker interface {
+// Shared is a Driver whose database other processes write to as well.
+type Shared interface {
 	// WithLock calls f while it holds the lock of that name. If another process holds
 	// the lock it does not wait: it returns with ran false. The context of f ends when
 	// the lock is lost.
 	WithLock(ctx context.Context, name string, f func(context.Context) error) (ran bool, err error)
-}
-
-// Notifier is a Driver that can tell other processes of commits. A hint may be
-// lost, late or repeated: a caller that must not miss a commit polls State too.
-type Notifier interface {
-	// Notify hints that the last revision is at least the given one.
+	// Notify hints to other processes that the last revision is at least the given one. A
+	// hint may be lost, late or repeated: a caller that must not miss a commit polls State too.
 	Notify(ctx context.Context, revision int64) error
 	// Listen calls f for each hint, those of this process included, until ctx ends. It
 	// reconnects by itself, and then calls f with 0 because it may have missed hints.

@@ -75,7 +75,7 @@ func TestGrowth_ReadsAndCompactionKeepTheirSpeed(t *testing.T) {
 
 func sizeOf(t *testing.T, driver sqlstore.Driver) int64 {
 	t.Helper()
-	size, err := driver.(sqlstore.Sizer).Size(t.Context())
+	size, err := driver.Size(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,14 +96,14 @@ func compactAll(t *testing.T, driver sqlstore.Driver) {
 	const limit = 5000
 	for _, h := range histories {
 		for n := limit; n == limit; {
-			if n, err = driver.DeleteHistory(t.Context(), sqlstore.Deletion{Of: h.Resource, UpTo: state.Revision, Limit: limit}); err != nil {
+			if n, _, err = driver.DeleteHistory(t.Context(), sqlstore.Deletion{Of: h.Resource, UpTo: state.Revision, Limit: limit}); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	if shrinker, ok := driver.(sqlstore.Shrinker); ok {
+	if exclusive, ok := driver.(sqlstore.Exclusive); ok {
 		for done := false; !done; {
-			if done, err = shrinker.Shrink(t.Context(), limit); err != nil {
+			if done, err = exclusive.Shrink(t.Context(), limit); err != nil {
 				t.Fatal(err)
 			}
 		}

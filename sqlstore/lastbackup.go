@@ -1,7 +1,6 @@
 package sqlstore
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -22,12 +21,6 @@ type LastBackup struct {
 // versions of the schema. The record is of the database in which it was made: a restore replaces
 // its value by NoBackup.
 var LastBackupKey = Key{Group: "byre", Resource: "foundations", Owner: BuiltIn, Name: "last-backup"}
-
-// BackupRecorder is a Driver whose database has a record of its last backup.
-type BackupRecorder interface {
-	// LastBackup returns the record. It fails with ErrNotFound if there is none.
-	LastBackup(ctx context.Context) (LastBackup, error)
-}
 
 // lastBackupRecord is the stored form of a LastBackup: JSON with apiVersion and kind.
 type lastBackupRecord struct {

@@ -36,9 +36,8 @@ type Options struct {
 	// no writes; the default is 1 second.
 	RetryInterval time.Duration
 
-	// Quota is the number of bytes in use (Sizer.Used) from which on writes that make the
-	// database larger fail with ErrQuota; 0 means no quota. It has no effect on a driver
-	// that is no Sizer.
+	// Quota is the number of bytes in use (Driver.Used) from which on writes that make the
+	// database larger fail with ErrQuota; 0 means no quota.
 	Quota int64
 	// QuotaInterval is the time between two measurements of the size; the default is 1
 	// second. Writes between two measurements may exceed the quota.

@@ -57,13 +57,13 @@ func (q *quota) err() error {
 func (s *Store) Quota() error { return s.quota.err() }
 
 // watchQuota measures the database until ctx ends.
-func (s *Store) watchQuota(ctx context.Context, sizer Sizer) {
+func (s *Store) watchQuota(ctx context.Context) {
 	ticker := time.NewTicker(s.options.QuotaInterval)
 	defer ticker.Stop()
 	for {
 		// After an error the last measurement stays: a database that does not answer
 		// takes no writes either.
-		if used, err := sizer.Used(ctx); err == nil {
+		if used, err := s.Used(ctx); err == nil {
 			s.quota.record(used)
 		}
 		select {

@@ -214,14 +214,24 @@ func (k Key) Storable() bool {
 		storable(k.Group) && storable(k.Resource) && storable(k.Namespace) && storable(k.Name)
 }
 
-// Check reports in nonEmpty whether objects in the range can exist. If they can't, the
-// caller does not ask the database, which might fail because of the encoding. Check fails
-// with ErrInvalid if After can't be compared with keys.
-func (r Range) Check() (nonEmpty bool, err error) {
-	if r.After != nil && !(storable(r.After.Namespace) && storable(r.After.Name)) {
-		return false, fmt.Errorf("%w: position %q", ErrInvalid, *r.After)
+// Start returns the position after which the range begins. nonEmpty is false if no objects can be
+// in the range: the caller then does not ask the database, which might fail because of the encoding.
+// Start fails with ErrInvalid if After can't be compared with keys.
+func (r Range) Start() (start Position, nonEmpty bool, err error) {
+	start.Namespace = r.Namespace
+	nonEmpty = storable(r.Group) && storable(r.Resource) && storable(r.Namespace) && storable(r.Name)
+	switch {
+	case r.After == nil:
+	case !storable(r.After.Namespace) || !storable(r.After.Name):
+		return start, false, fmt.Errorf("%w: position %q", ErrInvalid, *r.After)
+	case r.Namespace == "":
+		start = *r.After
+	case r.After.Namespace > r.Namespace:
+		nonEmpty = false
+	case r.After.Namespace == r.Namespace:
+		start.Name = r.After.Name
 	}
-	return storable(r.Group) && storable(r.Resource) && storable(r.Namespace) && storable(r.Name), nil
+	return start, nonEmpty, nil
 }
 
 // storable reports whether both databases can store a text.

@@ -72,7 +72,6 @@ func (s *Store) retain(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("compact: %w", err)
 	}
-	var p pace
 	changed := make(map[Resource]time.Duration)
 	for _, h := range histories {
 		age, isLonger := s.retentionNow(h, t, changed)
@@ -81,7 +80,7 @@ func (s *Store) retain(ctx context.Context) error {
 		}
 		if before := t.old.Add(-age); age >= 0 && h.FirstTime.Before(before) {
 			upTo := s.clock.oldest(age, state, time.Now())
-			deleted, err := s.deleteHistory(ctx, &p, Deletion{Of: h.Resource, UpTo: upTo, Before: before})
+			deleted, err := s.deleteHistory(ctx, Deletion{Of: h.Resource, UpTo: upTo, Before: before})
 			if err != nil {
 				return err
 			}
@@ -91,12 +90,12 @@ func (s *Store) retain(ctx context.Context) error {
 			}
 		}
 		if !isLonger {
-			if err := s.retainCount(ctx, &p, h, state.Revision); err != nil {
+			if err := s.retainCount(ctx, h, state.Revision); err != nil {
 				return err
 			}
 		}
 	}
-	if err := s.endCompaction(ctx, &p); err != nil || len(changed) == 0 {
+	if err := s.endCompaction(ctx); err != nil || len(changed) == 0 {
 		return err
 	}
 	return s.SetRetainedFor(ctx, changed)
@@ -158,7 +157,7 @@ type changeCount struct {
 // retainCount deletes the oldest changes of a resource if there are more than
 // Options.RetentionChanges. It counts only when so many changes were made since the last count
 // that there may be too many, because a count reads the index entries of all that are kept.
-func (s *Store) retainCount(ctx context.Context, p *pace, h History, revision int64) error {
+func (s *Store) retainCount(ctx context.Context, h History, revision int64) error {
 	most, known := s.options.RetentionChanges, s.counts[h.Resource]
 	if most < 0 || revision-h.First < most || revision < known.next {
 		return nil
@@ -168,7 +167,7 @@ func (s *Store) retainCount(ctx context.Context, p *pace, h History, revision in
 		return fmt.Errorf("compact: %w", err)
 	}
 	if count > most {
-		deleted, err := s.deleteHistory(ctx, p, Deletion{Of: h.Resource, UpTo: oldest})
+		deleted, err := s.deleteHistory(ctx, Deletion{Of: h.Resource, UpTo: oldest})
 		if err != nil {
 			return err
 		}

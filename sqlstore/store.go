@@ -28,8 +28,8 @@ type Store struct {
 	committed chan struct{}
 	// revision is the last one that this process committed.
 	revision atomic.Int64
-	// compacting is held by the call of Compact that is under way: two at the same time
-	// would leave less time to the writers than pace promises.
+	// compacting is held by the compaction that is under way: two at the same time would
+	// leave less time to the writers.
 	compacting sync.Mutex
 	// counts has what retain knows of the numbers of changes; compacting guards it.
 	counts map[Resource]changeCount
@@ -108,14 +108,16 @@ func (s *Store) Run(ctx context.Context) error {
 		}
 		s.runEvery(ctx, "compact", s.options.CompactInterval, s.retainAlone)
 	})
-	if maintainer, ok := s.Driver.(Maintainer); ok {
-		services.Go(func() { s.maintain(ctx, maintainer) })
+	services.Go(func() {
+		if err := s.Driver.Maintain(ctx); err != nil && ctx.Err() == nil {
+			s.options.Logger.Error("store: maintenance of the database ended", "err", err)
+		}
+	})
+	if s.options.Quota > 0 {
+		services.Go(func() { s.watchQuota(ctx) })
 	}
-	if sizer, ok := s.Driver.(Sizer); ok && s.options.Quota > 0 {
-		services.Go(func() { s.watchQuota(ctx, sizer) })
-	}
-	if notifier, ok := s.Driver.(Notifier); ok {
-		services.Go(func() { s.notify(ctx, notifier) })
+	if shared, ok := s.Driver.(Shared); ok {
+		services.Go(func() { s.notify(ctx, shared) })
 	}
 	services.Wait()
 	return nil
@@ -123,14 +125,14 @@ func (s *Store) Run(ctx context.Context) error {
 
 // notify tells other processes of commits, until ctx ends. It sends one hint, of the last
 // revision, for all commits that were made while it sent the previous one.
-func (s *Store) notify(ctx context.Context, n Notifier) {
+func (s *Store) notify(ctx context.Context, shared Shared) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-s.committed:
 			// The others poll too: a lost hint only delays them.
-			if err := n.Notify(ctx, s.revision.Load()); err != nil {
+			if err := shared.Notify(ctx, s.revision.Load()); err != nil {
 				s.options.Logger.Debug("store: hint of a commit is lost", "err", err)
 			}
 		}
@@ -160,16 +162,10 @@ func (s *Store) runEvery(ctx context.Context, name string, interval time.Duratio
 
 // withLock calls work unless another process holds the lock of that name.
 func (s *Store) withLock(ctx context.Context, name string, work func(context.Context) error) error {
-	locker, ok := s.Driver.(Locker)
+	shared, ok := s.Driver.(Shared)
 	if !ok {
 		return work(ctx)
 	}
-	_, err := locker.WithLock(ctx, name, work)
+	_, err := shared.WithLock(ctx, name, work)
 	return err
-}
-
-func (s *Store) maintain(ctx context.Context, m Maintainer) {
-	if err := m.Maintain(ctx); err != nil && ctx.Err() == nil {
-		s.options.Logger.Error("store: maintenance of the database ended", "err", err)
-	}
 }

@@ -112,8 +112,8 @@ func (s *Store) recordCommit(err error) {
 }
 
 func (s *Store) inReserve() bool {
-	r, ok := s.Driver.(Reserver)
-	return ok && r.InReserve()
+	d, ok := s.Driver.(Exclusive)
+	return ok && d.InReserve()
 }
 
 // checkSpace refuses a write that makes the database larger while the quota is exceeded or the

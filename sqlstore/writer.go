@@ -72,7 +72,7 @@ func (s *Store) commit(ctx context.Context, b *batch) {
 	switch {
 	case err == nil:
 		s.finish(b.pending, outcomes)
-	case errors.Is(err, ErrDiskFull) && s.inReserve() && s.failGrowing(b, err):
+	case errors.Is(err, ErrDiskFull) && s.inReserve() && b.failGrowing(err):
 		// There is space now for the writes that are left, such as deletes.
 		s.commit(ctx, b)
 	case len(b.pending) == 1 || isOutage(err) || errors.Is(err, ErrClosed):
@@ -92,7 +92,7 @@ func (s *Store) commit(ctx context.Context, b *batch) {
 
 // failGrowing fails the writes of a batch that make the database larger, and takes them from it. It
 // reports whether it has taken some and left others.
-func (s *Store) failGrowing(b *batch, err error) bool {
+func (b *batch) failGrowing(err error) bool {
 	var rest batch
 	for i, p := range b.pending {
 		if b.writes[i].Op == Delete || !b.writes[i].Grows {

@@ -23,7 +23,7 @@ var (
 )
 
 // Source is the part of a sqlstore.Driver that the feed reads. If the Source is a
-// sqlstore.ReadIndexer too, only this process writes to the store: the feed does not poll
+// sqlstore.Exclusive too, only this process writes to the store: the feed does not poll
 // it, and Latest costs no round trip.
 type Source interface {
 	List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (sqlstore.ListResult, error)

@@ -2,7 +2,7 @@ package watch
 
 import "context"
 
-// Listener is a Source that gets hints of new changes (sqlstore.Notifier).
+// Listener is a Source that gets hints of new changes (sqlstore.Shared).
 type Listener interface {
 	// Listen calls hint for each hint until ctx ends or the connection breaks. A hint may
 	// be late, lost or wrong. 0 means that hints may have been lost.

@@ -22,7 +22,7 @@ type readIndex interface {
 
 // newReadIndex chooses the readIndex for a driver.
 func newReadIndex(f *Feed) readIndex {
-	if driver, ok := f.source.(sqlstore.ReadIndexer); ok {
+	if driver, ok := f.source.(sqlstore.Exclusive); ok {
 		return localReadIndex{driver}
 	}
 	return &sharedReadIndex{feed: f}
@@ -36,7 +36,7 @@ func (f *Feed) isSoleWriter() bool {
 }
 
 // localReadIndex is for a driver that knows the last revision without a round trip.
-type localReadIndex struct{ driver sqlstore.ReadIndexer }
+type localReadIndex struct{ driver sqlstore.Exclusive }
 
 func (r localReadIndex) state(context.Context) (sqlstore.State, error) {
 	return r.driver.ReadIndex(), nil

@@ -29,6 +29,35 @@ func Open(path string, flag int, mode fs.FileMode) (*os.File, error) {
 	return file, nil
 }
 
+// WriteFile replaces the content of the file at path. After a crash the file has the old or the new
+// content.
+func WriteFile(path string, data []byte, mode fs.FileMode) error {
+	// Two processes that write at the same time have temporary files of different names.
+	file, err := os.CreateTemp(filepath.Dir(path), ".new-*")
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(data)
+	err = errors.Join(err, file.Chmod(mode), Inherit(file), file.Sync(), file.Close())
+	if err == nil {
+		err = os.Rename(file.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(file.Name()))
+	}
+	return nil
+}
+
+// SyncDir syncs a directory, so that it has the files that were made or renamed in it after a crash
+// too.
+func SyncDir(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
 // Inherit gives a file that this process has made to the owner of its directory.
 func Inherit(file *os.File) error {
 	dir, err := os.Stat(filepath.Dir(file.Name()))

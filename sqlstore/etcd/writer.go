@@ -16,6 +16,8 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/server/v3/lease/leasepb"
 	"google.golang.org/protobuf/proto"
+
+	"byre/migrations/fileowner"
 )
 
 const (
@@ -151,7 +153,7 @@ func (w *Writer) Finish(ctx context.Context, revision int64) error {
 	if err := os.Link(w.temporary, w.path); err != nil {
 		return err
 	}
-	return errors.Join(w.Close(), syncDir(filepath.Dir(w.path)))
+	return errors.Join(w.Close(), fileowner.SyncDir(filepath.Dir(w.path)))
 }
 
 func (w *Writer) putLeasesAndMeta(revision int64) error {
@@ -215,12 +217,4 @@ func appendHash(ctx context.Context, path string) (err error) {
 		return err
 	}
 	return file.Sync()
-}
-
-func syncDir(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
 }

@@ -120,17 +120,17 @@ func (d *Driver) commit(ctx context.Context, batch []sqlstore.Write, arguments [
 }
 
 // acquireWriter acquires the connection that commits. If it fails, nothing was sent.
-func (d *Driver) acquireWriter(ctx context.Context) (*pgxpool.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, d.options.ReadTimeout)
+func (s *server) acquireWriter(ctx context.Context) (*pgxpool.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.options.ReadTimeout)
 	defer cancel()
-	conn, err := d.writes.Acquire(ctx)
-	switch stat := d.writes.Stat(); {
+	conn, err := s.writes.Acquire(ctx)
+	switch stat := s.writes.Stat(); {
 	case err != nil && stat.AcquiredConns() == stat.MaxConns():
 		return nil, fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, errBusy) // a batch under way has it
 	case err != nil && ctx.Err() != nil:
-		return nil, d.silent()
+		return nil, s.silent()
 	}
-	return conn, d.translate(err)
+	return conn, s.translate(err)
 }
 
 // readCommit reads the results of a batch. settings is the number of statements before
@@ -271,14 +271,14 @@ func names(resources []sqlstore.Resource) []any {
 
 // terminateHolder terminates an idle session that has held the writers' lock for nearly
 // Options.LockTimeout.
-func (d *Driver) terminateHolder(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, d.options.LockTimeout)
+func (s *server) terminateHolder(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.options.LockTimeout)
 	defer cancel()
 	// A little less than LockTimeout, so that a session that took the lock just before
 	// this process began to wait is found.
-	held := d.options.LockTimeout * 9 / 10
-	_, err := d.writes.Exec(ctx, terminateHolder, held.String())
-	return d.translate(err)
+	held := s.options.LockTimeout * 9 / 10
+	_, err := s.writes.Exec(ctx, terminateHolder, held.String())
+	return s.translate(err)
 }
 
 func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }

@@ -40,14 +40,14 @@ type watchdog struct {
 // Options.ReadTimeout. In the last quarter of that time the watchdog asks the server, on another
 // connection, whether it works on the read: a read that waits for the lock of a table gets no
 // answer, and the server is there. It asks before it cancels, because that ends the session.
-func (d *Driver) watch(ctx context.Context, cancel context.CancelCauseFunc) *watchdog {
-	quarter := d.options.ReadTimeout / 4
-	w := &watchdog{timeout: d.options.ReadTimeout - quarter}
+func (s *server) watch(ctx context.Context, cancel context.CancelCauseFunc) *watchdog {
+	quarter := s.options.ReadTimeout / 4
+	w := &watchdog{timeout: s.options.ReadTimeout - quarter}
 	w.timer = time.AfterFunc(w.timeout, func() {
 		asking, stop := context.WithTimeout(ctx, quarter)
 		defer stop()
 		seen, cause := w.answers.Load(), errNoAnswer
-		if d.isWorking(asking, w.session.Load()) {
+		if s.isWorking(asking, w.session.Load()) {
 			<-asking.Done()
 			cause = errStatementWaits
 		}
@@ -141,14 +141,14 @@ func (d *Driver) readOnce(ctx context.Context, pool *pgxpool.Pool, before positi
 
 // silent drops the connections to a server that does not answer, and returns the error that
 // says so.
-func (d *Driver) silent() error {
-	d.reset()
-	return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, dbserver.Explain(d.config, context.DeadlineExceeded))
+func (s *server) silent() error {
+	s.reset()
+	return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, dbserver.Explain(s.config, context.DeadlineExceeded))
 }
 
 // reset drops all connections: idle ones now, those in use when they are released.
-func (d *Driver) reset() {
-	for _, pool := range d.pools() {
+func (s *server) reset() {
+	for _, pool := range s.pools() {
 		pool.Reset()
 	}
 }

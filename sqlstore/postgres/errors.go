@@ -50,11 +50,11 @@ var unavailable = []string{
 
 // translate turns an error of the server or of the connection into one of sqlstore. It is
 // for everything but a batch; see translateCommit.
-func (d *Driver) translate(err error) error {
+func (s *server) translate(err error) error {
 	if err == nil || errors.Is(err, context.Canceled) || isOurs(err) {
 		return err
 	}
-	explained := dbserver.Explain(d.config, err)
+	explained := dbserver.Explain(s.config, err)
 	var server *pgconn.PgError
 	if !errors.As(err, &server) {
 		// Errors that do not come from the server are those of the connection, or time-outs.
@@ -77,16 +77,16 @@ func (d *Driver) translate(err error) error {
 // have received the COMMIT, and the outcome is unknown. It is certain that the batch did not
 // happen if the session of the batch says that an earlier statement failed, or if nothing was
 // sent.
-func (d *Driver) translateCommit(err error, committing bool) error {
+func (s *server) translateCommit(err error, committing bool) error {
 	var server *pgconn.PgError
-	isCertain := errors.As(err, &server) && d.isProof(server) && (!committing || strings.HasPrefix(server.Code, "40"))
+	isCertain := errors.As(err, &server) && s.isProof(server) && (!committing || strings.HasPrefix(server.Code, "40"))
 	switch {
 	case err == nil:
 		return nil
 	case isCertain, nothingWasSent(err):
-		return d.translate(err)
+		return s.translate(err)
 	default:
-		return fmt.Errorf("%w: %w", sqlstore.ErrUnknown, dbserver.Explain(d.config, err))
+		return fmt.Errorf("%w: %w", sqlstore.ErrUnknown, dbserver.Explain(s.config, err))
 	}
 }
 
@@ -96,8 +96,8 @@ func (d *Driver) translateCommit(err error, committing bool) error {
 // 08P01, Odyssey with ERROR 08006, others with codes of their own. On a direct connection a FATAL
 // of class 57 comes from a session that is terminated, by pg_terminate_backend or a shutdown, before
 // it has committed.
-func (d *Driver) isProof(err *pgconn.PgError) bool {
-	return isOfSession(err) || d.hasSession() && strings.HasPrefix(err.Code, "57P")
+func (s *server) isProof(err *pgconn.PgError) bool {
+	return isOfSession(err) || s.hasSession() && strings.HasPrefix(err.Code, "57P")
 }
 
 // isOfSession reports whether a session has answered a statement with the error, and goes on. An

@@ -14,6 +14,6 @@ func (d *Driver) IsAlone() bool { return d.isAlone.Load() }
 
 // TranslateCommit is translateCommit of a driver without a connection, for tests.
 func TranslateCommit(mode pgx.QueryExecMode, err error, committing bool) error {
-	d := &Driver{config: &pgx.ConnConfig{DefaultQueryExecMode: mode}}
-	return d.translateCommit(err, committing)
+	s := &server{config: &pgx.ConnConfig{DefaultQueryExecMode: mode}}
+	return s.translateCommit(err, committing)
 }

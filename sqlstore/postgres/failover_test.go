@@ -131,7 +131,7 @@ func TestFailover_CompactionFindsLostCommits(t *testing.T) {
 		return pgtest.Forward
 	}})
 	deletion := sqlstore.Deletion{Of: sqlstore.Resource{Resource: "pods"}, UpTo: last, Limit: 100}
-	if n, err := driver.DeleteHistory(t.Context(), deletion); !errors.Is(err, sqlstore.ErrUnavailable) {
+	if n, _, err := driver.DeleteHistory(t.Context(), deletion); !errors.Is(err, sqlstore.ErrUnavailable) {
 		t.Errorf("deletion: %d, %v", n, err)
 	}
 	if state, err := driver.State(t.Context()); err != nil || state.Epoch == before.Epoch || state.Revision <= last {

@@ -164,7 +164,7 @@ func (w *writers) compact(ctx context.Context, t *testing.T) {
 	for ctx.Err() == nil {
 		state, err := w.drivers[0].State(ctx)
 		if err == nil {
-			_, err = w.drivers[0].DeleteHistory(ctx, sqlstore.Deletion{Of: create("x")[0].Key.Of(), UpTo: state.Revision - 100, Limit: 50})
+			_, _, err = w.drivers[0].DeleteHistory(ctx, sqlstore.Deletion{Of: create("x")[0].Key.Of(), UpTo: state.Revision - 100, Limit: 50})
 		}
 		if err != nil && ctx.Err() == nil && !errors.Is(err, sqlstore.ErrUnavailable) {
 			t.Errorf("compaction: %v", err)

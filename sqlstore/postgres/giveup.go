@@ -133,17 +133,17 @@ const sessionInterval = time.Second
 //
 // Behind a pooler the driver does not know the session. There it waits for a batch until its
 // deadline.
-func (d *Driver) watchSession(ctx context.Context, conn *pgxpool.Conn, giveUp func()) (stop func()) {
-	if !d.hasSession() {
+func (s *server) watchSession(ctx context.Context, conn *pgxpool.Conn, giveUp func()) (stop func()) {
+	if !s.hasSession() {
 		return func() {}
 	}
 	pid := conn.Conn().PgConn().PID()
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
-	timer := time.AfterFunc(d.options.ReadTimeout, func() {
+	timer := time.AfterFunc(s.options.ReadTimeout, func() {
 		defer close(ended)
 		for ctx.Err() == nil {
-			if done, err := d.isDone(ctx, pid); err == nil && done {
+			if done, err := s.isDone(ctx, pid); err == nil && done {
 				giveUp()
 				return
 			}
@@ -163,17 +163,17 @@ func (d *Driver) watchSession(ctx context.Context, conn *pgxpool.Conn, giveUp fu
 
 // isDone reports whether the server says that a session has had nothing to do for a second,
 // or does not exist. It asks on a connection that waits for no table.
-func (d *Driver) isDone(ctx context.Context, pid uint32) (done bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, d.options.ReadTimeout)
+func (s *server) isDone(ctx context.Context, pid uint32) (done bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.options.ReadTimeout)
 	defer cancel()
-	err = d.feedPool().QueryRow(ctx, isDone, int64(pid)).Scan(&done)
+	err = s.feedPool().QueryRow(ctx, isDone, int64(pid)).Scan(&done)
 	return done, err
 }
 
 // isWorking reports whether the server says that a session of it works or waits. Any answer is
 // enough behind a pooler, where the driver does not know the session, and for a read that got no
 // connection (0).
-func (d *Driver) isWorking(ctx context.Context, pid uint32) bool {
-	done, err := d.isDone(ctx, pid)
-	return err == nil && (!done || pid == 0 || !d.hasSession())
+func (s *server) isWorking(ctx context.Context, pid uint32) bool {
+	done, err := s.isDone(ctx, pid)
+	return err == nil && (!done || pid == 0 || !s.hasSession())
 }

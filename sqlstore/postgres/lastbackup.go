@@ -43,7 +43,7 @@ func RecordBackup(ctx context.Context, dsn string, b sqlstore.LastBackup) (err e
 	return errors.New("last backup: other processes record backups at the same time")
 }
 
-// LastBackup implements sqlstore.BackupRecorder.
+// LastBackup implements sqlstore.Driver.
 func (d *Driver) LastBackup(ctx context.Context) (sqlstore.LastBackup, error) {
 	record, _, err := d.Get(ctx, sqlstore.LastBackupKey)
 	if err != nil {

@@ -79,7 +79,7 @@ func (l *lineage) replace(before, now position) {
 	}
 }
 
-// observation is what one snapshot shows of the store: the row of stateColumns.
+// observation is what one snapshot shows of the store: the row of selectState.
 type observation struct {
 	sqlstore.State
 	// lastTime and lastUID are those of the row of the last revision; nil if the row is
@@ -94,7 +94,7 @@ type observation struct {
 	instance          string
 }
 
-// columns returns the destinations of a Scan of stateColumns.
+// columns returns the destinations of a Scan of selectState.
 func (o *observation) columns() []any {
 	return []any{
 		&o.Revision, &o.Compacted, &o.Epoch, &o.Time, &o.lastTime, &o.lastUID,
@@ -138,8 +138,8 @@ func (d *Driver) check(before position, o *observation) error {
 	return nil
 }
 
-func (d *Driver) notPrimary() error {
-	return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, dbserver.Explain(d.config, pgconn.ErrReadOnlyConnection))
+func (s *server) notPrimary() error {
+	return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, dbserver.Explain(s.config, pgconn.ErrReadOnlyConnection))
 }
 
 // adopt makes the instance that a new connection leads to the one that this process follows. It

@@ -12,12 +12,16 @@ import (
 
 // List implements sqlstore.Driver.
 func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (listed sqlstore.ListResult, err error) {
-	nonEmpty, err := q.Check()
+	start, nonEmpty, err := q.Start()
 	if err != nil {
 		return sqlstore.ListResult{}, err
 	}
-	arguments, inRange := argumentsOf(q)
-	nonEmpty = nonEmpty && inRange
+	var limit *int64
+	if q.Limit > 0 {
+		n := int64(q.Limit) + 1 // one more shows whether there are more
+		limit = &n
+	}
+	arguments := []any{q.Group, q.Resource, q.Owner.String(), start.Namespace, start.Name, q.Name, q.At, limit, !q.KeysOnly}
 	list, count := statements(q, d.lineage.last().revision-q.At <= fewChanges)
 	err = d.snapshot(ctx, d.reads,
 		func(b *pgx.Batch) {
@@ -122,25 +126,4 @@ func statements(q sqlstore.Query, isRecent bool) (list, count string) {
 	default:
 		return listNamespaceAt, countNamespaceAt
 	}
-}
-
-// argumentsOf returns the arguments $1 to $9 of the statements. It returns false if the
-// range is empty, because the position is after the namespace.
-func argumentsOf(q sqlstore.Query) ([]any, bool) {
-	namespace, name := q.Namespace, ""
-	switch {
-	case q.After == nil:
-	case q.Namespace == "":
-		namespace, name = q.After.Namespace, q.After.Name
-	case q.After.Namespace > q.Namespace:
-		return nil, false
-	case q.After.Namespace == q.Namespace:
-		name = q.After.Name
-	}
-	var limit *int64
-	if q.Limit > 0 {
-		n := int64(q.Limit) + 1 // one more shows whether there are more
-		limit = &n
-	}
-	return []any{q.Group, q.Resource, q.Owner.String(), namespace, name, q.Name, q.At, limit, !q.KeysOnly}, true
 }

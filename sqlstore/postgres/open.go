@@ -13,7 +13,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"byre/migrations"
 	"byre/migrations/dbserver"
@@ -42,21 +41,9 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Driver implements sqlstore.Driver, Maintainer, Locker, Notifier, Sizer and BackupRecorder.
+// Driver implements sqlstore.Driver and sqlstore.Shared.
 type Driver struct {
-	options Options
-	config  *pgx.ConnConfig
-	// refresh reads the files with the credentials again, for each new connection.
-	refresh beforeConnect
-	// reads is for reads. feed is for State, the Changes of all resources and Notify, with
-	// which the processes follow each other, and for isDone, while reads is busy (feedPool).
-	// writes has one connection, which only the writer uses. locks has connections whose
-	// transactions hold advisory locks, while their holders use other connections.
-	reads, feed, writes, locks *pgxpool.Pool
-	// unlocked is when an advisory lock was last released, in nanoseconds since 1970.
-	unlocked atomic.Int64
-	// lockWaited is how long compactions have waited for the writers' lock, in nanoseconds.
-	lockWaited atomic.Int64
+	server
 	// isAlone is true while this process knows that no other one uses the database.
 	isAlone atomic.Bool
 	lineage lineage
@@ -66,13 +53,8 @@ type Driver struct {
 }
 
 var (
-	_ sqlstore.Driver     = (*Driver)(nil)
-	_ sqlstore.Maintainer = (*Driver)(nil)
-	_ sqlstore.Locker     = (*Driver)(nil)
-	_ sqlstore.Notifier   = (*Driver)(nil)
-	_ sqlstore.LockWaiter = (*Driver)(nil)
-
-	_ sqlstore.BackupRecorder = (*Driver)(nil)
+	_ sqlstore.Driver = (*Driver)(nil)
+	_ sqlstore.Shared = (*Driver)(nil)
 )
 
 // Open connects to a database. dsn is a connection string of pgx: a URL, or keywords and
@@ -118,7 +100,10 @@ func OpenWithoutServing(ctx context.Context, dsn string, options Options) (*Driv
 	if pooled && config.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
 		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
 	}
-	d := &Driver{options: options, config: config.ConnConfig, refresh: config.BeforeConnect, lineage: lineage{adopting: make(chan struct{}, 1)}}
+	d := &Driver{
+		server:  server{options: options, config: config.ConnConfig, refresh: config.BeforeConnect},
+		lineage: lineage{adopting: make(chan struct{}, 1)},
+	}
 	if err := d.openPools(ctx, config); err != nil {
 		return nil, errors.Join(fmt.Errorf("endpoint: %w", err), d.Close())
 	}

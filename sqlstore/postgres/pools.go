@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -33,6 +34,21 @@ const maxLocks = 5
 // a process has one at a time each. Notify and isDone wait for no table.
 const maxFeed = 3
 
+// server is the database server, and the connections to it.
+type server struct {
+	options Options
+	config  *pgx.ConnConfig
+	// refresh reads the files with the credentials again, for each new connection.
+	refresh beforeConnect
+	// reads is for reads. feed is for State, the Changes of all resources and Notify, with
+	// which the processes follow each other, and for isDone, while reads is busy (feedPool).
+	// writes has one connection, which only the writer uses. locks has connections whose
+	// transactions hold advisory locks, while their holders use other connections.
+	reads, feed, writes, locks *pgxpool.Pool
+	// unlocked is when an advisory lock was last released, in nanoseconds since 1970.
+	unlocked atomic.Int64
+}
+
 // openPools makes the pools, which connect when they are first used.
 //
 // Invariant: whoever holds a connection of the pool for reads does not wait for another
@@ -45,27 +61,27 @@ const maxFeed = 3
 // their own where such reads may have all connections (feedPool); the Changes of one resource, which
 // many watches read at the same time, are such reads. Otherwise all linearizable reads of cached
 // resources would wait too.
-func (d *Driver) openPools(ctx context.Context, config *pgxpool.Config) (err error) {
+func (s *server) openPools(ctx context.Context, config *pgxpool.Config) (err error) {
 	// The pool pings a connection that was idle before it gives it out. The ping goes on
 	// when the caller's context ends, and therefore has a timeout of its own. Without it,
 	// the ping of a server that does not answer would occupy its place in the pool for a
 	// minute, and Close would wait for it.
-	config.PingTimeout = cmp.Or(config.PingTimeout, d.options.ReadTimeout)
-	config.BeforeConnect = closeSoon(true, d.refresh)
-	config.AfterConnect = d.prepareReads
-	if d.reads, err = pgxpool.NewWithConfig(ctx, config); err != nil {
+	config.PingTimeout = cmp.Or(config.PingTimeout, s.options.ReadTimeout)
+	config.BeforeConnect = closeSoon(true, s.refresh)
+	config.AfterConnect = s.prepareReads
+	if s.reads, err = pgxpool.NewWithConfig(ctx, config); err != nil {
 		return err
 	}
-	if d.feed, err = pgxpool.NewWithConfig(ctx, resized(config, maxFeed)); err != nil {
+	if s.feed, err = pgxpool.NewWithConfig(ctx, resized(config, maxFeed)); err != nil {
 		return err
 	}
 	writes := resized(config, 1)
-	writes.BeforeConnect = closeSoon(false, d.refresh)
-	writes.AfterConnect = d.prepareSession
-	if d.writes, err = pgxpool.NewWithConfig(ctx, writes); err != nil {
+	writes.BeforeConnect = closeSoon(false, s.refresh)
+	writes.AfterConnect = s.prepareSession
+	if s.writes, err = pgxpool.NewWithConfig(ctx, writes); err != nil {
 		return err
 	}
-	d.locks, err = pgxpool.NewWithConfig(ctx, resized(config, maxLocks))
+	s.locks, err = pgxpool.NewWithConfig(ctx, resized(config, maxLocks))
 	return err
 }
 
@@ -79,16 +95,16 @@ func resized(config *pgxpool.Config, n int32) *pgxpool.Config {
 // feedPool returns the pool for State, the Changes of all resources, Notify and isDone: that of all
 // reads while at least half of it is free, so that an idle process needs no connection more for them.
 // A connection that is being made is for a read that waits for it.
-func (d *Driver) feedPool() *pgxpool.Pool {
-	if stat := d.reads.Stat(); stat.AcquiredConns()+stat.ConstructingConns() < stat.MaxConns()/2 {
-		return d.reads
+func (s *server) feedPool() *pgxpool.Pool {
+	if stat := s.reads.Stat(); stat.AcquiredConns()+stat.ConstructingConns() < stat.MaxConns()/2 {
+		return s.reads
 	}
-	return d.feed
+	return s.feed
 }
 
 // pools returns the pools that are open.
-func (d *Driver) pools() []*pgxpool.Pool {
-	return slices.DeleteFunc([]*pgxpool.Pool{d.locks, d.writes, d.feed, d.reads}, func(p *pgxpool.Pool) bool { return p == nil })
+func (s *server) pools() []*pgxpool.Pool {
+	return slices.DeleteFunc([]*pgxpool.Pool{s.locks, s.writes, s.feed, s.reads}, func(p *pgxpool.Pool) bool { return p == nil })
 }
 
 const (
@@ -121,16 +137,16 @@ func acquireReader(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, erro
 // hasSession reports whether the writer's connection is one session of the server. Behind a
 // pooler each transaction may run in another session, which has neither the settings nor the
 // prepared statements of the previous one.
-func (d *Driver) hasSession() bool {
-	return d.config.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement
+func (s *server) hasSession() bool {
+	return s.config.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement
 }
 
 // prepareReads makes the settings for reads when the connection is made.
-func (d *Driver) prepareReads(ctx context.Context, conn *pgx.Conn) error {
-	if !d.hasSession() {
+func (s *server) prepareReads(ctx context.Context, conn *pgx.Conn) error {
+	if !s.hasSession() {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, d.options.ReadTimeout)
+	ctx, cancel := context.WithTimeout(ctx, s.options.ReadTimeout)
 	defer cancel()
 	_, err := conn.Exec(ctx, configureReads)
 	return err
@@ -139,13 +155,13 @@ func (d *Driver) prepareReads(ctx context.Context, conn *pgx.Conn) error {
 // prepareSession makes the settings for batches and prepares their statements when the
 // connection is made. Preparing a statement takes locks on the tables and can fail; in the
 // middle of a batch such a failure could leave the outcome unknown.
-func (d *Driver) prepareSession(ctx context.Context, conn *pgx.Conn) error {
-	if !d.hasSession() {
+func (s *server) prepareSession(ctx context.Context, conn *pgx.Conn) error {
+	if !s.hasSession() {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, d.options.ReadTimeout)
+	ctx, cancel := context.WithTimeout(ctx, s.options.ReadTimeout)
 	defer cancel()
-	if _, err := conn.Exec(ctx, configure, milliseconds(d.options.LockTimeout), false); err != nil {
+	if _, err := conn.Exec(ctx, configure, milliseconds(s.options.LockTimeout), false); err != nil {
 		return err
 	}
 	for _, query := range []string{begin, lock, addResources, applyBatch, unlimited, commit} {

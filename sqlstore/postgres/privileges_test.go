@@ -43,7 +43,7 @@ func TestRole_NeedsNoOwnership(t *testing.T) {
 		// This is the last one: Changes cannot read what it compacts.
 		{"WithLock", func(ctx context.Context) error {
 			_, err := driver.WithLock(ctx, "x", func(ctx context.Context) error {
-				_, err := driver.DeleteHistory(ctx, sqlstore.Deletion{Of: create("b")[0].Key.Of(), UpTo: last, Limit: 1})
+				_, _, err := driver.DeleteHistory(ctx, sqlstore.Deletion{Of: create("b")[0].Key.Of(), UpTo: last, Limit: 1})
 				return err
 			})
 			return err

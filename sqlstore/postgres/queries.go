@@ -7,7 +7,7 @@ SELECT pg_backend_pid(), current_setting('fsync'), current_setting('synchronous_
 // The lineage of the store; see origin. The name of a segment of the write-ahead log begins with
 // the timeline. The transaction of storeLineage does not wait for a synchronous standby
 // (commitLocally): a standby that has the mark has everything before it, and reads must not wait.
-// commitLocally is the last statement, because instance has synchronous_commit.
+// commitLocally is the last statement, because the instance has synchronous_commit.
 const (
 	selectTimeline = `
 SELECT system_identifier::text, (('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int)::text
@@ -15,7 +15,9 @@ FROM pg_control_system()`
 
 	selectOrigin = `
 SELECT s.lineage, concat_ws('/', (SELECT oid FROM pg_database WHERE datname = current_database()), s.tableoid,
-                            NULLIF(current_setting('neon.timeline_id', true), '')), ` + isSynchronous + `, pg_last_wal_receive_lsn() IS NOT NULL
+                            NULLIF(current_setting('neon.timeline_id', true), '')),
+       (current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') IN ('on', 'remote_apply')),
+       pg_last_wal_receive_lsn() IS NOT NULL
 FROM store s WHERE s.id = 1`
 
 	storeLineage  = `UPDATE store SET lineage = $1 WHERE id = 1`
@@ -23,34 +25,28 @@ FROM store s WHERE s.id = 1`
 
 	beginEpoch = `
 UPDATE store SET revision = $1, compacted = $1, epoch = md5(random()::text || clock_timestamp()::text), lineage = $2 WHERE id = 1`
-
-	isSynchronous = `(current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') IN ('on', 'remote_apply'))`
-
-	// instance identifies the epoch, and the running server and the table that it is on: the
-	// epoch and the lineage that the row has, the table, when the server was started, and
-	// whether commits wait for a standby. While it stays the same no failover, restore or
-	// restart has happened.
-	instance = `concat_ws(' ', s.epoch, s.lineage, s.tableoid, extract(epoch FROM pg_postmaster_start_time()), ` + isSynchronous + `)`
 )
 
-// The state of the store. Every read selects it in its own snapshot; see observation. $1 is
-// the revision of the driver's position.
-const (
-	stateColumns = `
+// selectState selects the state of the store. Every read does so in its own snapshot; see
+// observation. $1 is the revision of the driver's position.
+//
+// It finds the newest change (l) from the end of the primary key, and the change at the driver's
+// position (h). store.revision is at least the compacted revision; a batch does not change it, and so
+// the newest change may be after it.
+//
+// The last column is the instance, which other statements compare: the epoch and the lineage that the
+// row has, the table, when the server was started, and whether commits wait for a standby. While it
+// stays the same no failover, restore or restart has happened.
+const selectState = `
 SELECT greatest(s.revision, l.revision), s.compacted, s.epoch, clock_timestamp(), l.time, l.uid, h.time, h.uid,
-       pg_is_in_recovery(), current_setting('default_transaction_read_only')::boolean, ` + instance
-
-	// fromStore finds the newest change (l) from the end of the primary key, and the
-	// change at the driver's position (h). store.revision is at least the compacted
-	// revision; a batch does not change it, and so the newest change may be after it.
-	fromStore = `
+       pg_is_in_recovery(), current_setting('default_transaction_read_only')::boolean,
+       concat_ws(' ', s.epoch, s.lineage, s.tableoid, extract(epoch FROM pg_postmaster_start_time()),
+                 (current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') IN ('on', 'remote_apply')))
 FROM store s
 LEFT JOIN LATERAL (SELECT c.revision, c.time, c.uid FROM undo_log c WHERE c.revision >= s.revision
                    ORDER BY c.revision DESC LIMIT 1) l ON true
-LEFT JOIN undo_log h ON h.revision = $1`
-
-	selectState = stateColumns + fromStore + ` WHERE s.id = 1`
-)
+LEFT JOIN undo_log h ON h.revision = $1
+WHERE s.id = 1`
 
 // The statements of a batch.
 const (
@@ -76,7 +72,11 @@ SELECT set_config('lock_timeout', $1, $2), set_config('plan_cache_mode', 'force_
 	// wait for a synchronous standby. If the instance becomes $2 between the statements, they
 	// write without the lock; a batch that gives the same id or revision meanwhile makes them
 	// fail on the primary key, as a lost race.
-	lock = `SELECT set_config('statement_timeout', $1, true) FROM store s WHERE s.id = 1 AND ` + instance + ` = $2::text FOR UPDATE`
+	lock = `
+SELECT set_config('statement_timeout', $1, true) FROM store s
+WHERE s.id = 1 AND concat_ws(' ', s.epoch, s.lineage, s.tableoid, extract(epoch FROM pg_postmaster_start_time()),
+                           (current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') IN ('on', 'remote_apply'))) = $2::text
+FOR UPDATE`
 
 	// lockAny takes the writers' lock on any server.
 	lockAny = `SELECT set_config('statement_timeout', $1, true) FROM store WHERE id = 1 FOR UPDATE`
@@ -92,7 +92,9 @@ INSERT INTO resources (id, "group", resource, defined_by, compacted)
 SELECT (SELECT coalesce(max(id), 0) FROM resources) + row_number() OVER (), n."group", n.resource, n.defined_by, 0
 FROM (SELECT DISTINCT w."group", w.resource, w.defined_by FROM unnest($1::text[], $2::text[], $3::text[]) AS w("group", resource, defined_by)
       WHERE (SELECT r.id FROM resources r WHERE r."group" = w."group" AND r.resource = w.resource AND r.defined_by = w.defined_by) IS NULL) n
-WHERE EXISTS (SELECT FROM store s WHERE s.id = 1 AND ` + instance + ` = $4::text)`
+WHERE EXISTS (SELECT FROM store s
+              WHERE s.id = 1 AND concat_ws(' ', s.epoch, s.lineage, s.tableoid, extract(epoch FROM pg_postmaster_start_time()),
+                                         (current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') IN ('on', 'remote_apply'))) = $4::text)`
 
 	// applyBatch makes the writes whose preconditions hold (asked.effective), gives them
 	// the next revisions in their order, and returns one row for each write of the batch.
@@ -104,7 +106,9 @@ WHERE EXISTS (SELECT FROM store s WHERE s.id = 1 AND ` + instance + ` = $4::text
 	applyBatch = `
 WITH k AS MATERIALIZED (
     SELECT l.revision,
-           ` + instance + ` = $22::text AND ($19::bigint <= s.compacted OR $20::text = '' AND $19 <= l.revision OR EXISTS (
+           concat_ws(' ', s.epoch, s.lineage, s.tableoid, extract(epoch FROM pg_postmaster_start_time()),
+                     (current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') IN ('on', 'remote_apply'))) = $22::text
+               AND ($19::bigint <= s.compacted OR $20::text = '' AND $19 <= l.revision OR EXISTS (
                SELECT FROM undo_log h
                WHERE h.revision = $19 AND h.time = NULLIF($20, '')::timestamptz AND h.uid = $21::text)) AS holds
     FROM store s
@@ -278,7 +282,16 @@ WHERE c.relnamespace = quote_ident(current_schema())::regnamespace AND c.relkind
 
 	// selectObject also returns a row if the object does not exist: then only the columns
 	// of the state are set.
-	selectObject = stateColumns + `, o.uid, o.created_revision, o.revision, o.form, o.expires, o.value` + fromStore + `
+	selectObject = `
+SELECT greatest(s.revision, l.revision), s.compacted, s.epoch, clock_timestamp(), l.time, l.uid, h.time, h.uid,
+       pg_is_in_recovery(), current_setting('default_transaction_read_only')::boolean,
+       concat_ws(' ', s.epoch, s.lineage, s.tableoid, extract(epoch FROM pg_postmaster_start_time()),
+                 (current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') IN ('on', 'remote_apply'))),
+       o.uid, o.created_revision, o.revision, o.form, o.expires, o.value
+FROM store s
+LEFT JOIN LATERAL (SELECT c.revision, c.time, c.uid FROM undo_log c WHERE c.revision >= s.revision
+                   ORDER BY c.revision DESC LIMIT 1) l ON true
+LEFT JOIN undo_log h ON h.revision = $1
 LEFT JOIN current_objects o ON o.resource_id = (SELECT id FROM resources WHERE "group" = $2 AND resource = $3 AND defined_by = $4)
   AND o.namespace = $5 AND o.name = $6
 WHERE s.id = 1`
@@ -296,7 +309,30 @@ ORDER BY o.expires`
 	selectChanges = `
 WITH c AS MATERIALIZED (
     SELECT * FROM undo_log WHERE revision > $1 ORDER BY revision LIMIT $2
-)` + writtenBy
+), written AS (
+SELECT c.revision, c.time, c.op, c.verb, c.subresource, c.manager, c.who, c.real_user, c.audit_id,
+       r."group", r.resource, r.defined_by, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, c.value,
+       coalesce(n.uid, o.uid) AS new_uid, coalesce(n.form, o.form) AS new_form,
+       CASE WHEN n.form IS NULL THEN o.expires ELSE n.expires END AS new_expires, coalesce(n.value, o.value) AS new_value
+FROM c
+LEFT JOIN LATERAL (SELECT "group", resource, defined_by FROM resources r WHERE r.id = c.resource_id LIMIT 1) r ON true
+LEFT JOIN LATERAL (
+    SELECT uid, form, expires, value FROM undo_log n
+    WHERE n.resource_id = c.resource_id AND n.namespace = c.namespace AND n.name = c.name
+      AND n.replaces = c.revision LIMIT 1) n ON true
+LEFT JOIN LATERAL (
+    SELECT uid, form, expires, value FROM current_objects o
+    WHERE o.resource_id = c.resource_id AND o.namespace = c.namespace AND o.name = c.name
+      AND o.revision = c.revision LIMIT 1) o ON true
+), measured AS (
+SELECT *, sum(coalesce(octet_length(value), 0) + coalesce(octet_length(new_value), 0))
+          OVER (ORDER BY revision ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+FROM written
+)
+SELECT revision, time, op, verb, subresource, manager, who, real_user, audit_id,
+       "group", resource, defined_by, namespace, name, uid, replaces, created_revision, form, expires, value,
+       new_uid, new_form, new_expires, new_value
+FROM measured WHERE coalesce(before, 0) < $3 ORDER BY revision`
 
 	// selectChangesOf returns the changes of one resource, $4 to $6. Only the index by resource
 	// and revision has the order of both columns. With resource_id = id the planner would also
@@ -308,9 +344,7 @@ c AS MATERIALIZED (
     SELECT * FROM undo_log
     WHERE (resource_id, revision) > ((SELECT id FROM r), $1) AND resource_id <= (SELECT id FROM r)
     ORDER BY resource_id, revision LIMIT $2
-)` + writtenBy
-
-	writtenBy = `, written AS (
+), written AS (
 SELECT c.revision, c.time, c.op, c.verb, c.subresource, c.manager, c.who, c.real_user, c.audit_id,
        r."group", r.resource, r.defined_by, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, c.value,
        coalesce(n.uid, o.uid) AS new_uid, coalesce(n.form, o.form) AS new_form,

@@ -62,7 +62,7 @@ func TestDriver_AsksForItsIsolation(t *testing.T) {
 		}
 		compacted := make(chan error, 1)
 		go func() {
-			_, err := first.DeleteHistory(t.Context(), sqlstore.Deletion{Of: create("a")[0].Key.Of(), UpTo: 2, Limit: 10})
+			_, _, err := first.DeleteHistory(t.Context(), sqlstore.Deletion{Of: create("a")[0].Key.Of(), UpTo: 2, Limit: 10})
 			compacted <- err
 		}()
 		admin := connect(t, dsn)

@@ -70,28 +70,21 @@ func expiry(t *time.Time) time.Time {
 
 // Expired implements sqlstore.Driver.
 func (d *Driver) Expired(ctx context.Context, now time.Time, limit int) (expired []sqlstore.Record, err error) {
-	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, _ position) error {
-		rows, err := conn.Query(ctx, selectExpired, formatTime(now), limit)
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		for rows.Next() {
-			var r sqlstore.Record
+	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, _ position) (err error) {
+		rows, _ := conn.Query(ctx, selectExpired, formatTime(now), limit) // AppendRows returns the error
+		expired, err = pgx.AppendRows(expired, rows, func(row pgx.CollectableRow) (r sqlstore.Record, err error) {
 			var expires *time.Time
-			if err := rows.Scan(&r.Group, &r.Resource, &r.Owner, &r.Namespace, &r.Name, &r.UID, &r.Created, &r.Revision, &expires); err != nil {
-				return err
-			}
+			err = row.Scan(&r.Group, &r.Resource, &r.Owner, &r.Namespace, &r.Name, &r.UID, &r.Created, &r.Revision, &expires)
 			r.Expires = expiry(expires)
-			expired = append(expired, r)
-		}
-		return rows.Err()
+			return r, err
+		})
+		return err
 	})
 	return expired, err
 }
 
 // Changes implements sqlstore.Driver.
-func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) ([]sqlstore.Change, error) {
+func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) (changes []sqlstore.Change, err error) {
 	size := q.Size
 	if size <= 0 {
 		size = math.MaxInt
@@ -100,34 +93,22 @@ func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) ([]sqlsto
 	if q.Of != nil {
 		query, arguments, pool = selectChangesOf, append(arguments, q.Of.Group, q.Of.Resource, q.Of.Owner.String()), d.reads
 	}
-	var changes []sqlstore.Change
-	err := d.snapshot(ctx, pool, func(b *pgx.Batch) { b.Queue(query, arguments...) },
+	err = d.snapshot(ctx, pool, func(b *pgx.Batch) { b.Queue(query, arguments...) },
 		func(results pgx.BatchResults, state sqlstore.State, w *watchdog) error {
 			if q.After < state.Compacted {
 				return sqlstore.ErrCompacted
 			}
-			rows, err := results.Query()
-			if err != nil {
-				return err
-			}
-			defer rows.Close()
-			for rows.Next() {
+			rows, _ := results.Query() // AppendRows returns the error
+			changes, err = pgx.AppendRows(changes, rows, func(row pgx.CollectableRow) (sqlstore.Change, error) {
 				w.expect()
-				c, err := scanChange(rows)
-				if err != nil {
-					return err
-				}
-				changes = append(changes, c)
-			}
-			return rows.Err()
+				return scanChange(row)
+			})
+			return err
 		})
-	if err != nil {
-		return nil, err
-	}
-	return changes, nil
+	return changes, err
 }
 
-func scanChange(rows pgx.Rows) (c sqlstore.Change, err error) {
+func scanChange(row pgx.CollectableRow) (c sqlstore.Change, err error) {
 	var (
 		op, uid                   string
 		replaces, created         int64
@@ -136,7 +117,7 @@ func scanChange(rows pgx.Rows) (c sqlstore.Change, err error) {
 		expires, newExpires       *time.Time
 	)
 	k := &c.New.Key
-	if err := rows.Scan(&c.Revision, &c.Time, &op, &c.Author.Verb, &c.Author.Subresource, &c.Author.Manager,
+	if err := row.Scan(&c.Revision, &c.Time, &op, &c.Author.Verb, &c.Author.Subresource, &c.Author.Manager,
 		&c.Author.User, &c.Author.RealUser, &c.Author.AuditID,
 		&k.Group, &k.Resource, &k.Owner, &k.Namespace, &k.Name, &uid, &replaces, &created, &form, &expires, &value,
 		&newUID, &newForm, &newExpires, &newValue); err != nil {

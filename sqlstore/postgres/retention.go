@@ -13,10 +13,8 @@ import (
 // Histories implements sqlstore.Driver.
 func (d *Driver) Histories(ctx context.Context) (histories []sqlstore.History, err error) {
 	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, _ position) (err error) {
-		rows, err := conn.Query(ctx, selectHistories)
-		if err == nil {
-			histories, err = pgx.CollectRows(rows, scanHistory)
-		}
+		rows, _ := conn.Query(ctx, selectHistories) // CollectRows returns the error
+		histories, err = pgx.CollectRows(rows, scanHistory)
 		return err
 	})
 	return histories, err
@@ -62,7 +60,7 @@ func (d *Driver) CountChanges(ctx context.Context, of sqlstore.Resource, limit i
 // Invariant: a deletion changes only a store that holds the driver's position. Its own
 // transaction checks that. Otherwise a deletion on a server that has lost commits would
 // move the revision past the lost ones, and no process could notice the loss.
-func (d *Driver) DeleteHistory(ctx context.Context, deletion sqlstore.Deletion) (deleted int, err error) {
+func (d *Driver) DeleteHistory(ctx context.Context, deletion sqlstore.Deletion) (deleted int, waited time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, d.options.LockTimeout+d.options.CommitTimeout)
 	defer cancel()
 	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, w *watchdog, before position) error {
@@ -76,18 +74,18 @@ func (d *Driver) DeleteHistory(ctx context.Context, deletion sqlstore.Deletion) 
 			}
 			w.pause() // ctx bounds the time of the deletion
 			deletion.UpTo = min(deletion.UpTo, o.Revision)
-			deleted, err = d.deleteHistory(ctx, tx, deletion)
+			deleted, waited, err = deleteChanges(ctx, tx, deletion, d.options.LockTimeout)
 			return err
 		})
 	})
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	return deleted, nil
+	return deleted, waited, nil
 }
 
-// deleteHistory makes a deletion in a transaction.
-func (d *Driver) deleteHistory(ctx context.Context, tx pgx.Tx, deletion sqlstore.Deletion) (deleted int, err error) {
+// deleteChanges makes a deletion in a transaction, which waits for a lock no longer than a time-out.
+func deleteChanges(ctx context.Context, tx pgx.Tx, deletion sqlstore.Deletion, timeout time.Duration) (deleted int, waited time.Duration, err error) {
 	group, resource, owner := deletion.Of.Group, deletion.Of.Resource, deletion.Of.Owner.String()
 	var before *string
 	if !deletion.Before.IsZero() {
@@ -96,27 +94,23 @@ func (d *Driver) deleteHistory(ctx context.Context, tx pgx.Tx, deletion sqlstore
 	}
 	var b pgx.Batch
 	var last int64
-	b.Queue(configureCompact, milliseconds(d.options.LockTimeout))
+	b.Queue(configureCompact, milliseconds(timeout))
 	b.Queue(deleteHistory, group, resource, owner, deletion.UpTo, before, deletion.Limit).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&last, &deleted)
 	})
 	if err := tx.SendBatch(ctx, &b).Close(); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	if before == nil && deleted < deletion.Limit {
 		last = deletion.UpTo
 	}
 	if last == 0 {
-		return 0, nil
+		return 0, 0, nil
 	}
 	if _, err := tx.Exec(ctx, updateHistory, group, resource, owner, last); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	start := time.Now()
 	_, err = tx.Exec(ctx, updateCompacted, last) // waits for the writers' lock
-	d.lockWaited.Add(int64(time.Since(start)))
-	return deleted, err
+	return deleted, time.Since(start), err
 }
-
-// LockWaited implements sqlstore.LockWaiter.
-func (d *Driver) LockWaited() time.Duration { return time.Duration(d.lockWaited.Load()) }

@@ -14,7 +14,7 @@ import (
 	"byre/sqlstore"
 )
 
-// WithLock implements sqlstore.Locker by an advisory lock of a transaction that is otherwise
+// WithLock implements sqlstore.Shared by an advisory lock of a transaction that is otherwise
 // idle. The transaction has an idle timeout, so that the server releases the lock of a
 // process that has stopped; holdLock sends statements to keep the transaction alive.
 func (d *Driver) WithLock(ctx context.Context, name string, f func(context.Context) error) (ran bool, err error) {
@@ -37,15 +37,15 @@ func (d *Driver) WithLock(ctx context.Context, name string, f func(context.Conte
 // tryLock begins a transaction that tries to take an advisory lock; query says which. If locked
 // is true, the transaction on conn holds the lock. The caller passes conn to unlock unless it
 // is nil.
-func (d *Driver) tryLock(ctx context.Context, query, name string) (conn *pgxpool.Conn, locked bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, d.options.ReadTimeout)
+func (s *server) tryLock(ctx context.Context, query, name string) (conn *pgxpool.Conn, locked bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.options.ReadTimeout)
 	defer cancel()
-	if conn, err = d.locks.Acquire(ctx); err != nil {
+	if conn, err = s.locks.Acquire(ctx); err != nil {
 		return nil, false, err
 	}
 	var b pgx.Batch
 	b.Queue(begin)
-	b.Queue(idleTimeout, milliseconds(d.options.LockTimeout))
+	b.Queue(idleTimeout, milliseconds(s.options.LockTimeout))
 	b.Queue(query, name).QueryRow(func(row pgx.Row) error { return row.Scan(&locked) })
 	err = conn.SendBatch(ctx, &b).Close()
 	return conn, locked, err
@@ -55,13 +55,13 @@ func (d *Driver) tryLock(ctx context.Context, query, name string) (conn *pgxpool
 // closes the connection, and the server releases the lock. If locks are taken less often than
 // connections may be idle, unlock closes the connection at once. Otherwise the compaction,
 // which runs once a minute, would have an idle connection for a quarter of the time.
-func (d *Driver) unlock(ctx context.Context, conn *pgxpool.Conn) {
+func (s *server) unlock(ctx context.Context, conn *pgxpool.Conn) {
 	defer conn.Release()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.options.ReadTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.options.ReadTimeout)
 	defer cancel()
 	_, _ = conn.Exec(ctx, rollback)
 	now := time.Now().UnixNano()
-	if last := d.unlocked.Swap(now); time.Duration(now-last) > d.locks.Config().MaxConnIdleTime {
+	if last := s.unlocked.Swap(now); time.Duration(now-last) > s.locks.Config().MaxConnIdleTime {
 		_ = conn.Conn().Close(ctx) // Release removes a closed connection from the pool
 	}
 }
@@ -69,16 +69,16 @@ func (d *Driver) unlock(ctx context.Context, conn *pgxpool.Conn) {
 // holdLock calls send now and then, which sends a statement, so that the server does not end
 // the idle transaction, until ctx ends. It calls lost when it returns: when the transaction is
 // gone, and when ctx has ended.
-func (d *Driver) holdLock(ctx context.Context, lost func(), conn *pgxpool.Conn, send func(context.Context, *pgxpool.Conn) error) {
+func (s *server) holdLock(ctx context.Context, lost func(), conn *pgxpool.Conn, send func(context.Context, *pgxpool.Conn) error) {
 	defer lost()
-	ticker := time.NewTicker(d.options.LockTimeout / 5)
+	ticker := time.NewTicker(s.options.LockTimeout / 5)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			if !d.touch(ctx, conn, send) {
+			if !s.touch(ctx, conn, send) {
 				return
 			}
 		}
@@ -87,8 +87,8 @@ func (d *Driver) holdLock(ctx context.Context, lost func(), conn *pgxpool.Conn, 
 
 // touch calls send, and reports whether the server has answered before it would end the
 // transaction as idle (Options.LockTimeout).
-func (d *Driver) touch(ctx context.Context, conn *pgxpool.Conn, send func(context.Context, *pgxpool.Conn) error) bool {
-	ctx, cancel := context.WithTimeout(ctx, d.options.LockTimeout*3/5)
+func (s *server) touch(ctx context.Context, conn *pgxpool.Conn, send func(context.Context, *pgxpool.Conn) error) bool {
+	ctx, cancel := context.WithTimeout(ctx, s.options.LockTimeout*3/5)
 	defer cancel()
 	return send(ctx, conn) == nil
 }
@@ -98,7 +98,7 @@ func sendTouch(ctx context.Context, conn *pgxpool.Conn) error {
 	return err
 }
 
-// Notify implements sqlstore.Notifier. While no other process uses the database it sends
+// Notify implements sqlstore.Shared. While no other process uses the database it sends
 // nothing: a hint is a transaction of its own, and wakes this process's own listener.
 func (d *Driver) Notify(ctx context.Context, revision int64) error {
 	if d.isAlone.Load() {
@@ -113,7 +113,7 @@ func (d *Driver) Notify(ctx context.Context, revision int64) error {
 // reconnectPause is how long Listen waits before it connects again.
 const reconnectPause = time.Second
 
-// Listen implements sqlstore.Notifier on a connection of its own. It returns nil when ctx
+// Listen implements sqlstore.Shared on a connection of its own. It returns nil when ctx
 // ends, and an error only if connecting again can't help.
 func (d *Driver) Listen(ctx context.Context, f func(revision int64)) error {
 	for {
@@ -132,15 +132,15 @@ func (d *Driver) Listen(ctx context.Context, f func(revision int64)) error {
 	}
 }
 
-func (d *Driver) listen(ctx context.Context, f func(revision int64)) error {
-	conn, err := d.startListening(ctx)
+func (s *server) listen(ctx context.Context, f func(revision int64)) error {
+	conn, err := s.startListening(ctx)
 	if err != nil {
 		return err
 	}
-	defer d.stopListening(ctx, conn)
+	defer s.stopListening(ctx, conn)
 	f(0)
 	for {
-		n, err := d.nextHint(ctx, conn)
+		n, err := s.nextHint(ctx, conn)
 		if err != nil {
 			return err
 		}
@@ -154,16 +154,16 @@ func (d *Driver) listen(ctx context.Context, f func(revision int64)) error {
 	}
 }
 
-func (d *Driver) startListening(ctx context.Context) (*pgx.Conn, error) {
-	config := d.config.Copy()
-	if err := d.refresh(ctx, config); err != nil {
+func (s *server) startListening(ctx context.Context) (*pgx.Conn, error) {
+	config := s.config.Copy()
+	if err := s.refresh(ctx, config); err != nil {
 		return nil, err
 	}
 	conn, err := pgx.ConnectConfig(ctx, config) // the connection string has a timeout for this
 	if err != nil {
 		return nil, err
 	}
-	asking, cancel := context.WithTimeout(ctx, d.options.ReadTimeout)
+	asking, cancel := context.WithTimeout(ctx, s.options.ReadTimeout)
 	defer cancel()
 	var channel string
 	err = conn.QueryRow(asking, selectChannel).Scan(&channel)
@@ -171,14 +171,14 @@ func (d *Driver) startListening(ctx context.Context) (*pgx.Conn, error) {
 		_, err = conn.Exec(asking, `LISTEN `+pgx.Identifier{channel}.Sanitize())
 	}
 	if err != nil {
-		d.stopListening(ctx, conn)
+		s.stopListening(ctx, conn)
 		return nil, err
 	}
 	return conn, nil
 }
 
-func (d *Driver) stopListening(ctx context.Context, conn *pgx.Conn) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.options.ReadTimeout)
+func (s *server) stopListening(ctx context.Context, conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.options.ReadTimeout)
 	defer cancel()
 	_ = conn.Close(ctx)
 }
@@ -187,13 +187,13 @@ func (d *Driver) stopListening(ctx context.Context, conn *pgx.Conn) {
 const listenPause = 15 * time.Second
 
 // nextHint waits for a notification. It fails when the server does not answer a ping.
-func (d *Driver) nextHint(ctx context.Context, conn *pgx.Conn) (*pgconn.Notification, error) {
+func (s *server) nextHint(ctx context.Context, conn *pgx.Conn) (*pgconn.Notification, error) {
 	for {
 		n, err := awaitNotification(ctx, conn, listenPause)
 		if err == nil || ctx.Err() != nil || conn.IsClosed() {
 			return n, err
 		}
-		asking, cancel := context.WithTimeout(ctx, d.options.ReadTimeout)
+		asking, cancel := context.WithTimeout(ctx, s.options.ReadTimeout)
 		_, err = conn.Exec(asking, touch)
 		cancel()
 		if err != nil {

@@ -282,7 +282,7 @@ func TestLocker_WorksWithTheSmallestPool(t *testing.T) {
 			work.Go(func() {
 				for i := range 20 {
 					ran, err := driver.WithLock(ctx, name, func(ctx context.Context) error {
-						if _, err := driver.DeleteHistory(ctx, sqlstore.Deletion{UpTo: 1, Limit: 1}); err != nil {
+						if _, _, err := driver.DeleteHistory(ctx, sqlstore.Deletion{UpTo: 1, Limit: 1}); err != nil {
 							return err
 						}
 						_, err := driver.Expired(ctx, time.Now(), 1)

@@ -18,19 +18,9 @@ func (d *Driver) Usage(ctx context.Context) (usage sqlstore.Usage, err error) {
 		// request waits for it.
 		w.pause()
 		usage.Revision = state.Revision
-		rows, err := results.Query()
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		for rows.Next() {
-			var r sqlstore.ResourceUsage
-			if err := rows.Scan(&r.Group, &r.Resource, &r.Owner, &r.Objects, &r.Bytes); err != nil {
-				return err
-			}
-			usage.Resources = append(usage.Resources, r)
-		}
-		return rows.Err()
+		rows, _ := results.Query() // AppendRows returns the error
+		usage.Resources, err = pgx.AppendRows(usage.Resources, rows, pgx.RowToStructByPos[sqlstore.ResourceUsage])
+		return err
 	})
 	return usage, err
 }
@@ -39,11 +29,11 @@ func (d *Driver) Usage(ctx context.Context) (usage sqlstore.Usage, err error) {
 // tables. On a slow disk that takes seconds, which does not mean that the server is silent.
 const sizeTimeout = time.Minute
 
-// Used implements sqlstore.Sizer. PostgreSQL does not tell how much of its files can be
+// Used implements sqlstore.Driver. PostgreSQL does not tell how much of its files can be
 // reused, so all of them count.
 func (d *Driver) Used(ctx context.Context) (int64, error) { return d.Size(ctx) }
 
-// Size implements sqlstore.Sizer: the tables of the schema, and their indexes.
+// Size implements sqlstore.Driver: the tables of the schema, and their indexes.
 func (d *Driver) Size(ctx context.Context) (size int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, sizeTimeout)
 	defer cancel()

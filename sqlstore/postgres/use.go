@@ -9,7 +9,7 @@ import (
 	"byre/migrations"
 )
 
-// Maintain implements sqlstore.Maintainer. It holds the in-use lock in shared mode, which
+// Maintain implements sqlstore.Driver. It holds the in-use lock in shared mode, which
 // keeps "byre migrate down" and Load from a database that a process serves. When the lock is
 // lost, because the server was restarted for example, it takes the lock again. Like all advisory
 // locks of byre it belongs to a transaction, which a pooler keeps on one session.

@@ -8,9 +8,37 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	engine "modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"byre/migrations"
 )
+
+// defaultBusy is how long a connection waits for a lock that another program holds.
+const defaultBusy = 10 * time.Second
+
+// file is the file of a database, and how it is opened.
+type file struct {
+	path string
+	// busy is how long a connection waits for a lock that another program holds.
+	busy time.Duration
+	// With readOnly, connections write nothing: the last one to close does not copy the
+	// log back. With ignoreLog, they read the file without its log.
+	readOnly, ignoreLog bool
+}
+
+// dsn returns the URI of the file. Connections do not create the file.
+func (f *file) dsn() string {
+	switch {
+	case f.ignoreLog:
+		return migrations.SQLiteDSN(f.path) + "?immutable=1"
+	case f.readOnly:
+		return migrations.SQLiteDSN(f.path) + "?mode=ro"
+	}
+	return migrations.SQLiteDSN(f.path) + "?mode=rw"
+}
 
 // setting is a pragma with the value that it must have. A fixed one is a property of the file,
 // which a connection only checks.
@@ -25,9 +53,9 @@ type setting struct {
 // them, reads them back, and closes a connection that does not have them. Otherwise durability
 // would depend on what another program has done to the file: a copy that VACUUM INTO has
 // made, for example, is not in WAL mode.
-func (d *Driver) settings(more ...setting) []setting {
+func (f *file) settings(more ...setting) []setting {
 	return append([]setting{
-		d.busyTimeout(),
+		f.busyTimeout(),
 		{name: "journal_mode", value: "wal"},
 		{name: "synchronous", value: "2"}, // FULL: the log is synced at each COMMIT
 		{name: "foreign_keys", value: "0"},
@@ -37,12 +65,12 @@ func (d *Driver) settings(more ...setting) []setting {
 
 // reading returns the settings of a connection that only reads. It changes nothing in the
 // file, not even its journal mode.
-func (d *Driver) reading() []setting {
-	return []setting{d.busyTimeout(), {name: "query_only", value: "1"}}
+func (f *file) reading() []setting {
+	return []setting{f.busyTimeout(), {name: "query_only", value: "1"}}
 }
 
-func (d *Driver) busyTimeout() setting {
-	return setting{name: "busy_timeout", value: strconv.FormatInt(d.options.Busy.Milliseconds(), 10)}
+func (f *file) busyTimeout() setting {
+	return setting{name: "busy_timeout", value: strconv.FormatInt(f.busy.Milliseconds(), 10)}
 }
 
 // connector makes connections with settings.
@@ -53,8 +81,8 @@ type connector struct {
 }
 
 // connect returns a pool of up to n connections, which it does not close when they are idle.
-func (d *Driver) connect(n int, settings []setting) *sql.DB {
-	db := sql.OpenDB(&connector{dsn: d.dsn(), settings: settings})
+func (f *file) connect(n int, settings []setting) *sql.DB {
+	db := sql.OpenDB(&connector{dsn: f.dsn(), settings: settings})
 	db.SetMaxOpenConns(n)
 	db.SetMaxIdleConns(n)
 	return db
@@ -103,4 +131,19 @@ func (s setting) apply(ctx context.Context, conn engine.ExecQuerierContext) erro
 			s.name, is, s.value, s.name, s.value)
 	}
 	return fmt.Errorf("%s stays %s, want %s: the database must be in a local file system", s.name, is, s.value)
+}
+
+// The program does not compile with an SQLite before 3.51.3, in which a checkpoint at the same time as
+// a reset of the log could lose a commit.
+const _ = uint(sqlite3.SQLITE_VERSION_NUMBER - 3_051_003)
+
+// check fails if the schema is not this program's.
+func (f *file) check(ctx context.Context) error {
+	db := f.connect(1, f.reading())
+	defer db.Close()
+	schema, err := migrations.SQLiteSchema(ctx, db)
+	if err != nil {
+		return err
+	}
+	return migrations.Check(migrations.SQLite, schema)
 }

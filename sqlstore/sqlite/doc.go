@@ -11,8 +11,6 @@
 //   - Only one process has the file open. dbfile.InUseError names it to the others.
 //   - Open refuses a file of another program or with another version of the schema, and
 //     does not change it.
-//   - Open refuses an engine older than 3.51.3, in which a checkpoint at the same time as a
-//     reset of the log could lose a commit.
 //
 // ReadSnapshot reads a whole store while a process serves it. Load fills a new file, or one
 // without data.

@@ -53,11 +53,11 @@ func (e *commitError) Unwrap() error { return e.err }
 //
 // Only a COMMIT that failed with an I/O error has an unknown outcome: after a crash, SQLite may
 // or may not find the last frames of the log, whose write or sync failed.
-func (d *Driver) translate(err error) error {
+func (f *file) translate(err error) error {
 	var damaged *damagedError
 	var counters *countersError
 	if errors.As(err, &damaged) || errors.As(err, &counters) {
-		return fmt.Errorf("%w: %s: %w: %s", sqlstore.ErrDamaged, d.path, err, nextWhenDamaged)
+		return fmt.Errorf("%w: %s: %w: %s", sqlstore.ErrDamaged, f.path, err, nextWhenDamaged)
 	}
 	var e *engine.Error
 	if !errors.As(err, &e) {
@@ -68,7 +68,7 @@ func (d *Driver) translate(err error) error {
 	if errors.As(err, &committing) && errors.Is(x.cause, sqlstore.ErrIO) {
 		x.cause = sqlstore.ErrUnknown
 	}
-	return fmt.Errorf("%w: %s: %w: %s", x.cause, d.path, err, x.next)
+	return fmt.Errorf("%w: %s: %w: %s", x.cause, f.path, err, x.next)
 }
 
 // isDuplicate reports whether an insert failed because the key exists.

@@ -26,7 +26,7 @@ func (d *Driver) Pragmas(ctx context.Context, name string) (values []string, err
 	}
 	defer maintenance.Close()
 	conns := []*sql.Conn{d.writer.conn, maintenance}
-	for range d.options.Readers {
+	for range readers {
 		conn, err := d.readers.db.Conn(ctx)
 		if err != nil {
 			return nil, err

@@ -104,7 +104,7 @@ func TestOpen_AssertsItsSettings(t *testing.T) {
 	if _, err := db.ExecContext(t.Context(), `VACUUM INTO ?`, copied); err != nil {
 		t.Fatal(err)
 	}
-	driver, err := sqlite.Open(t.Context(), copied, sqlite.Options{Readers: 2})
+	driver, err := sqlite.Open(t.Context(), copied, sqlite.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func TestOpen_AssertsItsSettings(t *testing.T) {
 		"journal_mode": "wal", "synchronous": "2", "foreign_keys": "0", "auto_vacuum": "2", "busy_timeout": "10000",
 	} {
 		values, err := driver.Pragmas(t.Context(), pragma)
-		if err != nil || len(values) != 4 || slices.ContainsFunc(values, func(value string) bool { return value != want }) {
+		if err != nil || len(values) != 6 || slices.ContainsFunc(values, func(value string) bool { return value != want }) {
 			t.Errorf("%s of the connections is %v, %v; want %s", pragma, values, err, want)
 		}
 	}

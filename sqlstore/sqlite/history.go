@@ -13,46 +13,28 @@ func (d *Driver) Histories(ctx context.Context) ([]sqlstore.History, error) {
 	if err := d.flushBefore(func(m *memory) bool { return !m.covers(d.state.Load().Revision, nil) }); err != nil {
 		return nil, err
 	}
-	histories, err := scanHistories(d.readers.db.QueryContext(ctx, selectHistories))
+	histories, err := collect(scanHistory)(d.readers.db.QueryContext(ctx, selectHistories))
 	return histories, d.translate(err)
 }
 
-// scanHistories reads the rows of selectHistories, and closes them.
-func scanHistories(rows *sql.Rows, err error) (histories []sqlstore.History, _ error) {
-	if err != nil {
-		return nil, err
+// scanHistory reads a row of selectHistories.
+func scanHistory(rows *sql.Rows) (h sqlstore.History, err error) {
+	var seconds int64
+	var first sql.NullInt64
+	var stamp sql.NullString
+	if err := rows.Scan(&h.Group, &h.Resource.Resource, &h.Owner, &h.Compacted, &seconds, &first, &stamp); err != nil {
+		return h, err
 	}
-	defer rows.Close()
-	for rows.Next() {
-		var h sqlstore.History
-		var seconds int64
-		var first sql.NullInt64
-		var stamp sql.NullString
-		if err := rows.Scan(&h.Group, &h.Resource.Resource, &h.Owner, &h.Compacted, &seconds, &first, &stamp); err != nil {
-			return nil, err
-		}
-		h.RetainedFor = time.Duration(seconds) * time.Second
-		if h.First = first.Int64; first.Valid {
-			if h.FirstTime, err = parseTime(stamp.String); err != nil {
-				return nil, err
-			}
-		}
-		histories = append(histories, h)
+	h.RetainedFor = time.Duration(seconds) * time.Second
+	if h.First = first.Int64; first.Valid {
+		h.FirstTime, err = parseTime(stamp.String)
 	}
-	return histories, rows.Err()
+	return h, err
 }
 
 // SetRetainedFor implements sqlstore.Driver.
 func (d *Driver) SetRetainedFor(ctx context.Context, ages map[sqlstore.Resource]time.Duration) error {
-	d.writing.Lock()
-	defer d.writing.Unlock()
-	if d.writer.closed {
-		return sqlstore.ErrClosed
-	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	err := d.transaction(d.state.Load(), func() error {
+	return d.change(ctx, func(*sqlstore.State) error {
 		for of, age := range ages {
 			if _, err := d.writer.updateRetainedFor.Exec(int64(age/time.Second), of.Group, of.Resource, of.Owner.String()); err != nil {
 				return err
@@ -60,11 +42,6 @@ func (d *Driver) SetRetainedFor(ctx context.Context, ages map[sqlstore.Resource]
 		}
 		return nil
 	})
-	if err != nil {
-		return d.translate(err)
-	}
-	d.signalLogGrown()
-	return nil
 }
 
 // CountChanges implements sqlstore.Driver.

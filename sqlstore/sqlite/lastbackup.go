@@ -40,18 +40,8 @@ func RecordBackup(path string, b sqlstore.LastBackup) error {
 	if path, err = lastBackupFile(path); err != nil {
 		return err
 	}
-	// Two processes that record a backup at the same time have temporary files of different
-	// names.
-	file, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+"-*")
-	if err != nil {
+	if err := fileowner.WriteFile(path, append(text, '\n'), 0o600); err != nil {
 		return fmt.Errorf("last backup: %w", err)
-	}
-	_, err = file.Write(append(text, '\n'))
-	if err = errors.Join(err, fileowner.Inherit(file), file.Close()); err == nil {
-		err = os.Rename(file.Name(), path)
-	}
-	if err != nil {
-		return fmt.Errorf("last backup: %w", errors.Join(err, os.Remove(file.Name())))
 	}
 	return nil
 }
@@ -73,7 +63,7 @@ func ReadLastBackup(path string) (sqlstore.LastBackup, error) {
 	return sqlstore.DecodeLastBackup(text)
 }
 
-// LastBackup implements sqlstore.BackupRecorder.
+// LastBackup implements sqlstore.Driver.
 func (d *Driver) LastBackup(context.Context) (sqlstore.LastBackup, error) {
 	return ReadLastBackup(d.path)
 }

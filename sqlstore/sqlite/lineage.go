@@ -107,13 +107,13 @@ func (d *Driver) adopt(ctx context.Context, state *sqlstore.State) error {
 
 // origins returns what the file says, and what the database is; stored is the lineage in it. left is
 // zero if there is no file, or if it is broken.
-func (d *Driver) origins(stored string, revision int64) (left, now origin, err error) {
-	info, err := os.Stat(d.path)
+func (f *file) origins(stored string, revision int64) (left, now origin, err error) {
+	info, err := os.Stat(f.path)
 	if err != nil {
 		return left, now, err
 	}
-	now = origin{id: stored, inode: info.Sys().(*syscall.Stat_t).Ino, birth: birth(d.path), revision: revision}
-	text, err := os.ReadFile(d.path + lineageSuffix)
+	now = origin{id: stored, inode: info.Sys().(*syscall.Stat_t).Ino, birth: birth(f.path), revision: revision}
+	text, err := os.ReadFile(f.path + lineageSuffix)
 	if errors.Is(err, fs.ErrNotExist) {
 		return left, now, nil
 	}

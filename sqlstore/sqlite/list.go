@@ -20,7 +20,7 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 		}
 	}
 	r := d.readers
-	err = d.snapshot(ctx, func(tx *sql.Tx, state sqlstore.State) error {
+	err = r.snapshot(ctx, func(tx *sql.Tx, state sqlstore.State) error {
 		listed.Revision = state.Revision
 		statements := &r.now
 		switch {
@@ -37,10 +37,11 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 				return err
 			}
 		}
-		a, nonEmpty, err := argumentsOf(q, listed.Revision)
+		start, nonEmpty, err := q.Start()
 		if err != nil || !nonEmpty {
 			return err
 		}
+		a := arguments{q.Group, q.Resource, q.Owner.String(), start.Namespace, start.Name, q.Name, listed.Revision}
 		last, more, err := list(ctx, tx.StmtContext(ctx, statements.list(q)), a, q, yield)
 		if err != nil || !more {
 			return err
@@ -98,24 +99,6 @@ func (s *listStatements) list(q sqlstore.Query) *sql.Stmt {
 type arguments struct {
 	group, resource, owner, namespace, name, only string
 	at                                            int64
-}
-
-// argumentsOf returns nonEmpty false if no object can be in the range.
-func argumentsOf(q sqlstore.Query, at int64) (_ arguments, nonEmpty bool, err error) {
-	if nonEmpty, err := q.Check(); err != nil || !nonEmpty {
-		return arguments{}, false, err
-	}
-	a := arguments{group: q.Group, resource: q.Resource, owner: q.Owner.String(), namespace: q.Namespace, only: q.Name, at: at}
-	switch {
-	case q.After == nil:
-	case q.Namespace == "":
-		a.namespace, a.name = q.After.Namespace, q.After.Name
-	case q.After.Namespace > q.Namespace:
-		return arguments{}, false, nil
-	case q.After.Namespace == q.Namespace:
-		a.name = q.After.Name
-	}
-	return a, true, nil
 }
 
 // withLimit returns all arguments of a statement. A count ignores the last two.

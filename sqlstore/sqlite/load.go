@@ -40,17 +40,17 @@ func Load(ctx context.Context, path string, s sqlstore.Snapshot) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, lock.Close()) }()
-	d := &Driver{options: Options{Busy: defaultBusy}, path: lock.Path + loadingSuffix}
+	f := &file{path: lock.Path + loadingSuffix, busy: defaultBusy}
 	replaced, err := refuseData(ctx, lock.Path)
 	if err == nil {
-		err = errors.Join(removeDatabase(d.path), d.load(ctx, s, replaced))
+		err = errors.Join(removeDatabase(f.path), f.load(ctx, s, replaced))
 	}
 	if err == nil {
 		// The log of the old file must not stay: SQLite would apply it to the new one. Nor must
 		// the record of the old one's last backup.
-		err = errors.Join(removeLog(lock.Path), remove(lock.Path+lastBackupSuffix), os.Rename(d.path, lock.Path), syncDirectory(filepath.Dir(lock.Path)))
+		err = errors.Join(removeLog(lock.Path), remove(lock.Path+lastBackupSuffix), os.Rename(f.path, lock.Path), fileowner.SyncDir(filepath.Dir(lock.Path)))
 	}
-	return errors.Join(d.translate(err), removeDatabase(d.path))
+	return errors.Join(f.translate(err), removeDatabase(f.path))
 }
 
 // refuseData fails with sqlstore.ErrNotEmpty if the file holds data. replaced describes the
@@ -66,8 +66,8 @@ func refuseData(ctx context.Context, path string) (replaced os.FileInfo, err err
 	if err != nil || fresh {
 		return replaced, err
 	}
-	d := &Driver{options: Options{Busy: defaultBusy}, path: path}
-	db := d.connect(1, d.reading())
+	f := &file{path: path, busy: defaultBusy}
+	db := f.connect(1, f.reading())
 	defer db.Close()
 	var rows int
 	schema, err := migrations.SQLiteSchema(ctx, db)
@@ -76,21 +76,21 @@ func refuseData(ctx context.Context, path string) (replaced os.FileInfo, err err
 	}
 	switch {
 	case err != nil:
-		return nil, d.translate(err)
+		return nil, f.translate(err)
 	case rows > 0:
 		return nil, fmt.Errorf("%s: %w", path, sqlstore.ErrNotEmpty)
 	}
 	return replaced, nil
 }
 
-// load makes the file of d and fills it. It uses no journal, because after a crash nobody
+// load makes the file and fills it. It uses no journal, because after a crash nobody
 // reads the file.
-func (d *Driver) load(ctx context.Context, s sqlstore.Snapshot, replaced os.FileInfo) (err error) {
-	if _, err := migrations.Up(ctx, (&url.URL{Scheme: "sqlite", Path: d.path}).String()); err != nil {
+func (f *file) load(ctx context.Context, s sqlstore.Snapshot, replaced os.FileInfo) (err error) {
+	if _, err := migrations.Up(ctx, (&url.URL{Scheme: "sqlite", Path: f.path}).String()); err != nil {
 		return err
 	}
-	db := d.connect(1, []setting{
-		d.busyTimeout(),
+	db := f.connect(1, []setting{
+		f.busyTimeout(),
 		{name: "locking_mode", value: "exclusive"},
 		{name: "journal_mode", value: "off"},
 		{name: "synchronous", value: "0"},
@@ -107,11 +107,11 @@ func (d *Driver) load(ctx context.Context, s sqlstore.Snapshot, replaced os.File
 		return err
 	}
 	// The first connection with these settings sets WAL mode in the header of the file.
-	db = d.connect(1, d.settings())
+	db = f.connect(1, f.settings())
 	if err := errors.Join(db.PingContext(ctx), db.Close()); err != nil {
 		return err
 	}
-	return errors.Join(copyModeAndOwner(d.path, replaced), syncFile(d.path))
+	return errors.Join(copyModeAndOwner(f.path, replaced), syncFile(f.path))
 }
 
 // fill inserts the rows. It drops the indexes before and makes them again afterwards, which
@@ -257,12 +257,4 @@ func syncFile(path string) error {
 		return err
 	}
 	return errors.Join(file.Sync(), file.Close())
-}
-
-func syncDirectory(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
 }

@@ -10,26 +10,31 @@ import (
 )
 
 // DeleteHistory implements sqlstore.Driver.
-func (d *Driver) DeleteHistory(ctx context.Context, deletion sqlstore.Deletion) (deleted int, err error) {
+func (d *Driver) DeleteHistory(ctx context.Context, deletion sqlstore.Deletion) (deleted int, waited time.Duration, err error) {
+	err = d.change(ctx, func(state *sqlstore.State) (err error) {
+		deleted, err = d.writer.deleteHistory(deletion, state)
+		return err
+	})
+	return deleted, 0, err
+}
+
+// change runs f, which may change the state, in a transaction.
+func (d *Driver) change(ctx context.Context, f func(*sqlstore.State) error) error {
 	d.writing.Lock()
 	defer d.writing.Unlock()
 	if d.writer.closed {
-		return 0, sqlstore.ErrClosed
+		return sqlstore.ErrClosed
 	}
 	if err := ctx.Err(); err != nil {
-		return 0, err
+		return err
 	}
 	state := *d.state.Load()
-	err = d.transaction(&state, func() (err error) {
-		deleted, err = d.writer.deleteHistory(deletion, &state)
-		return err
-	})
-	if err != nil {
-		return 0, d.translate(err)
+	if err := d.transaction(&state, func() error { return f(&state) }); err != nil {
+		return d.translate(err)
 	}
 	d.state.Store(&state)
 	d.signalLogGrown()
-	return deleted, nil
+	return nil
 }
 
 // deleteHistory makes a deletion, and moves state.Compacted forward.
@@ -90,7 +95,7 @@ const (
 	keptPages, keptShare = 128, 10
 )
 
-// Shrink implements sqlstore.Shrinker.
+// Shrink implements sqlstore.Exclusive.
 //
 // How long a page takes depends on the file: SQLite writes up to three pages for each, and
 // looks for it in the list of all free pages, one after the other. With 600,000 of them a page
@@ -158,14 +163,14 @@ const (
 	measureLog = `PRAGMA wal_checkpoint(NOOP)`
 )
 
-// Maintain implements sqlstore.Maintainer. Until ctx ends it copies the log back into the file,
+// Maintain implements sqlstore.Driver. Until ctx ends it copies the log back into the file,
 // and flushes volatile changes that are due.
 func (d *Driver) Maintain(ctx context.Context) error {
 	pause := time.NewTicker(checkpointPause)
 	defer pause.Stop()
 	idle := time.NewTimer(checkpointIdle)
 	defer idle.Stop()
-	flush := time.NewTimer(d.options.FlushInterval)
+	flush := time.NewTimer(flushInterval)
 	defer flush.Stop()
 	for {
 		statement := measureLog

@@ -10,9 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	engine "modernc.org/sqlite"
@@ -27,8 +25,6 @@ import (
 type Options struct {
 	// Clock returns the time of changes; the default is time.Now.
 	Clock func() time.Time
-	// Readers is the number of connections that read; the default is 4.
-	Readers int
 	// LogPages is the length of the write-ahead log, in pages of 4 kB, at which the writer
 	// copies it back; the default is 16,384 (64 MiB). A reader that stays on an old
 	// snapshot can make the log longer.
@@ -36,13 +32,10 @@ type Options struct {
 	// Busy is how long the driver waits for a lock that another program (a shell, a
 	// backup) holds; the default is 10 seconds.
 	Busy time.Duration
-	// Volatile selects the resources whose changes may be in memory only, for up to
-	// FlushInterval. A crash of the process loses the last of these changes, and no
-	// others. Nil selects none.
+	// Volatile selects the resources whose changes may be in memory only, for up to 15
+	// seconds. A crash of the process loses the last of these changes, and no others. Nil
+	// selects none.
 	Volatile func(sqlstore.Key) bool
-	// FlushInterval is how long a volatile change may be in memory only; the default is 15
-	// seconds.
-	FlushInterval time.Duration
 	// Reserve is the size in bytes of a file beside the database that is emptied when the disk is
 	// full, so that objects can be deleted then; 0 means none, and an existing file is emptied.
 	Reserve int64
@@ -53,19 +46,16 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-const defaultBusy = 10 * time.Second
+// readers is the number of connections that read.
+const readers = 4
 
-// Driver implements sqlstore.Driver, Maintainer, Prober, ReadIndexer, Reserver, Shrinker, Sizer and
-// BackupRecorder.
+// Driver implements sqlstore.Driver and sqlstore.Exclusive.
 type Driver struct {
+	file
 	options Options
 	lock    *dbfile.Lock
-	path    string
-	// With readOnly, connections write nothing: the last one to close does not copy the
-	// log back. With ignoreLog, they read the file without its log.
-	readOnly, ignoreLog bool
-	// file describes the file that was opened at path.
-	file os.FileInfo
+	// info describes the file that was opened at path.
+	info os.FileInfo
 
 	// writing is held by the transaction under way: a batch, a chunk of a compaction, a
 	// flush.
@@ -83,23 +73,12 @@ type Driver struct {
 	// 1.
 	grown chan struct{}
 
-	// state has the counters of the store; its Time is not set.
-	// Invariant: its revision is at least that of every commit and every read that has
-	// returned. Commit stores it before it returns, and a read raises it to the revision
-	// of its snapshot (observe). Otherwise a linearizable read could miss a change that an
-	// earlier read has shown.
-	state atomic.Pointer[sqlstore.State]
+	state counters
 }
 
 var (
-	_ sqlstore.Driver      = (*Driver)(nil)
-	_ sqlstore.Maintainer  = (*Driver)(nil)
-	_ sqlstore.Prober      = (*Driver)(nil)
-	_ sqlstore.ReadIndexer = (*Driver)(nil)
-	_ sqlstore.Reserver    = (*Driver)(nil)
-	_ sqlstore.Shrinker    = (*Driver)(nil)
-
-	_ sqlstore.BackupRecorder = (*Driver)(nil)
+	_ sqlstore.Driver    = (*Driver)(nil)
+	_ sqlstore.Exclusive = (*Driver)(nil)
 )
 
 // Open opens the database in the file at path. The caller closes the driver. Open fails with a
@@ -107,10 +86,7 @@ var (
 // migrations.ErrNewer or migrations.ErrForeign if the file does not have this program's schema,
 // and with sqlstore.ErrDamaged if the counters contradict the history.
 func Open(ctx context.Context, path string, options Options) (_ *Driver, err error) {
-	options.Readers = cmp.Or(options.Readers, 4)
 	options.LogPages = cmp.Or(options.LogPages, 16384)
-	options.Busy = cmp.Or(options.Busy, defaultBusy)
-	options.FlushInterval = cmp.Or(options.FlushInterval, defaultFlushInterval)
 	if options.Clock == nil {
 		options.Clock = time.Now
 	}
@@ -120,7 +96,11 @@ func Open(ctx context.Context, path string, options Options) (_ *Driver, err err
 	if path, err = filepath.Abs(path); err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
-	d := &Driver{options: options, path: path, grown: make(chan struct{}, 1)}
+	d := &Driver{
+		file:    file{path: path, busy: cmp.Or(options.Busy, defaultBusy)},
+		options: options,
+		grown:   make(chan struct{}, 1),
+	}
 	// The lock comes first. It fails if this process has the file open already; to inspect
 	// the file then would release SQLite's own locks on it.
 	if d.lock, err = dbfile.Acquire(path); err != nil {
@@ -135,7 +115,7 @@ func Open(ctx context.Context, path string, options Options) (_ *Driver, err err
 	if err != nil {
 		return nil, errors.Join(err, d.lock.Close())
 	}
-	if d.file, err = os.Stat(d.path); err != nil {
+	if d.info, err = os.Stat(d.path); err != nil {
 		return nil, errors.Join(fmt.Errorf("open database: %w", err), d.lock.Close())
 	}
 	if err := d.open(ctx); err != nil {
@@ -162,11 +142,11 @@ func (d *Driver) open(ctx context.Context) (err error) {
 	))); err != nil {
 		return err
 	}
-	if d.readers, err = newReader(ctx, d.connect(d.options.Readers, d.settings(
+	if d.readers, err = newReader(ctx, d.connect(readers, d.settings(
 		// The kernel caches the file, and the feed caches what is read often.
 		setting{name: "cache_size", value: "-1000"},
 		setting{name: "query_only", value: "1"},
-	))); err != nil {
+	)), &d.state); err != nil {
 		return err
 	}
 	d.maintenance = d.connect(1, d.settings(setting{name: "cache_size", value: "-1000"}))
@@ -215,52 +195,6 @@ func (d *Driver) Close() error {
 		errs = append(errs, d.writer.close())
 	}
 	return errors.Join(append(errs, d.lineage.close(), d.lock.Close())...)
-}
-
-// oldestEngine is the first release of SQLite in which a checkpoint at the same time as a reset
-// of the log can't lose a commit.
-var oldestEngine = [3]int{3, 51, 3}
-
-// check fails if the engine is too old, or if the schema is not this program's.
-func (d *Driver) check(ctx context.Context) error {
-	db := d.connect(1, d.reading())
-	defer db.Close()
-	var release string
-	if err := db.QueryRowContext(ctx, `SELECT sqlite_version()`).Scan(&release); err != nil {
-		return err
-	}
-	if isOlder(release, oldestEngine) {
-		return fmt.Errorf("SQLite %s is older than 3.51.3", release)
-	}
-	schema, err := migrations.SQLiteSchema(ctx, db)
-	if err != nil {
-		return err
-	}
-	return migrations.Check(migrations.SQLite, schema)
-}
-
-func isOlder(version string, than [3]int) bool {
-	for i, part := range strings.SplitN(version, ".", 3) {
-		n, err := strconv.Atoi(part)
-		if err != nil || n < than[i] {
-			return true
-		}
-		if n > than[i] {
-			return false
-		}
-	}
-	return false
-}
-
-// dsn returns the URI of the file. Connections do not create the file.
-func (d *Driver) dsn() string {
-	switch {
-	case d.ignoreLog:
-		return migrations.SQLiteDSN(d.path) + "?immutable=1"
-	case d.readOnly:
-		return migrations.SQLiteDSN(d.path) + "?mode=ro"
-	}
-	return migrations.SQLiteDSN(d.path) + "?mode=rw"
 }
 
 // statements are the prepared statements of a writer or reader. They must be closed before the

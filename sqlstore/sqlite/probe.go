@@ -12,7 +12,7 @@ import (
 // errNotOurs means that the path does not lead to the file that the driver has open.
 var errNotOurs = errors.New("the database file was removed or replaced while it is in use")
 
-// Probe implements sqlstore.Prober. It opens the file at path again and reads the state. The
+// Probe implements sqlstore.Exclusive. It opens the file at path again and reads the state. The
 // open connections would not notice that the file was deleted: they keep reading their caches
 // and the deleted file.
 func (d *Driver) Probe(ctx context.Context) error {
@@ -22,7 +22,7 @@ func (d *Driver) Probe(ctx context.Context) error {
 		return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, errNotOurs)
 	case err != nil:
 		return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, err)
-	case !os.SameFile(file, d.file):
+	case !os.SameFile(file, d.info):
 		return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, errNotOurs)
 	}
 	db := d.connect(1, d.reading())

@@ -4,14 +4,14 @@ package sqlite
 // fastest.
 
 const (
-	// lastRevision is the last revision of the store: that of the newest change, or
-	// store.revision if a compaction has deleted that change. It takes one search of a
-	// primary key.
-	lastRevision = `max(s.revision, coalesce((SELECT max(revision) FROM undo_log), 0))`
-
 	selectLineage = `SELECT lineage FROM store WHERE id = 1`
 
-	selectState = `SELECT ` + lastRevision + `, s.compacted, s.epoch FROM store s WHERE s.id = 1`
+	// selectState selects the last revision of the store: that of the newest change, or
+	// store.revision if a compaction has deleted that change. It takes one search of a
+	// primary key.
+	selectState = `
+SELECT max(s.revision, coalesce((SELECT max(revision) FROM undo_log), 0)), s.compacted, s.epoch
+FROM store s WHERE s.id = 1`
 )
 
 // Integrity checks. Those of the engine return up to a hundred problems.
@@ -22,7 +22,8 @@ const (
 	// selectEnds reads the counters and the first revision of the undo log after the
 	// compacted one.
 	selectEnds = `
-SELECT ` + lastRevision + `, s.compacted, (SELECT min(revision) FROM undo_log WHERE revision > s.compacted)
+SELECT max(s.revision, coalesce((SELECT max(revision) FROM undo_log), 0)), s.compacted,
+       (SELECT min(revision) FROM undo_log WHERE revision > s.compacted)
 FROM store s WHERE s.id = 1`
 )
 
@@ -125,7 +126,8 @@ SELECT r."group", r.resource, r.defined_by, u.objects, u.bytes FROM u CROSS JOIN
 	// selectObject also returns a row if the object does not exist: then only the
 	// revision of the snapshot is set.
 	selectObject = `
-SELECT ` + lastRevision + `, o.uid, o.created_revision, o.revision, o.form, o.expires, o.value, o.record_sum
+SELECT max(s.revision, coalesce((SELECT max(revision) FROM undo_log), 0)),
+       o.uid, o.created_revision, o.revision, o.form, o.expires, o.value, o.record_sum
 FROM store s LEFT JOIN current_objects o
   ON o.resource_id = (SELECT id FROM resources WHERE "group" = ?1 AND resource = ?2 AND defined_by = ?3)
   AND o.namespace = ?4 AND o.name = ?5
@@ -138,11 +140,7 @@ WHERE o.expires IS NOT NULL AND o.expires <= ?1 ORDER BY o.expires LIMIT ?2`
 
 	// selectChanges finds the value that each change wrote in the next change of the same
 	// key, which has replaced it, or else in the object, which still has it.
-	selectChanges   = changeColumns + `WHERE c.revision > ?1` + changeOrder
-	selectChangesOf = changeColumns + `
-WHERE c.resource_id = (SELECT id FROM resources WHERE "group" = ?3 AND resource = ?4 AND defined_by = ?5) AND c.revision > ?1` + changeOrder
-
-	changeColumns = `
+	selectChanges = `
 SELECT c.revision, c.time, c.op, c.verb, c.subresource, c.manager, c.who, c.real_user, c.audit_id,
        r."group", r.resource, r.defined_by, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, c.value, c.record_sum, c.change_sum,
        coalesce(n.uid, o.uid), coalesce(n.form, o.form), CASE WHEN n.revision IS NULL THEN o.expires ELSE n.expires END,
@@ -151,64 +149,21 @@ FROM undo_log c
 CROSS JOIN resources r ON r.id = c.resource_id
 LEFT JOIN undo_log n ON n.resource_id = c.resource_id AND n.namespace = c.namespace AND n.name = c.name AND n.replaces = c.revision
 LEFT JOIN current_objects o ON o.created_revision = c.created_revision AND o.revision = c.revision
-`
-	changeOrder = ` ORDER BY c.revision LIMIT ?2`
-)
+WHERE c.revision > ?1
+ORDER BY c.revision LIMIT ?2`
 
-// Lists. The arguments are ?1 group, ?2 resource, ?3 owner, ?4 namespace, ?5 the name of the
-// position after which the list begins, ?6 the only name to list (empty for all), ?7
-// revision, ?8 limit (-1 for none), ?9 whether to return values.
-//
-// Each statement is a constant expression that joins the text of a range (a resource, a
-// namespace, one object) and of a time. The time is now, or a revision: then the list has the
-// objects that were last written up to that revision, and the undo rows of objects that were
-// replaced or deleted after it.
-//
-// The undo rows come from the changes of the resource after the revision if these are few
-// (since), and else from the whole history of the objects in the range (by key): of a list that
-// goes on for minutes they are few, however long the history is.
-const (
-	ofResource  = `resource_id = (SELECT id FROM resources WHERE "group" = ?1 AND resource = ?2 AND defined_by = ?3)`
-	inResource  = ofResource + ` AND (namespace, name) > (?4, ?5) AND (?6 = '' OR name = ?6)`
-	inNamespace = ofResource + ` AND namespace = ?4 AND name > ?5 AND (?6 = '' OR name = ?6)`
-	inObject    = ofResource + ` AND namespace = ?4 AND name = ?6 AND name > ?5`
-
-	columnsNow = `SELECT namespace, name, uid, created_revision, revision, form, expires, CASE WHEN ?9 THEN value END AS value, CASE WHEN ?9 THEN record_sum END AS record_sum FROM current_objects WHERE `
-	columnsOld = `SELECT namespace, name, uid, created_revision, replaces, form, expires, CASE WHEN ?9 THEN value END, CASE WHEN ?9 THEN record_sum END FROM `
-
-	stillThen = ` AND revision <= ?7`
-	gone      = ` AND replaces BETWEEN 1 AND ?7 AND revision > ?7`
-	since     = `undo_log INDEXED BY undo_log_resource WHERE `
-	byKey     = `undo_log INDEXED BY undo_log_key WHERE `
-	inOrder   = ` ORDER BY namespace, name LIMIT ?8`
-
-	listResource  = columnsNow + inResource + inOrder
-	listNamespace = columnsNow + inNamespace + inOrder
-	listObject    = columnsNow + inObject + inOrder
-
-	listResourceAt  = columnsNow + inResource + stillThen + ` UNION ALL ` + columnsOld + byKey + inResource + gone + inOrder
-	listNamespaceAt = columnsNow + inNamespace + stillThen + ` UNION ALL ` + columnsOld + byKey + inNamespace + gone + inOrder
-	listObjectAt    = columnsNow + inObject + stillThen + ` UNION ALL ` + columnsOld + byKey + inObject + gone + inOrder
-
-	listResourceSince  = columnsNow + inResource + stillThen + ` UNION ALL ` + columnsOld + since + inResource + gone + inOrder
-	listNamespaceSince = columnsNow + inNamespace + stillThen + ` UNION ALL ` + columnsOld + since + inNamespace + gone + inOrder
-
-	// hasManySince tells whether there are more than ?5 changes of the resource after ?4.
-	hasManySince = `SELECT EXISTS (SELECT 1 FROM undo_log INDEXED BY undo_log_resource WHERE ` + ofResource + ` AND revision > ?4 LIMIT 1 OFFSET ?5)`
-
-	countNow = `SELECT count(*) FROM current_objects WHERE `
-	countOld = `SELECT count(*) FROM undo_log INDEXED BY undo_log_resource WHERE `
-
-	countResource  = countNow + inResource
-	countNamespace = countNow + inNamespace
-	// An object that exists now existed at a revision if its create revision, the rowid,
-	// is not later: the index alone counts those. The undo rows of deletions add the objects
-	// that existed at the revision and were deleted later.
-	createdThen = ` AND created_revision <= ?7`
-	deleted     = ` AND revision > ?7 AND op = 'delete' AND created_revision <= ?7`
-
-	countResourceAt  = `SELECT (` + countNow + inResource + createdThen + `) + (` + countOld + inResource + deleted + `)`
-	countNamespaceAt = `SELECT (` + countNow + inNamespace + createdThen + `) + (` + countOld + inNamespace + deleted + `)`
+	// selectChangesOf is selectChanges of one resource, ?3 to ?5.
+	selectChangesOf = `
+SELECT c.revision, c.time, c.op, c.verb, c.subresource, c.manager, c.who, c.real_user, c.audit_id,
+       r."group", r.resource, r.defined_by, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, c.value, c.record_sum, c.change_sum,
+       coalesce(n.uid, o.uid), coalesce(n.form, o.form), CASE WHEN n.revision IS NULL THEN o.expires ELSE n.expires END,
+       coalesce(n.value, o.value), CASE WHEN n.revision IS NULL THEN o.record_sum ELSE n.record_sum END
+FROM undo_log c
+CROSS JOIN resources r ON r.id = c.resource_id
+LEFT JOIN undo_log n ON n.resource_id = c.resource_id AND n.namespace = c.namespace AND n.name = c.name AND n.replaces = c.revision
+LEFT JOIN current_objects o ON o.created_revision = c.created_revision AND o.revision = c.revision
+WHERE c.resource_id = (SELECT id FROM resources WHERE "group" = ?3 AND resource = ?4 AND defined_by = ?5) AND c.revision > ?1
+ORDER BY c.revision LIMIT ?2`
 )
 
 // A whole store: ReadSnapshot and Load.
@@ -217,24 +172,24 @@ const (
 SELECT k.revision, k.compacted, k.epoch, (SELECT count(*) FROM current_objects), s.lineage
 FROM counters k, store s WHERE k.id = 1 AND s.id = 1`
 
-	objectColumns = `r."group", r.resource, r.defined_by, o.namespace, o.name, o.uid, o.generation, o.created_revision, o.revision, o.time, o.verb, o.subresource, o.manager, o.who, o.real_user, o.form, o.expires, o.value, o.record_sum, o.change_sum`
-	undoColumns   = `u.revision, u.time, u.op, u.verb, u.subresource, u.manager, u.who, u.real_user, u.audit_id, r."group", r.resource, r.defined_by, u.namespace, u.name, u.uid, u.replaces, u.created_revision, u.form, u.expires, u.value, u.record_sum, u.change_sum`
-
 	// selectObjects reads in key order: CROSS JOIN keeps the order of the tables.
 	selectObjects = `
-SELECT ` + objectColumns + `
+SELECT r."group", r.resource, r.defined_by, o.namespace, o.name, o.uid, o.generation, o.created_revision, o.revision, o.time,
+       o.verb, o.subresource, o.manager, o.who, o.real_user, o.form, o.expires, o.value, o.record_sum, o.change_sum
 FROM resources r CROSS JOIN current_objects o ON o.resource_id = r.id
 ORDER BY r."group", r.resource, r.defined_by, o.namespace, o.name`
 
 	selectUndo = `
-SELECT ` + undoColumns + `
+SELECT u.revision, u.time, u.op, u.verb, u.subresource, u.manager, u.who, u.real_user, u.audit_id, r."group", r.resource, r.defined_by,
+       u.namespace, u.name, u.uid, u.replaces, u.created_revision, u.form, u.expires, u.value, u.record_sum, u.change_sum
 FROM undo_log u CROSS JOIN resources r ON r.id = u.resource_id
 ORDER BY u.revision`
 
 	// These read a damaged file: the tables without their indexes, and the indexes without their
 	// tables.
 	selectObjectsBetween = `
-SELECT ` + objectColumns + `
+SELECT r."group", r.resource, r.defined_by, o.namespace, o.name, o.uid, o.generation, o.created_revision, o.revision, o.time,
+       o.verb, o.subresource, o.manager, o.who, o.real_user, o.form, o.expires, o.value, o.record_sum, o.change_sum
 FROM current_objects o NOT INDEXED LEFT JOIN resources r ON r.id = o.resource_id
 WHERE o.created_revision BETWEEN ? AND ? ORDER BY o.created_revision`
 
@@ -244,7 +199,8 @@ FROM current_objects o INDEXED BY current_objects_key JOIN resources r ON r.id =
 WHERE +o.created_revision BETWEEN ? AND ?`
 
 	selectUndoBetween = `
-SELECT ` + undoColumns + `
+SELECT u.revision, u.time, u.op, u.verb, u.subresource, u.manager, u.who, u.real_user, u.audit_id, r."group", r.resource, r.defined_by,
+       u.namespace, u.name, u.uid, u.replaces, u.created_revision, u.form, u.expires, u.value, u.record_sum, u.change_sum
 FROM undo_log u NOT INDEXED LEFT JOIN resources r ON r.id = u.resource_id
 WHERE u.revision BETWEEN ? AND ? ORDER BY u.revision`
 

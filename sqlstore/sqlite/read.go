@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"byre/sqlstore"
@@ -15,6 +16,7 @@ import (
 type reader struct {
 	db    *sql.DB
 	stmts statements
+	seen  *counters
 
 	selectState, selectObject, selectExpired *sql.Stmt
 	selectChanges, selectChangesOf           *sql.Stmt
@@ -29,9 +31,10 @@ type listStatements struct {
 	countResource, countInNamespace *sql.Stmt
 }
 
-// newReader makes a reader on db, which it closes with the reader, or when it fails.
-func newReader(ctx context.Context, db *sql.DB) (_ *reader, err error) {
-	r := &reader{db: db}
+// newReader makes a reader on db, which it closes with the reader, or when it fails. The reader
+// raises seen to the revisions of its snapshots.
+func newReader(ctx context.Context, db *sql.DB, seen *counters) (_ *reader, err error) {
+	r := &reader{db: db, seen: seen}
 	for _, s := range []struct {
 		stmt  **sql.Stmt
 		query string
@@ -62,7 +65,7 @@ func (r *reader) state(ctx context.Context) (s sqlstore.State, err error) {
 // State implements sqlstore.Driver.
 func (d *Driver) State(context.Context) (sqlstore.State, error) { return d.ReadIndex(), nil }
 
-// ReadIndex implements sqlstore.ReadIndexer. It does not read the database, because this
+// ReadIndex implements sqlstore.Exclusive. It does not read the database, because this
 // process makes every change. This process's clock is the database's clock.
 func (d *Driver) ReadIndex() sqlstore.State {
 	state := *d.state.Load()
@@ -70,27 +73,11 @@ func (d *Driver) ReadIndex() sqlstore.State {
 	return state
 }
 
-// observe raises state to a revision that a read has seen. A snapshot may show a commit before
-// Commit has stored its state. Without observe, a linearizable read that begins after the
-// first read has returned could miss that commit.
-func (d *Driver) observe(revision int64) {
-	for {
-		last := d.state.Load()
-		if revision <= last.Revision {
-			return
-		}
-		state := *last
-		state.Revision = revision
-		if d.state.CompareAndSwap(last, &state) {
-			return
-		}
-	}
-}
-
 // Get implements sqlstore.Driver.
 func (d *Driver) Get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, int64, error) {
 	if d.memory == nil {
-		return d.get(ctx, key)
+		record, snapshot, err := d.readers.get(ctx, key)
+		return record, snapshot, d.translate(err)
 	}
 	record, known, last := d.memory.find(key)
 	switch {
@@ -99,28 +86,28 @@ func (d *Driver) Get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, in
 	case known:
 		return *record, last, nil
 	}
-	stored, snapshot, err := d.get(ctx, key)
-	return stored, max(last, snapshot), err
+	stored, snapshot, err := d.readers.get(ctx, key)
+	return stored, max(last, snapshot), d.translate(err)
 }
 
-func (d *Driver) get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, int64, error) {
+func (r *reader) get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, int64, error) {
 	var (
 		snapshot                  int64
 		uid, form, expires, value sql.NullString
 		created, revision, sum    sql.NullInt64
 	)
-	err := d.readers.selectObject.QueryRowContext(ctx, key.Group, key.Resource, key.Owner.String(), key.Namespace, key.Name).
+	err := r.selectObject.QueryRowContext(ctx, key.Group, key.Resource, key.Owner.String(), key.Namespace, key.Name).
 		Scan(&snapshot, &uid, &created, &revision, &form, &expires, &value, &sum)
 	if err != nil {
-		return sqlstore.Record{}, 0, d.translate(err)
+		return sqlstore.Record{}, 0, err
 	}
-	d.observe(snapshot)
+	r.seen.observe(snapshot)
 	if !revision.Valid {
 		return sqlstore.Record{}, snapshot, sqlstore.ErrNotFound
 	}
 	if err := compare(sum, recordSum(key, uid.String, created.Int64, revision.Int64, form.String, expires.String, value.String),
 		"current_objects", revision.Int64, key); err != nil {
-		return sqlstore.Record{}, 0, d.translate(err)
+		return sqlstore.Record{}, 0, err
 	}
 	record := sqlstore.Record{
 		Key: key, UID: uid.String, Created: created.Int64, Revision: revision.Int64,
@@ -135,7 +122,7 @@ func (d *Driver) Expired(ctx context.Context, now time.Time, limit int) ([]sqlst
 	if err := d.flushBefore(func(m *memory) bool { return m.holdsExpired(now) }); err != nil {
 		return nil, err
 	}
-	expired, err := d.expired(ctx, now, limit)
+	expired, err := d.readers.expired(ctx, now, limit)
 	if err != nil {
 		return nil, d.translate(err)
 	}
@@ -143,31 +130,22 @@ func (d *Driver) Expired(ctx context.Context, now time.Time, limit int) ([]sqlst
 		if err := d.flush(); err != nil {
 			return nil, err
 		}
-		expired, err = d.expired(ctx, now, limit)
+		expired, err = d.readers.expired(ctx, now, limit)
 	}
 	return expired, d.translate(err)
 }
 
-func (d *Driver) expired(ctx context.Context, now time.Time, limit int) (expired []sqlstore.Record, err error) {
-	rows, err := d.readers.selectExpired.QueryContext(ctx, formatTime(now), limit)
-	if err != nil {
-		return nil, err
+func (r *reader) expired(ctx context.Context, now time.Time, limit int) ([]sqlstore.Record, error) {
+	return collect(scanExpired)(r.selectExpired.QueryContext(ctx, formatTime(now), limit))
+}
+
+func scanExpired(rows *sql.Rows) (r sqlstore.Record, err error) {
+	var expires sql.NullString
+	if err := rows.Scan(&r.Group, &r.Resource, &r.Owner, &r.Namespace, &r.Name, &r.UID, &r.Created, &r.Revision, &expires); err != nil {
+		return r, err
 	}
-	defer rows.Close()
-	for rows.Next() {
-		var (
-			r       sqlstore.Record
-			expires sql.NullString
-		)
-		if err := rows.Scan(&r.Group, &r.Resource, &r.Owner, &r.Namespace, &r.Name, &r.UID, &r.Created, &r.Revision, &expires); err != nil {
-			return nil, err
-		}
-		if r.Expires, err = parseExpiry(expires); err != nil {
-			return nil, err
-		}
-		expired = append(expired, r)
-	}
-	return expired, rows.Err()
+	r.Expires, err = parseExpiry(expires)
+	return r, err
 }
 
 // Changes implements sqlstore.Driver.
@@ -181,7 +159,7 @@ func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) (changes 
 		}
 	}
 	size := q.Size
-	err = d.snapshot(ctx, func(tx *sql.Tx, state sqlstore.State) error {
+	err = d.readers.snapshot(ctx, func(tx *sql.Tx, state sqlstore.State) error {
 		if q.After < state.Compacted {
 			return sqlstore.ErrCompacted
 		}
@@ -263,8 +241,7 @@ func scanChange(rows *sql.Rows) (c sqlstore.Change, err error) {
 }
 
 // snapshot runs f in a read transaction, with the state in its snapshot.
-func (d *Driver) snapshot(ctx context.Context, f func(*sql.Tx, sqlstore.State) error) error {
-	r := d.readers
+func (r *reader) snapshot(ctx context.Context, f func(*sql.Tx, sqlstore.State) error) error {
 	tx, err := r.db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
@@ -276,6 +253,48 @@ func (d *Driver) snapshot(ctx context.Context, f func(*sql.Tx, sqlstore.State) e
 	if err := stmt.QueryRowContext(ctx).Scan(&s.Revision, &s.Compacted, &s.Epoch); err != nil {
 		return err
 	}
-	d.observe(s.Revision)
+	r.seen.observe(s.Revision)
 	return f(tx, s)
+}
+
+// collect returns what scan makes of each row of a query, and closes the rows.
+func collect[T any](scan func(*sql.Rows) (T, error)) func(*sql.Rows, error) ([]T, error) {
+	return func(rows *sql.Rows, err error) (all []T, _ error) {
+		if err != nil {
+			return nil, err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			row, err := scan(rows)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, row)
+		}
+		return all, rows.Err()
+	}
+}
+
+// counters are the counters of the store; their Time is not set.
+//
+// Invariant: the revision is at least that of every commit and every read that has returned.
+// Commit stores it before it returns, and a read raises it to the revision of its snapshot
+// (observe). Otherwise a linearizable read could miss a change that an earlier read has shown.
+type counters struct{ atomic.Pointer[sqlstore.State] }
+
+// observe raises the revision to one that a read has seen. A snapshot may show a commit before
+// Commit has stored its state. Without observe, a linearizable read that begins after the
+// first read has returned could miss that commit.
+func (c *counters) observe(revision int64) {
+	for {
+		last := c.Load()
+		if revision <= last.Revision {
+			return
+		}
+		state := *last
+		state.Revision = revision
+		if c.CompareAndSwap(last, &state) {
+			return
+		}
+	}
 }

@@ -166,5 +166,5 @@ func writeZeros(file *os.File, size int64) error {
 	return file.Sync()
 }
 
-// InReserve implements sqlstore.Reserver.
+// InReserve implements sqlstore.Exclusive.
 func (d *Driver) InReserve() bool { return d.reserve.inUse() }

@@ -22,7 +22,7 @@ func ReadSnapshot(ctx context.Context, path string, read func(sqlstore.Snapshot)
 }
 
 func readSnapshot(ctx context.Context, path string, idle bool, read func(sqlstore.Snapshot) error) error {
-	return readTransaction(ctx, path, func(d *Driver, tx *sql.Tx) error {
+	return readTransaction(ctx, path, func(f *file, tx *sql.Tx) error {
 		s := sqlstore.Snapshot{
 			Objects: rowsOf(ctx, tx, selectObjects, scanObjectRow),
 			Changes: rowsOf(ctx, tx, selectUndo, scanChangeRow),
@@ -32,17 +32,17 @@ func readSnapshot(ctx context.Context, path string, idle bool, read func(sqlstor
 		if err := tx.QueryRowContext(ctx, selectHeader).Scan(&s.Revision, &s.Compacted, &s.Epoch, &s.ObjectCount, &lineage); err != nil {
 			return err
 		}
-		histories, err := scanHistories(tx.QueryContext(ctx, selectHistories))
+		histories, err := collect(scanHistory)(tx.QueryContext(ctx, selectHistories))
 		if err != nil {
 			return err
 		}
 		s.SetRetained(histories)
 		if idle && lineage != "" {
-			if left, now, err := d.origins(lineage, s.Revision); err != nil || !left.precedes(now) {
-				return errors.Join(err, fmt.Errorf("%s: %w", d.path, errNotLeft))
+			if left, now, err := f.origins(lineage, s.Revision); err != nil || !left.precedes(now) {
+				return errors.Join(err, fmt.Errorf("%s: %w", f.path, errNotLeft))
 			}
 		}
-		return d.readWith(read, s)
+		return f.readWith(read, s)
 	})
 }
 
@@ -73,37 +73,37 @@ var errNotLeft = errors.New("the database is not what the last process has left,
 	"or because the file was restored or moved: start byre on it and stop it, or use \"byre restore --from\"")
 
 // readWith calls the function of the caller, whose errors are not of the file.
-func (d *Driver) readWith(read func(sqlstore.Snapshot) error, s sqlstore.Snapshot) error {
+func (f *file) readWith(read func(sqlstore.Snapshot) error, s sqlstore.Snapshot) error {
 	if err := read(s); err != nil {
-		return &readError{d.translate(err)}
+		return &readError{f.translate(err)}
 	}
 	return nil
 }
 
 // readTransaction calls do with a transaction on the file at path, which reads only.
-func readTransaction(ctx context.Context, path string, do func(*Driver, *sql.Tx) error) error {
-	d := &Driver{options: Options{Busy: defaultBusy}, path: path, readOnly: true}
-	err := d.readTransaction(ctx, do)
+func readTransaction(ctx context.Context, path string, do func(*file, *sql.Tx) error) error {
+	f := &file{path: path, busy: defaultBusy, readOnly: true}
+	err := f.readTransaction(ctx, do)
 	var own *readError
 	if errors.As(err, &own) {
 		return own.err
 	}
-	return d.translate(err)
+	return f.translate(err)
 }
 
-func (d *Driver) readTransaction(ctx context.Context, do func(*Driver, *sql.Tx) error) error {
+func (f *file) readTransaction(ctx context.Context, do func(*file, *sql.Tx) error) error {
 	// dbfile.Inspect is not used: it closes the file, which would release the locks that
 	// a driver of this process has on it.
-	db := d.connect(1, d.reading())
+	db := f.connect(1, f.reading())
 	defer db.Close()
 	var id int64
 	if err := db.QueryRowContext(ctx, `PRAGMA application_id`).Scan(&id); err != nil {
 		return err
 	}
 	if id != dbfile.ApplicationID {
-		return fmt.Errorf("%s: %w", d.path, dbfile.ErrForeign)
+		return fmt.Errorf("%s: %w", f.path, dbfile.ErrForeign)
 	}
-	if err := d.check(ctx); err != nil {
+	if err := f.check(ctx); err != nil {
 		return err
 	}
 	tx, err := db.BeginTx(ctx, nil)
@@ -112,7 +112,7 @@ func (d *Driver) readTransaction(ctx context.Context, do func(*Driver, *sql.Tx) 
 	}
 	// The transaction has written nothing; the rollback only ends it.
 	defer func() { _ = tx.Rollback() }()
-	return do(d, tx)
+	return do(f, tx)
 }
 
 // rowsOf returns the rows of a query, which it reads one at a time.

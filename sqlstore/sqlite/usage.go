@@ -14,33 +14,25 @@ func (d *Driver) Usage(ctx context.Context) (usage sqlstore.Usage, err error) {
 	if err := d.flushBefore(func(m *memory) bool { return !m.covers(d.state.Load().Revision, nil) }); err != nil {
 		return usage, err
 	}
-	err = d.snapshot(ctx, func(tx *sql.Tx, state sqlstore.State) error {
+	err = d.readers.snapshot(ctx, func(tx *sql.Tx, state sqlstore.State) (err error) {
 		usage.Revision = state.Revision
-		rows, err := tx.QueryContext(ctx, selectUsage)
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		for rows.Next() {
-			var r sqlstore.ResourceUsage
-			if err := rows.Scan(&r.Group, &r.Resource, &r.Owner, &r.Objects, &r.Bytes); err != nil {
-				return err
-			}
-			usage.Resources = append(usage.Resources, r)
-		}
-		return rows.Err()
+		usage.Resources, err = collect(func(rows *sql.Rows) (r sqlstore.ResourceUsage, err error) {
+			err = rows.Scan(&r.Group, &r.Resource, &r.Owner, &r.Objects, &r.Bytes)
+			return r, err
+		})(tx.QueryContext(ctx, selectUsage))
+		return err
 	})
 	return usage, err
 }
 
-// Used implements sqlstore.Sizer: it returns the size of the file without its free pages. The
+// Used implements sqlstore.Driver: it returns the size of the file without its free pages. The
 // write-ahead log, 64 MiB by default, does not count.
 func (d *Driver) Used(ctx context.Context) (used int64, err error) {
 	err = d.readers.db.QueryRowContext(ctx, selectUsed).Scan(&used)
 	return used, d.translate(err)
 }
 
-// Size implements sqlstore.Sizer: it returns the size of the file and of its write-ahead log.
+// Size implements sqlstore.Driver: it returns the size of the file and of its write-ahead log.
 func (d *Driver) Size(context.Context) (int64, error) {
 	size := int64(0)
 	for _, path := range []string{d.path, d.path + "-wal"} {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	sqlite3 "modernc.org/sqlite/lib"
@@ -14,11 +13,11 @@ import (
 )
 
 const (
-	// defaultFlushInterval is at most the time that a candidate waits before it takes a
-	// Lease whose holder does not renew it (15 s by client-go's default). A crash may undo
-	// the holder's last renewals. With this bound the holder notices, at its next renewal,
-	// before another process takes the Lease.
-	defaultFlushInterval = 15 * time.Second
+	// flushInterval is how long a change may be in memory only. It is at most the time that a
+	// candidate waits before it takes a Lease whose holder does not renew it (15 s by
+	// client-go's default). A crash may undo the holder's last renewals. With this bound the
+	// holder notices, at its next renewal, before another process takes the Lease.
+	flushInterval = 15 * time.Second
 	// reservedRevisions is how many revisions are reserved together.
 	reservedRevisions = 1_000_000
 	// mostVolatileChanges and mostVolatileBytes bound the changes in memory and their
@@ -48,8 +47,7 @@ const (
 // The fields are written only while both Driver.writing and mu are held.
 type memory struct {
 	isVolatile func(sqlstore.Key) bool
-	// state is Driver.state.
-	state *atomic.Pointer[sqlstore.State]
+	state      *counters
 
 	mu      sync.RWMutex
 	flushed int64
@@ -61,8 +59,9 @@ type memory struct {
 	// bytes is the size of the values in changes.
 	bytes int
 
-	// Driver.writing alone guards isFailing. It is true if the last transaction failed. Until one succeeds the driver acknowledges no write from memory:
-	// otherwise clients would not learn that the database takes no writes.
+	// Driver.writing alone guards isFailing. It is true if the last transaction failed. Until one
+	// succeeds the driver acknowledges no write from memory: otherwise clients would not learn
+	// that the database takes no writes.
 	isFailing bool
 }
 
@@ -72,7 +71,7 @@ type volatileChange struct {
 	write sqlstore.Write
 }
 
-func newMemory(isVolatile func(sqlstore.Key) bool, state *atomic.Pointer[sqlstore.State], flushed int64) *memory {
+func newMemory(isVolatile func(sqlstore.Key) bool, state *counters, flushed int64) *memory {
 	return &memory{isVolatile: isVolatile, state: state, flushed: flushed, current: make(map[sqlstore.Key]*sqlstore.Record)}
 }
 
@@ -348,7 +347,7 @@ func (d *Driver) flush() error {
 	return d.translate(d.flushLocked())
 }
 
-// flushDue flushes if the oldest change in memory is Options.FlushInterval old, and returns the
+// flushDue flushes if the oldest change in memory is flushInterval old, and returns the
 // time until the next call. It measures the age of the changes, and not the time since the last
 // call, because a transaction for another resource may have flushed meanwhile. Each flush
 // writes whole pages, so that it is worth saving one.
@@ -357,14 +356,14 @@ func (d *Driver) flushDue() (next time.Duration, err error) {
 	defer d.writing.Unlock()
 	switch {
 	case d.writer.closed:
-		return d.options.FlushInterval, sqlstore.ErrClosed
+		return flushInterval, sqlstore.ErrClosed
 	case d.memory == nil || len(d.memory.changes) == 0:
-		return d.options.FlushInterval, nil
+		return flushInterval, nil
 	}
-	if age := time.Since(d.memory.oldest); age < d.options.FlushInterval {
-		return d.options.FlushInterval - age, nil
+	if age := time.Since(d.memory.oldest); age < flushInterval {
+		return flushInterval - age, nil
 	}
-	return d.options.FlushInterval, d.translate(d.flushLocked())
+	return flushInterval, d.translate(d.flushLocked())
 }
 
 // flushLocked is flush for a caller that holds Driver.writing.

@@ -326,7 +326,7 @@ func TestVolatile_FailsWithTheDatabase(t *testing.T) {
 	}
 }
 
-// A change is in memory for up to Options.FlushInterval, counted from the change. If a commit
+// A change is in memory for up to flushInterval, counted from the change. If a commit
 // of another resource has flushed it meanwhile, no other flush follows.
 func TestVolatile_FlushesWhatIsDue(t *testing.T) {
 	t.Parallel()

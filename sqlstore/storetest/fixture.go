@@ -80,7 +80,7 @@ func Compact(t testing.TB, driver sqlstore.Driver, upTo int64) (deleted int64) {
 	}
 	for _, h := range histories {
 		for n := limitOfDeletion; n == limitOfDeletion; deleted += int64(n) {
-			if n, err = driver.DeleteHistory(t.Context(), sqlstore.Deletion{Of: h.Resource, UpTo: upTo, Limit: limitOfDeletion}); err != nil {
+			if n, _, err = driver.DeleteHistory(t.Context(), sqlstore.Deletion{Of: h.Resource, UpTo: upTo, Limit: limitOfDeletion}); err != nil {
 				t.Fatalf("delete history: %v", err)
 			}
 		}

@@ -32,12 +32,12 @@ type Model struct {
 }
 
 var (
-	_ sqlstore.Driver      = (*Model)(nil)
-	_ sqlstore.ReadIndexer = (*Model)(nil)
+	_ sqlstore.Driver    = (*Model)(nil)
+	_ sqlstore.Exclusive = (*Model)(nil)
 )
 
-// Shared returns a driver without its optional interfaces, such as ReadIndexer, as if other
-// processes wrote to its database.
+// Shared returns a driver that is not sqlstore.Exclusive, as if other processes wrote to its
+// database.
 func Shared(driver sqlstore.Driver) sqlstore.Driver { return struct{ sqlstore.Driver }{driver} }
 
 // NewModel returns an empty Model.
@@ -159,7 +159,7 @@ func (m *Model) list(q sqlstore.Query) ([]sqlstore.Record, sqlstore.ListResult, 
 	case listed.Revision < m.state.Compacted:
 		return nil, listed, sqlstore.ErrCompacted
 	}
-	if nonEmpty, err := q.Check(); err != nil || !nonEmpty {
+	if _, nonEmpty, err := q.Start(); err != nil || !nonEmpty {
 		return nil, listed, err
 	}
 	var records []sqlstore.Record
@@ -227,7 +227,7 @@ func (m *Model) Changes(_ context.Context, q sqlstore.ChangesQuery) ([]sqlstore.
 // State implements sqlstore.Driver.
 func (m *Model) State(context.Context) (sqlstore.State, error) { return m.ReadIndex(), nil }
 
-// ReadIndex implements sqlstore.ReadIndexer.
+// ReadIndex implements sqlstore.Exclusive.
 func (m *Model) ReadIndex() sqlstore.State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -271,7 +271,7 @@ func (m *Model) CountChanges(_ context.Context, of sqlstore.Resource, limit int6
 }
 
 // DeleteHistory implements sqlstore.Driver.
-func (m *Model) DeleteHistory(_ context.Context, d sqlstore.Deletion) (deleted int, _ error) {
+func (m *Model) DeleteHistory(_ context.Context, d sqlstore.Deletion) (deleted int, waited time.Duration, _ error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	upTo, last := min(d.UpTo, m.state.Revision), int64(0)
@@ -293,7 +293,7 @@ func (m *Model) DeleteHistory(_ context.Context, d sqlstore.Deletion) (deleted i
 	if last > 0 {
 		m.compacted[d.Of] = max(m.compacted[d.Of], last)
 	}
-	return deleted, nil
+	return deleted, 0, nil
 }
 
 // Expired implements sqlstore.Driver.
@@ -325,6 +325,40 @@ func (m *Model) Usage(context.Context) (sqlstore.Usage, error) {
 	}
 	return sqlstore.Usage{Revision: m.state.Revision, Resources: slices.Collect(maps.Values(byResource))}, nil
 }
+
+// Size implements sqlstore.Driver: an empty database, and the values of the objects.
+func (m *Model) Size(context.Context) (size int64, _ error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	size = 8192
+	for _, r := range m.current {
+		size += int64(len(r.Value))
+	}
+	return size, nil
+}
+
+// Used implements sqlstore.Driver.
+func (m *Model) Used(ctx context.Context) (int64, error) { return m.Size(ctx) }
+
+// LastBackup implements sqlstore.Driver.
+func (m *Model) LastBackup(context.Context) (sqlstore.LastBackup, error) {
+	return sqlstore.LastBackup{}, sqlstore.ErrNotFound
+}
+
+// Maintain implements sqlstore.Driver.
+func (m *Model) Maintain(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+// Probe implements sqlstore.Exclusive.
+func (m *Model) Probe(context.Context) error { return nil }
+
+// InReserve implements sqlstore.Exclusive.
+func (m *Model) InReserve() bool { return false }
+
+// Shrink implements sqlstore.Exclusive.
+func (m *Model) Shrink(context.Context, int) (done bool, err error) { return true, nil }
 
 // Close implements sqlstore.Driver.
 func (m *Model) Close() error { return nil }

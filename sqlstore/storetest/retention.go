@@ -71,7 +71,7 @@ func Retention(t *testing.T, driver sqlstore.Driver, history func() []string) {
 	// The oldest changes go first, up to the first that is too young, in chunks.
 	deletion := sqlstore.Deletion{Of: deployments, UpTo: 9, Before: time.Now().Add(-anHour), Limit: 2}
 	for _, want := range []int{0, 2, 2, 1, 0} {
-		if n, err := driver.DeleteHistory(t.Context(), deletion); n != want || err != nil {
+		if n, _, err := driver.DeleteHistory(t.Context(), deletion); n != want || err != nil {
 			t.Errorf("deleted %d changes, %v; want %d", n, err, want)
 		}
 		deletion.Before = time.Now().Add(anHour)

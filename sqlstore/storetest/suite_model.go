@@ -49,8 +49,8 @@ func (w *walk) deleteHistory() {
 			w.driver.Fatal(err)
 		}
 	}
-	got, err := w.driver.DeleteHistory(w.driver.Context(), d)
-	want, _ := w.model.DeleteHistory(w.driver.Context(), d)
+	got, _, err := w.driver.DeleteHistory(w.driver.Context(), d)
+	want, _, _ := w.model.DeleteHistory(w.driver.Context(), d)
 	if err != nil || got != want {
 		w.driver.Fatalf("deletion %+v: %d, %v; model %d", d, got, err, want)
 	}

@@ -315,9 +315,7 @@ func testUsage(f fixture) {
 	if diff := cmp.Diff(want, usage.Resources); diff != "" {
 		f.Errorf("usage (-want +got):\n%s", diff)
 	}
-	if sizer, ok := f.Driver.(sqlstore.Sizer); ok {
-		if size, err := sizer.Size(f.Context()); err != nil || size < 8192 {
-			f.Errorf("size on disk: %d, %v", size, err)
-		}
+	if size, err := f.Size(f.Context()); err != nil || size < 8192 {
+		f.Errorf("size on disk: %d, %v", size, err)
 	}
 }

@@ -19,7 +19,7 @@ func testCompaction(f fixture) {
 	if state := f.state(); state.Compacted != 0 {
 		f.Fatalf("compacting nothing moved the compacted revision to %d", state.Compacted)
 	}
-	deleted, err := f.DeleteHistory(f.Context(), sqlstore.Deletion{Of: k.Of(), UpTo: 10, Limit: 4})
+	deleted, _, err := f.DeleteHistory(f.Context(), sqlstore.Deletion{Of: k.Of(), UpTo: 10, Limit: 4})
 	if state := f.state(); err != nil || deleted != 4 || state.Compacted != 4 {
 		f.Fatalf("first chunk: deleted %d, %v, %+v", deleted, err, state)
 	}

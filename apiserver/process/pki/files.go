@@ -89,7 +89,7 @@ func (k *ensurer) write(path string, data []byte, mode fs.FileMode) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := writeFile(path, data, mode); err != nil {
+	if err := fileowner.WriteFile(path, data, mode); err != nil {
 		return err
 	}
 	k.report.Written = append(k.report.Written, filepath.Base(path))
@@ -125,25 +125,8 @@ func (k *ensurer) backup(path string, content []byte, mode fs.FileMode) error {
 		if err := known.write(dir); err != nil {
 			return err
 		}
-		return writeFile(to, content, mode)
+		return fileowner.WriteFile(to, content, mode)
 	}
-}
-
-// writeFile replaces the content of the file at path atomically.
-func writeFile(path string, data []byte, mode fs.FileMode) error {
-	file, err := os.CreateTemp(filepath.Dir(path), ".new-*")
-	if err != nil {
-		return err
-	}
-	_, err = file.Write(data)
-	err = errors.Join(err, file.Chmod(mode), fileowner.Inherit(file), file.Sync(), file.Close())
-	if err == nil {
-		err = os.Rename(file.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(file.Name()))
-	}
-	return nil
 }
 
 func encodeCerts(chain [][]byte) []byte {

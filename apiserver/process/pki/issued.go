@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"byre/migrations/fileowner"
 )
 
 // issuedName is the name of the file in the directory that has the issued keys.
@@ -55,7 +57,7 @@ func (i issued) write(dir string) error {
 	if err != nil {
 		return err
 	}
-	return writeFile(filepath.Join(dir, issuedName), append(data, '\n'), keyMode)
+	return fileowner.WriteFile(filepath.Join(dir, issuedName), append(data, '\n'), keyMode)
 }
 
 // hasKey reports whether this program has generated the key for the certificate at certPath.

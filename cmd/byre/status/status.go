@@ -56,7 +56,7 @@ type Database struct {
 	LastBackup *sqlstore.LastBackup `json:"lastBackup,omitempty"`
 }
 
-// AddBackup adds the result of sqlstore.BackupRecorder.LastBackup. ErrNotFound is not
+// AddBackup adds the result of sqlstore.Driver.LastBackup. ErrNotFound is not
 // an error: there is no backup.
 func (d *Database) AddBackup(last sqlstore.LastBackup, err error) error {
 	if errors.Is(err, sqlstore.ErrNotFound) {

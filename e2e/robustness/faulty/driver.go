@@ -47,10 +47,10 @@ func (d *driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore
 }
 
 // DeleteHistory implements sqlstore.Driver.
-func (d *driver) DeleteHistory(ctx context.Context, deletion sqlstore.Deletion) (int, error) {
+func (d *driver) DeleteHistory(ctx context.Context, deletion sqlstore.Deletion) (int, time.Duration, error) {
 	d.pass("before a compaction", 0)
 	d.pass("during a compaction", during)
-	deleted, err := d.Driver.DeleteHistory(ctx, deletion)
+	deleted, waited, err := d.Driver.DeleteHistory(ctx, deletion)
 	d.pass("after a compaction", 0)
-	return deleted, err
+	return deleted, waited, err
 }

@@ -127,7 +127,7 @@ func (b *byre) step(ctx context.Context, r *rand.Rand) error {
 		}
 		upTo, limit := state.Revision-r.Int64N(20), 1+r.IntN(150)
 		return b.both(ctx, func(ctx context.Context, d sqlstore.Driver) error {
-			_, err := d.DeleteHistory(ctx, sqlstore.Deletion{Of: sqlstore.Resource{Resource: configMaps.Resource}, UpTo: upTo, Limit: limit})
+			_, _, err := d.DeleteHistory(ctx, sqlstore.Deletion{Of: sqlstore.Resource{Resource: configMaps.Resource}, UpTo: upTo, Limit: limit})
 			return err
 		})
 	}

@@ -1,6 +1,20 @@
 package sqlite
 
-import "golang.org/x/sys/unix"
+import (
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// allocate gives a file its size, and the space on the disk for it.
+func allocate(file *os.File, size int64) error {
+	err := unix.Fallocate(int(file.Fd()), 0, 0, size)
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return writeZeros(file, size)
+	}
+	return err
+}
 
 // birth returns when a file was made, in nanoseconds since 1970; 0 if the file system or the kernel
 // does not tell.
