@@ -13,7 +13,7 @@ func (d *Driver) Histories(ctx context.Context) ([]sqlstore.History, error) {
 	if err := d.flushBefore(func(m *memory) bool { return !m.covers(d.state.Load().Revision, nil) }); err != nil {
 		return nil, err
 	}
-	histories, err := collect(scanHistory)(d.readers.db.QueryContext(ctx, selectHistories))
+	histories, err := collect(scanHistory)(d.readers.db.QueryContext(ctx, selectHistories)) //nolint:rowserrcheck // collect checks it
 	return histories, d.translate(err)
 }
 

@@ -100,7 +100,7 @@ func texts(ctx context.Context, q querier, query string) ([]string, error) {
 	return collect(func(rows *sql.Rows) (text string, err error) {
 		err = rows.Scan(&text)
 		return text, err
-	})(q.QueryContext(ctx, query))
+	})(q.QueryContext(ctx, query)) //nolint:rowserrcheck // collect checks it
 }
 
 // InspectAfterCrash checks the file at path if the last process that had it open did not close

@@ -136,7 +136,7 @@ func (d *Driver) Expired(ctx context.Context, now time.Time, limit int) ([]sqlst
 }
 
 func (r *reader) expired(ctx context.Context, now time.Time, limit int) ([]sqlstore.Record, error) {
-	return collect(scanExpired)(r.selectExpired.QueryContext(ctx, formatTime(now), limit))
+	return collect(scanExpired)(r.selectExpired.QueryContext(ctx, formatTime(now), limit)) //nolint:rowserrcheck // collect checks it
 }
 
 func scanExpired(rows *sql.Rows) (r sqlstore.Record, err error) {

@@ -24,8 +24,8 @@ func ReadDamaged(ctx context.Context, path string, read func(sqlstore.Snapshot) 
 		if err != nil {
 			return err
 		}
-		histories, err := collect(scanHistory)(tx.QueryContext(ctx, selectHistories))
-		if err == nil { // otherwise all history that is there counts
+		histories, err := collect(scanHistory)(tx.QueryContext(ctx, selectHistories)) //nolint:rowserrcheck // collect checks it
+		if err == nil {                                                               // otherwise all history that is there counts
 			s.SetRetained(histories)
 		}
 		objects := damagedTable[sqlstore.ObjectRow]{

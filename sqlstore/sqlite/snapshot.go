@@ -32,7 +32,7 @@ func readSnapshot(ctx context.Context, path string, idle bool, read func(sqlstor
 		if err := tx.QueryRowContext(ctx, selectHeader).Scan(&s.Revision, &s.Compacted, &s.Epoch, &s.ObjectCount, &lineage); err != nil {
 			return err
 		}
-		histories, err := collect(scanHistory)(tx.QueryContext(ctx, selectHistories))
+		histories, err := collect(scanHistory)(tx.QueryContext(ctx, selectHistories)) //nolint:rowserrcheck // collect checks it
 		if err != nil {
 			return err
 		}

@@ -19,7 +19,7 @@ func (d *Driver) Usage(ctx context.Context) (usage sqlstore.Usage, err error) {
 		usage.Resources, err = collect(func(rows *sql.Rows) (r sqlstore.ResourceUsage, err error) {
 			err = rows.Scan(&r.Group, &r.Resource, &r.Owner, &r.Objects, &r.Bytes)
 			return r, err
-		})(tx.QueryContext(ctx, selectUsage))
+		})(tx.QueryContext(ctx, selectUsage)) //nolint:rowserrcheck // collect checks it
 		return err
 	})
 	return usage, err

@@ -94,7 +94,7 @@ func (r *write) create(creater rest.NamedCreater, hasName bool) (err error) {
 	attributes := r.attributes(admission.Create, obj, nil, options, options.DryRun)
 	r.dedupOwners(obj, false)
 	if err := r.Fields.Create(obj, manager); err != nil {
-		return fmt.Errorf("failed to create new object (Create for %v): %v", r.Scope.Kind, err)
+		return fmt.Errorf("failed to create new object (Create for %v): %w", r.Scope.Kind, err)
 	}
 	if err := r.mutate(attributes); err != nil {
 		return err

@@ -91,7 +91,7 @@ func (p *patch) executeJSON(before []byte) (after []byte, unknown []error, err e
 			return nil, nil, apierrors.NewBadRequest("error decoding patch: " + text)
 		}
 		for i, err := range unknown {
-			unknown[i] = fmt.Errorf("json patch %v", err)
+			unknown[i] = fmt.Errorf("json patch %w", err)
 		}
 	}
 	operations, err := jsonpatch.DecodePatch(p.body)
@@ -184,7 +184,7 @@ func (p *patch) apply(live runtime.Object, exists bool) (runtime.Object, error) 
 	if !exists {
 		var err error
 		if live, err = p.Scope.Creater.New(p.Scope.Kind); err != nil {
-			return nil, fmt.Errorf("failed to create new object: %v", err)
+			return nil, fmt.Errorf("failed to create new object: %w", err)
 		}
 	}
 	// CBOR refuses repeated keys in any case.

@@ -60,14 +60,14 @@ func summary(body []byte) string {
 	if len(body) == 0 {
 		return "<empty>"
 	}
-	text, rest := body, ""
+	text, dots := body, ""
 	if len(body) > most {
-		text, rest = body[:most], " ..."
+		text, dots = body[:most], " ..."
 	}
 	if body[0] == '{' {
-		return string(text) + rest
+		return string(text) + dots
 	}
-	return hex.EncodeToString(text) + rest
+	return hex.EncodeToString(text) + dots
 }
 
 func badVersion(has, want schema.GroupVersion) error {
