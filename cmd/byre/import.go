@@ -69,7 +69,7 @@ func newImportCommand() *cobra.Command {
 		"Move the revision on by this. For a source older than what clients have seen, as etcdutl's flag of this name.")
 	fromEtcd := &cobra.Command{
 		Use:     "etcd SNAPSHOT",
-		Short:   "Fill an empty database from a snapshot file of etcd 3.5 or 3.6",
+		Short:   "Fill an empty database from a snapshot file of etcd 3.5, 3.6 or 3.7",
 		Example: "  etcdctl snapshot save cluster.db\n  byre import etcd cluster.db --data-dir /var/lib/byre",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

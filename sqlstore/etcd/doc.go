@@ -1,4 +1,4 @@
-// Package etcd reads and writes the snapshot files of etcd 3.5 and 3.6, which
+// Package etcd reads and writes the snapshot files of etcd 3.5 to 3.7, which
 // "etcdctl snapshot save" makes and "etcdutl snapshot restore" reads.
 //
 // A snapshot is etcd's bbolt database followed by the SHA-256 of it. The formats are
