@@ -15,10 +15,10 @@ import (
 	"byre/apiserver/storage"
 )
 
-// encoded answers the reads and the writes of a resource from bytes of its store. It
-// answers only requests that it can serve completely. It passes all others on to
+// encoded answers the reads and the writes of a resource with bytes of its store. It
+// answers only requests that it can serve completely: it passes other reads on to
 // upstream's handlers, also those with errors in their parameters, so that one place
-// words the errors.
+// words the errors, and leaves the answer to other writes to the package write.
 type encoded struct {
 	resource *Resource
 	registry *genericregistry.Store

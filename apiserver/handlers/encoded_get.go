@@ -12,6 +12,7 @@ import (
 	storeerr "k8s.io/apiserver/pkg/storage/errors"
 	"k8s.io/component-base/tracing"
 
+	"byre/apiserver/handlers/write"
 	"byre/apiserver/storage"
 )
 
@@ -33,7 +34,7 @@ func (e *encoded) get(other http.HandlerFunc) http.HandlerFunc {
 			other(w, req)
 			return
 		}
-		ctx, span := tracing.Start(request.WithNamespace(req.Context(), namespace), "Get", traceFields(req)...)
+		ctx, span := tracing.Start(request.WithNamespace(req.Context(), namespace), "Get", write.TraceFields(req)...)
 		defer span.End(slowRead)
 		object, err := e.getEncoded(ctx, name, options, f)
 		if err != nil {

@@ -18,6 +18,7 @@ import (
 	"k8s.io/component-base/tracing"
 	"k8s.io/klog/v2"
 
+	"byre/apiserver/handlers/write"
 	"byre/apiserver/storage"
 )
 
@@ -35,7 +36,7 @@ func (e *encoded) list(other http.HandlerFunc, forceWatch bool) http.HandlerFunc
 		case !ok:
 			other(w, req)
 		case !options.Watch && !forceWatch:
-			ctx, span := tracing.Start(request.WithNamespace(req.Context(), namespace), "List", traceFields(req)...)
+			ctx, span := tracing.Start(request.WithNamespace(req.Context(), namespace), "List", write.TraceFields(req)...)
 			defer span.End(slowRead)
 			if f := e.negotiate(req, partialObjectMetadata+"List"); f != nil {
 				e.serveList(ctx, w, req, options, f)

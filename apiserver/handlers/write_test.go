@@ -1,6 +1,8 @@
 package handlers_test
 
 import (
+	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -9,10 +11,13 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/admission"
 
+	"byre/apiserver/access/filters/filterstest"
 	"byre/apiserver/handlers"
 )
 
@@ -226,5 +231,55 @@ func TestEncodedWrite_AnswersTheStoredBytes(t *testing.T) {
 		if got := encoded.Swap(0); resp.StatusCode >= 300 || got != test.encoded {
 			t.Errorf("%s: %d %s, encoded %d times, want %d", test.call.method, resp.StatusCode, body, got, test.encoded)
 		}
+	}
+}
+
+// hanging is admission that waits for the end of a request, as a webhook that does not answer.
+type hanging struct{}
+
+func (hanging) Handles(admission.Operation) bool { return true }
+
+func (hanging) Admit(ctx context.Context, attributes admission.Attributes, _ admission.ObjectInterfaces) error {
+	return hanging{}.Validate(ctx, attributes, nil)
+}
+
+func (hanging) Validate(ctx context.Context, attributes admission.Attributes, _ admission.ObjectInterfaces) error {
+	if attributes.GetName() != "slow" {
+		return nil
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// TestWrite_EndsAtItsDeadline: a write that has not ended at its deadline answers as upstream's, and
+// nothing is written.
+func TestWrite_EndsAtItsDeadline(t *testing.T) {
+	t.Parallel()
+	s := newAdmittingServer(t, nil, hanging{})
+	ours := s.handler(s.serving)
+	upstream := filterstest.WithContext(s.api.UpstreamWrites(), someone)
+	object := `{"metadata":{"name":"slow"},"data":{"a":"b"}}`
+	for _, c := range []call{
+		{method: http.MethodPost, path: configMaps, body: object},
+		{method: http.MethodPatch, path: configMaps + "/slow?fieldManager=m", body: `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"slow"}}`, header: map[string]string{"Content-Type": "application/apply-patch+yaml"}},
+	} {
+		answers := map[string]string{}
+		for name, handler := range map[string]http.Handler{"ours": ours, "upstream": upstream} {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+			req := httptest.NewRequestWithContext(ctx, c.method, c.path, strings.NewReader(c.body))
+			for key, value := range c.header {
+				req.Header.Set(key, value)
+			}
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, req)
+			cancel()
+			answers[name] = fmt.Sprint(w.Code, w.Body)
+		}
+		if answers["ours"] != answers["upstream"] || !strings.HasPrefix(answers["ours"], "504") {
+			t.Errorf("%s %s: %v", c.method, c.path, answers)
+		}
+	}
+	if got, _ := (call{method: http.MethodGet, path: configMaps + "/slow"}).answer(t, s.bytes); got.StatusCode != http.StatusNotFound {
+		t.Errorf("the object is there: %d", got.StatusCode)
 	}
 }

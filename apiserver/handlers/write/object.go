@@ -40,6 +40,7 @@ func (r *write) decode(info runtime.SerializerInfo, body []byte, into runtime.Ob
 		}
 		r.warn(strict.Errors())
 	}
+	r.span.AddEvent("The object was decoded")
 	return obj, gvk.GroupVersion(), nil
 }
 
@@ -136,6 +137,7 @@ func (r *write) mutate(attributes admission.Attributes) error {
 	if err := admit.Admit(r.ctx, attributes, r.Scope); err != nil {
 		return err
 	}
+	r.span.AddEvent("Mutating admission is done")
 	after := object.GetManagedFields()
 	if slices.Equal(before, after) {
 		return nil // they are the step's own

@@ -2,7 +2,6 @@ package write
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -60,7 +59,8 @@ type write struct {
 	w   http.ResponseWriter
 	req *http.Request
 	// ctx has the deadline and, once it is known, the namespace.
-	ctx             context.Context
+	ctx context.Context
+	// span has an event for each step, which are logged of a slow write.
 	span            *tracing.Span
 	namespace, name string
 	// media is the form in which the client wants the answer.
@@ -76,10 +76,7 @@ type write struct {
 // returns one.
 func (h *Handlers) serve(name string, limit time.Duration, verb func(*write) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
-		ctx, span := tracing.Start(req.Context(), name,
-			attribute.String("audit-id", audit.GetAuditIDTruncated(req.Context())),
-			attribute.String("url", req.URL.Path),
-			attribute.String("user-agent", req.UserAgent()))
+		ctx, span := tracing.Start(req.Context(), name, TraceFields(req)...)
 		defer span.End(slow)
 		req = req.WithContext(ctx)
 		if limit > 0 {
@@ -90,8 +87,21 @@ func (h *Handlers) serve(name string, limit time.Duration, verb func(*write) err
 		r := &write{Handlers: h, w: w, req: req, ctx: ctx, span: span, admit: admission.WithAudit(h.Admission)}
 		r.user, _ = request.UserFrom(ctx)
 		if err := verb(r); err != nil {
+			if ctxErr := r.ctx.Err(); ctxErr != nil { // whatever it was doing then
+				err = apierrors.NewTimeoutError(fmt.Sprintf("request did not complete within requested timeout - %s", ctxErr), 0)
+			}
 			responsewriters.ErrorNegotiated(err, h.Scope.Serializer, h.Scope.Kind.GroupVersion(), w, req)
 		}
+	}
+}
+
+// TraceFields returns the attributes of a request's trace; they are some of those of upstream's
+// handlers.
+func TraceFields(req *http.Request) []attribute.KeyValue {
+	return []attribute.KeyValue{
+		attribute.String("audit-id", audit.GetAuditIDTruncated(req.Context())),
+		attribute.String("url", req.URL.Path),
+		attribute.String("user-agent", req.UserAgent()),
 	}
 }
 
@@ -125,6 +135,7 @@ func (r *write) readBody(verb requestmetrics.RequestBodyVerb) ([]byte, error) {
 	if limit > 0 && int64(len(body)) > limit {
 		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", limit))
 	}
+	r.span.AddEvent("The body was read", attribute.Int("len", len(body)))
 	requestmetrics.RecordRequestBodySize(r.ctx, r.Scope.Resource.GroupResource(), verb, len(body))
 	return body, nil
 }
@@ -181,16 +192,13 @@ func (r *write) recordAs(verb, manager string) {
 	r.ctx = storage.WithWrite(r.ctx, r.record)
 }
 
-// finish returns the error of a finished operation. After the deadline it is a timeout, unless
-// the operation has ended with an answer.
+// finish returns the result of a finished operation, or its error, which may be a Status too.
 func (r *write) finish(result runtime.Object, err error) (runtime.Object, error) {
 	if err != nil {
-		var answer apierrors.APIStatus
-		if ctxErr := r.ctx.Err(); ctxErr != nil && !errors.As(err, &answer) {
-			return nil, apierrors.NewTimeoutError(fmt.Sprintf("request did not complete within requested timeout - %s", ctxErr), 0)
-		}
+		r.span.AddEvent("The write failed", attribute.String("err", err.Error()))
 		return nil, err
 	}
+	r.span.AddEvent("The object is stored")
 	if status, ok := result.(*metav1.Status); ok && status.Status != metav1.StatusSuccess {
 		return nil, apierrors.FromObject(status)
 	}
