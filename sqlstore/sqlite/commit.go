@@ -91,12 +91,8 @@ func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore
 		state = *d.state.Load()
 		return d.transaction(&state, func() error { return d.writer.apply(batch, outcomes, &state, now) })
 	}
-	wasInReserve := d.reserve.isInUse.Load()
-	err := commit()
-	if err != nil && !wasInReserve && d.reserve.isInUse.Load() && !slices.ContainsFunc(batch, func(w sqlstore.Write) bool { return w.Grows }) {
-		err = commit() // the disk was full, and the reserve has been released
-	}
-	if err != nil {
+	grows := slices.ContainsFunc(batch, func(w sqlstore.Write) bool { return w.Grows })
+	if err := d.reserve.run(grows, commit); err != nil {
 		return nil, d.translate(err)
 	}
 	d.state.Store(&state)

@@ -18,7 +18,7 @@ func (d *Driver) DeleteHistory(ctx context.Context, deletion sqlstore.Deletion) 
 	return deleted, 0, err
 }
 
-// change runs f, which may change the state, in a transaction.
+// change runs f, which may change the state and does not make the database larger, in a transaction.
 func (d *Driver) change(ctx context.Context, f func(*sqlstore.State) error) error {
 	d.writing.Lock()
 	defer d.writing.Unlock()
@@ -28,8 +28,12 @@ func (d *Driver) change(ctx context.Context, f func(*sqlstore.State) error) erro
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	state := *d.state.Load()
-	if err := d.transaction(&state, func() error { return f(&state) }); err != nil {
+	var state sqlstore.State
+	err := d.reserve.run(false, func() error {
+		state = *d.state.Load()
+		return d.transaction(&state, func() error { return f(&state) })
+	})
+	if err != nil {
 		return d.translate(err)
 	}
 	d.state.Store(&state)
@@ -113,7 +117,10 @@ func (d *Driver) Shrink(ctx context.Context, limit int) (done bool, err error) {
 	if err != nil || excess <= 0 {
 		return true, d.translate(err)
 	}
-	if err := d.transaction(d.state.Load(), func() error { return d.writer.vacuumSome(limit) }); err != nil {
+	err = d.reserve.run(false, func() error {
+		return d.transaction(d.state.Load(), func() error { return d.writer.vacuumSome(limit) })
+	})
+	if err != nil {
 		return false, d.translate(err)
 	}
 	d.signalLogGrown()

@@ -108,6 +108,17 @@ func (r *diskReserve) release() {
 		"path", r.path, "err", err)
 }
 
+// run runs a transaction. If it does not make the database larger, the disk was too full for it and the
+// reserve has been released, run runs it once more.
+func (r *diskReserve) run(grows bool, transaction func() error) error {
+	wasInUse := r.isInUse.Load()
+	err := transaction()
+	if err != nil && !grows && !wasInUse && r.isInUse.Load() {
+		err = transaction()
+	}
+	return err
+}
+
 // inUse reports whether the reserve is in use. If there is space again, it first takes it back.
 func (r *diskReserve) inUse() bool {
 	if !r.isInUse.Load() {

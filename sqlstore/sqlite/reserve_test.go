@@ -2,12 +2,16 @@ package sqlite_test
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"byre/migrations"
 	"byre/sqlstore"
+	"byre/sqlstore/postgres/pgtest"
 	"byre/sqlstore/sqlite"
 )
 
@@ -95,5 +99,54 @@ func TestReserve_IsInUseOnceReleased(t *testing.T) {
 		t.Error("the reserve is not taken back")
 	}
 	expectSize(1 << 20)
+	closeDriver(t, driver)
+}
+
+// History is deleted on a full disk, and space returned, as objects are: that is what makes space.
+func TestReserve_IsForCompactions(t *testing.T) {
+	disk := pgtest.NewDisk(t, 160)
+	path := filepath.Join(disk.Dir, "byre.db")
+	if _, err := migrations.Up(t.Context(), "sqlite://"+path); err != nil {
+		t.Fatal(err)
+	}
+	const reserve = 24 << 20
+	driver := openReserving(t, path, reserve)
+	pods := sqlstore.Resource{Resource: "pods"}
+	value := []byte(`"` + strings.Repeat("x", 2000) + `"`)
+	for i := range 40 {
+		batch := make([]sqlstore.Write, 100)
+		for j := range batch {
+			batch[j] = sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: fmt.Sprintf("%d-%d", i, j)}, Value: value, Grows: true}
+		}
+		created, err := driver.Commit(t.Context(), batch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for j := range batch {
+			batch[j] = sqlstore.Write{Op: sqlstore.Delete, Key: batch[j].Key, Replaces: created[j].Revision}
+		}
+		deleted, err := driver.Commit(t.Context(), batch)
+		if err != nil || deleted[0].Err != nil {
+			t.Fatal(deleted[0].Err, err)
+		}
+	}
+	closeDriver(t, driver) // the log is copied back and removed: the next transaction needs space for one
+	driver = openReserving(t, path, reserve)
+	if err := disk.Fill(); err != nil {
+		t.Fatal(err)
+	}
+	deleted, _, err := driver.DeleteHistory(t.Context(), sqlstore.Deletion{Of: pods, UpTo: 8000, Limit: 8000})
+	if err != nil || deleted != 8000 {
+		t.Errorf("%d changes are deleted, %v", deleted, err)
+	}
+	if !driver.InReserve() {
+		t.Error("the deletion did not need the reserve: this test tests nothing")
+	}
+	for done := false; !done && err == nil; {
+		done, err = driver.Shrink(t.Context(), 1000)
+	}
+	if err != nil {
+		t.Error(err)
+	}
 	closeDriver(t, driver)
 }
