@@ -13,6 +13,7 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/apis/core/validation"
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
 	"k8s.io/kubernetes/pkg/kubeapiserver/authorizer/modes"
 	netutils "k8s.io/utils/net"
@@ -103,6 +104,13 @@ func (c *Completed) completeAddresses() error {
 		return fmt.Errorf("--service-cluster-ip-range: %w", err)
 	}
 	c.AdvertiseAddress = c.Serving.Advertised(netutils.IsIPv6CIDR(&c.ServiceIPRange))
+	if given := c.Serving.AdvertiseAddress; given == nil || given.IsUnspecified() || c.hasNoEndpoint() {
+		return nil
+	}
+	if errs := validation.ValidateEndpointIP(c.AdvertiseAddress.String(), nil); len(errs) > 0 {
+		return fmt.Errorf("--advertise-address: %s can't be an endpoint of the Service kubernetes: it %s: give an address that Pods reach, or --endpoint-reconciler-type=none",
+			c.AdvertiseAddress, errs[0].Detail)
+	}
 	return nil
 }
 
@@ -160,9 +168,12 @@ func (c *Completed) Kubeconfig() string {
 // "kubernetes", or nil if the server is not one of them. A loopback address is never
 // one: the API refuses it, and a Pod that connects to it would reach itself.
 func (c *Completed) EndpointAddress() net.IP {
-	none := reconcilers.Type(c.Cluster.EndpointReconciler) == reconcilers.NoneEndpointReconcilerType
-	if none || c.AdvertiseAddress.IsLoopback() {
+	if c.hasNoEndpoint() || c.AdvertiseAddress.IsLoopback() {
 		return nil
 	}
 	return c.AdvertiseAddress
+}
+
+func (c *Completed) hasNoEndpoint() bool {
+	return reconcilers.Type(c.Cluster.EndpointReconciler) == reconcilers.NoneEndpointReconcilerType
 }

@@ -68,6 +68,8 @@ func TestOptions_RefuseWrongFlags(t *testing.T) {
 		{"--kubernetes-service-node-port=80", "--kubernetes-service-node-port: 80 is not in --service-node-port-range, 30000-32767"},
 		{"--endpoint-reconciler-type=master-count", "--endpoint-reconciler-type: master-count can't tell which servers are up: use lease"},
 		{"--endpoint-reconciler-type=gossip", "--endpoint-reconciler-type: \"gossip\" is neither lease nor none"},
+		{"--advertise-address=127.0.0.1", "--advertise-address: 127.0.0.1 can't be an endpoint of the Service kubernetes: it may not be in the loopback range (127.0.0.0/8, ::1/128): give an address that Pods reach, or --endpoint-reconciler-type=none"},
+		{"--advertise-address=169.254.1.1", "--advertise-address: 169.254.1.1 can't be an endpoint of the Service kubernetes: it may not be in the link-local range"},
 		{"--peer-advertise-ip=here", "--peer-advertise-ip: \"here\" is not an IP address"},
 		{"--peer-advertise-port=0", "--peer-advertise-port: \"0\" is not a port"},
 		{"--coordinated-leadership-lease-duration=1s", "--coordinated-leadership-lease-duration must be greater than --coordinated-leadership-renew-deadline"},

@@ -187,7 +187,7 @@ func startByre(t *testing.T, endpoint string, args ...string) (*peer, error) {
 	b, err := servers.Byre{
 		Dir:      filepath.Join(t.TempDir(), "data"),
 		Endpoint: endpoint,
-		Args:     append(flagsOfBoth("--controllers=", "--advertise-address=127.0.0.1"), args...),
+		Args:     append(flagsOfBoth("--controllers=", "--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none"), args...),
 	}.Start(t.Context())
 	if err != nil {
 		return nil, err
