@@ -20,7 +20,8 @@ type Driver interface { //nolint:interfacebloat // one database: it has no part 
 	// List calls yield for each record of the query in key order.
 	List(ctx context.Context, q Query, yield func(Record) error) (ListResult, error)
 	// Changes returns the changes of the query in the order of their revisions, with the
-	// Values of Old and New. It fails with ErrCompacted if After < State.Compacted.
+	// Values of Old and New. It fails with ErrCompacted if After < Compacted of the resource
+	// of the query; if the query is of all resources, if After < State.Compacted.
 	Changes(ctx context.Context, q ChangesQuery) ([]Change, error)
 	// State returns the last revision, the compacted revision, the epoch and the
 	// database's clock.
@@ -31,8 +32,11 @@ type Driver interface { //nolint:interfacebloat // one database: it has no part 
 	// that were acknowledged before they began.
 	State(ctx context.Context) (State, error)
 	// Histories returns what is left of the history of each resource that has ever had an
-	// object.
+	// object. It may also return some that never had one.
 	Histories(ctx context.Context) ([]History, error)
+	// Compacted returns History.Compacted of a resource, and State.Compacted if the resource
+	// has never had an object.
+	Compacted(ctx context.Context, of Resource) (int64, error)
 	// CountChanges counts the newest changes of a resource, up to a limit. oldest is the
 	// revision of the oldest one that it has counted; 0 if there are none.
 	CountChanges(ctx context.Context, of Resource, limit int64) (count, oldest int64, err error)
@@ -40,9 +44,11 @@ type Driver interface { //nolint:interfacebloat // one database: it has no part 
 	// Limit, none is left to delete. waited is for how long it has waited for a lock that the
 	// writers held, which costs them nothing.
 	//
-	// Invariant: of each resource the newest changes are left, without a gap, and every change
-	// after State.Compacted is left. DeleteHistory keeps it: in its transaction it moves
-	// History.Compacted and State.Compacted forward to the last revision that it deletes.
+	// Invariant: every change of a resource after its History.Compacted is left, and so every
+	// change after State.Compacted, which is the greatest. DeleteHistory keeps it: in its
+	// transaction it moves both forward to the last revision that it deletes. A new epoch and a
+	// new resource set History.Compacted to State.Compacted: clients may have seen revisions of
+	// an epoch before, whose changes are lost.
 	DeleteHistory(ctx context.Context, d Deletion) (deleted int, waited time.Duration, err error)
 	// SetRetainedFor sets History.RetainedFor of resources, in whole seconds.
 	SetRetainedFor(ctx context.Context, ages map[Resource]time.Duration) error
@@ -162,7 +168,8 @@ func (r Resource) String() string {
 // History is what is left of the history of one resource.
 type History struct {
 	Resource
-	// Compacted is the last revision up to which changes of the resource may be deleted.
+	// Compacted is the last revision up to which changes of the resource may be deleted: a
+	// List of it at, and its Changes after, an earlier revision fail with ErrCompacted.
 	Compacted int64
 	// First is the revision of the oldest change that is left, and FirstTime its time; 0 if
 	// none is left.
@@ -190,7 +197,7 @@ type Deletion struct {
 type Query struct {
 	Range
 	// At is the revision to read at; 0 means the last one. List fails with ErrCompacted
-	// if At < State.Compacted, and with ErrFuture if At > State.Revision.
+	// if At < Compacted of the resource, and with ErrFuture if At > State.Revision.
 	At int64
 	// Limit is the greatest number of records to yield; 0 means all.
 	Limit int

@@ -4,13 +4,11 @@ package sqlstore
 type Numbering struct {
 	header *Header
 	ids    map[Resource]int64
-	// first has the first change of each resource up to header.Compacted.
-	first map[Resource]int64
 }
 
 // NewNumbering returns a Numbering of a snapshot with a header.
 func NewNumbering(h *Header) *Numbering {
-	return &Numbering{header: h, ids: make(map[Resource]int64), first: make(map[Resource]int64)}
+	return &Numbering{header: h, ids: make(map[Resource]int64)}
 }
 
 // ID returns the id of a resource: 1, 2 and so on, in the order of the first calls.
@@ -23,24 +21,10 @@ func (n *Numbering) ID(of Resource) int64 {
 	return id
 }
 
-// ChangeID is ID of the resource of a change. The changes come in the order of their revisions.
-func (n *Numbering) ChangeID(r *ChangeRow) int64 {
-	of := r.Of()
-	if _, ok := n.first[of]; !ok && r.Revision <= n.header.Compacted {
-		n.first[of] = r.Revision
-	}
-	return n.ID(of)
-}
-
-// All calls yield with each resource, its id and its Retained. Backups of version 1 do
-// not have that: Compacted is then the revision before the first change that is left.
+// All calls yield with each resource, its id and its Retained.
 func (n *Numbering) All(yield func(of Resource, id int64, r Retained) error) error {
 	for of, id := range n.ids {
-		retained := n.header.RetainedOf(of)
-		if first, ok := n.first[of]; ok && retained.Compacted == n.header.Compacted {
-			retained.Compacted = first - 1
-		}
-		if err := yield(of, id, retained); err != nil {
+		if err := yield(of, id, n.header.RetainedOf(of)); err != nil {
 			return err
 		}
 	}

@@ -293,6 +293,9 @@ type Range struct {
 	After *Position
 }
 
+// Of returns the resource of the records.
+func (r Range) Of() Resource { return Resource{Group: r.Group, Resource: r.Resource, Owner: r.Owner} }
+
 // Position is a place in the order of the records of one resource.
 type Position struct {
 	Namespace string
@@ -303,10 +306,10 @@ type Position struct {
 type State struct {
 	// Revision is the last revision given; 0 in an empty store.
 	Revision int64
-	// Compacted is the last revision up to which changes may be deleted: a List at, and
-	// Changes after, a revision < Compacted fail with ErrCompacted. Every change after it is
-	// there. Of a resource whose history is kept for longer, earlier ones are too; people
-	// read them by SQL.
+	// Compacted is the last revision up to which changes of any resource may be deleted: every
+	// change after it is there, and Changes of all resources after an earlier revision fail
+	// with ErrCompacted. It is the greatest History.Compacted; reads of one resource go by
+	// that resource's.
 	Compacted int64
 	// Epoch identifies the contents of the database. It changes when the database has
 	// lost commits, or when a restore has replaced its contents: revisions of two epochs

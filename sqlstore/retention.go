@@ -173,8 +173,8 @@ func (s *Store) retainCount(ctx context.Context, h History, revision int64) erro
 		}
 		s.metrics.cut.WithLabelValues(h.Group, h.Resource.Resource).Add(float64(deleted))
 		if !known.isCut {
-			s.options.Logger.Warn("store: the number of changes, not their age, decides how far the history of a resource reaches back; "+
-				"watches of other resources resume no further: raise --retention-changes, or lower --retention",
+			s.options.Logger.Warn("store: the number of changes, not their age, decides how far the history of a resource reaches back: "+
+				"raise --retention-changes, or lower --retention",
 				"resource", h.Resource, "changes", most, "retention", s.options.Retention)
 		}
 		count, known.isCut = most, true

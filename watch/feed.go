@@ -29,6 +29,7 @@ type Source interface {
 	List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (sqlstore.ListResult, error)
 	Changes(ctx context.Context, q sqlstore.ChangesQuery) ([]sqlstore.Change, error)
 	State(ctx context.Context) (sqlstore.State, error)
+	Compacted(ctx context.Context, of sqlstore.Resource) (int64, error)
 	Usage(ctx context.Context) (sqlstore.Usage, error)
 }
 

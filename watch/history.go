@@ -114,12 +114,12 @@ func (f *Feed) loadPage(ctx context.Context, r Resource, revision int64) (*page,
 		case errors.Is(err, ErrCompacted) && after < revision:
 			// The beginning of the page is compacted. If its end is not, the page
 			// begins after the compacted revision.
-			state, err := f.State(ctx)
+			compacted, err := f.source.Compacted(ctx, r.stored())
 			if err != nil {
 				return nil, err
 			}
-			if after < state.Compacted && state.Compacted <= revision {
-				after = state.Compacted
+			if after < compacted && compacted <= revision {
+				after = compacted
 				continue
 			}
 		case err != nil || p.end > revision:
@@ -159,7 +159,7 @@ func (f *Feed) fetch(read *pageRead, key pageKey, resets int) {
 	upTo := f.Revision()
 	var changes []sqlstore.Change
 	if read.err = ErrCompacted; key.after < upTo { // otherwise the feed has adopted a state before the page
-		of := sqlstore.Resource{Group: key.resource.Group, Resource: key.resource.Name, Owner: key.resource.Owner}
+		of := key.resource.stored()
 		changes, read.err = f.source.Changes(f.running, sqlstore.ChangesQuery{After: key.after, Of: &of, Limit: pageChanges, Size: pageBytes})
 	}
 	if read.err == nil {

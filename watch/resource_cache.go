@@ -17,6 +17,10 @@ type Resource struct {
 
 func resourceOf(k sqlstore.Key) Resource { return Resource{k.Group, k.Resource, k.Owner} }
 
+func (r Resource) stored() sqlstore.Resource {
+	return sqlstore.Resource{Group: r.Group, Resource: r.Name, Owner: r.Owner}
+}
+
 const treeDegree = 32
 
 // resourceCache has the current records of one resource and its last events. Feed.mu guards

@@ -122,8 +122,8 @@ func (c *cursor) start(ctx context.Context) error {
 		c.subscription.SkipTo(c.startRevision)
 		return nil
 	case c.requestedRevision > 0:
-		if c.requestedRevision < s.currentState(ctx).Compacted {
-			return watch.ErrCompacted
+		if err := s.checkHistory(ctx, c.requestedRevision, s.currentState(ctx)); err != nil {
+			return err
 		}
 		after = c.requestedRevision
 	default:

@@ -158,7 +158,11 @@ func (s *Store) waitUntilFresh(ctx context.Context, l *listRequest) error {
 		if err := s.waitFor(ctx, l.exact); err != nil {
 			return err
 		}
-		return s.pagerError(s.checkHistory(ctx, l), l)
+		state := s.currentState(ctx)
+		if l.opts.Predicate.Continue != "" && tokenExpired(l.issued, state.Time) {
+			return l.expired()
+		}
+		return s.pagerError(s.checkHistory(ctx, l.exact, state), l)
 	case l.opts.ResourceVersion == "":
 		_, err := s.cfg.Feed.Latest(ctx)
 		return s.apiError(err, l.path)
@@ -170,20 +174,23 @@ func (s *Store) waitUntilFresh(ctx context.Context, l *listRequest) error {
 	return s.waitFor(ctx, asked)
 }
 
-// checkHistory refuses a list at a revision that is compacted, or by a continue
-// token that has expired.
-func (s *Store) checkHistory(ctx context.Context, l *listRequest) error {
-	state := s.currentState(ctx)
-	if l.exact < state.Compacted || l.opts.Predicate.Continue != "" && tokenExpired(l.issued, state.Time) {
-		return sqlstore.ErrCompacted
+// checkHistory fails with ErrCompacted if changes of the resource after a revision may be
+// deleted. They may still be in this process's memory. The database decides, so that every
+// replica gives the same answer. state is that of the database, which is asked for the
+// resource's compacted revision only if another resource's is later than the revision.
+func (s *Store) checkHistory(ctx context.Context, revision int64, state sqlstore.State) error {
+	if revision >= state.Compacted {
+		return nil
 	}
-	return nil
+	compacted, err := s.cfg.Store.Compacted(ctx, s.at("", "").Key.Of())
+	if err == nil && revision < compacted {
+		err = sqlstore.ErrCompacted
+	}
+	return err
 }
 
-// currentState reads the state of the database. A revision that is compacted there may
-// still be in this process's memory. The state decides, so that every replica gives the
-// same answer. While the database is not available, currentState returns the feed's
-// state, with a zero Time.
+// currentState reads the state of the database. While the database is not available, it
+// returns the feed's state, with a zero Time.
 func (s *Store) currentState(ctx context.Context) sqlstore.State {
 	state, err := s.cfg.Feed.State(ctx)
 	if err != nil {

@@ -13,7 +13,7 @@ CREATE TABLE store (
     -- programs whose latest schema is older than this one must not use the database
     least_version INTEGER NOT NULL,
     revision      INTEGER NOT NULL,
-    -- every change after this revision is in undo_log
+    -- every change after this revision is in undo_log: the greatest of resources.compacted
     compacted     INTEGER NOT NULL,
     -- changes when commits were lost, or a restore puts other data here
     epoch         TEXT    NOT NULL,
@@ -130,7 +130,8 @@ FROM undo_log u JOIN resources r ON r.id = u.resource_id;
 
 -- History the way a person reads it: value is the object's at that revision, NULL for a
 -- delete; replaced is what was there before. An object that has not changed since the
--- history of its resource was deleted appears with its current revision.
+-- history of its resource was deleted appears with its current revision. After a new epoch that
+-- revision may be in undo_log too.
 CREATE VIEW history AS
 SELECT u.revision, u.time, u.op, u.verb, u.subresource, u.manager, u.who, u.real_user, u.audit_id,
        r."group", r.resource, r.defined_by, u.namespace, u.name, u.uid,
@@ -149,4 +150,4 @@ SELECT o.revision, o.time,
        r."group", r.resource, r.defined_by, o.namespace, o.name, o.uid,
        o.value, NULL
 FROM current_objects o JOIN resources r ON r.id = o.resource_id
-WHERE o.revision <= r.compacted;
+WHERE o.revision <= r.compacted AND NOT EXISTS (SELECT 1 FROM undo_log u WHERE u.revision = o.revision);

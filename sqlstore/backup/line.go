@@ -59,7 +59,7 @@ func (h *header) retained() (map[sqlstore.Resource]sqlstore.Retained, error) {
 	retained := make(map[sqlstore.Resource]sqlstore.Retained)
 	for _, r := range h.History {
 		k, err := key{Group: r.Group, Resource: r.Resource, Owner: r.Owner}.key()
-		if err != nil || r.Compacted < 0 || r.Compacted > h.Revision || r.RetainedFor > math.MaxInt64/int64(time.Second) {
+		if err != nil || r.Compacted < 0 || r.Compacted > h.Compacted || r.RetainedFor > math.MaxInt64/int64(time.Second) {
 			return nil, fmt.Errorf("%w: history of %s from revision %d: %w", sqlstore.ErrBroken, r.Resource, r.Compacted, err)
 		}
 		retained[k.Of()] = sqlstore.Retained{Compacted: r.Compacted, RetainedFor: time.Duration(max(r.RetainedFor, -1)) * time.Second}

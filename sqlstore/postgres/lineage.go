@@ -112,8 +112,8 @@ func (o *observation) position() position {
 }
 
 // holds reports whether the snapshot holds the last change of p. It returns true if that change
-// is compacted, because the snapshot does not show it then; reads that continue from p
-// fail with sqlstore.ErrCompacted in that case.
+// is compacted, because the snapshot does not show it then; adopt then marks the changes of
+// every resource up to it as compacted.
 func (o *observation) holds(p position) bool {
 	switch {
 	case o.Revision < p.revision:
@@ -121,6 +121,11 @@ func (o *observation) holds(p position) bool {
 	case p.revision <= o.Compacted || p.time.IsZero():
 		return true
 	}
+	return o.shows(p)
+}
+
+// shows reports whether the snapshot has the last change of p.
+func (o *observation) shows(p position) bool {
 	return o.knownTime != nil && o.knownTime.Equal(p.time) && *o.knownUID == p.uid
 }
 
@@ -180,6 +185,9 @@ func (d *Driver) adopt(ctx context.Context, before position) error {
 		if err == nil && (f.stored != f.present || !f.holds) {
 			begun, err = d.record(ctx, tx, before)
 		}
+		if err == nil && before.revision > 0 && !f.isShown {
+			_, err = tx.Exec(ctx, compactAll) // what this process has seen up to its position may be lost
+		}
 		if err != nil {
 			return err
 		}
@@ -222,7 +230,9 @@ func (d *Driver) record(ctx context.Context, tx pgx.Tx, before position) (begun 
 		_, err = tx.Exec(ctx, storeLineage, lineage)
 	} else {
 		revision := sqlstore.NextEpoch(max(f.last, before.revision))
-		_, err = tx.Exec(ctx, beginEpoch, revision, lineage)
+		if _, err = tx.Exec(ctx, beginEpoch, revision, lineage); err == nil {
+			_, err = tx.Exec(ctx, compactAll)
+		}
 		if !f.holds {
 			log.Error("postgres: the database has lost commits that were acknowledged: a failover to a standby that was behind, "+
 				"or a restore; a new epoch begins: caches are dropped and watches end with 410",
@@ -245,6 +255,9 @@ type finding struct {
 	// its last revision.
 	holds bool
 	last  int64
+	// isShown is true if the store has the row of that change. If it has not, and holds is true,
+	// the change is compacted.
+	isShown bool
 	// stored is the origin in the store; the zero origin if no process has served it yet.
 	stored, present origin
 	// streamed is true if the server has received its log by streaming replication since it was
@@ -298,7 +311,7 @@ func (d *Driver) find(ctx context.Context, tx pgx.Tx, before position) (f findin
 		d.options.Logger.Warn("postgres: the server does not tell its timeline: a failover that loses commits is noticed only by "+
 			"processes that have seen them", "server", dbserver.Address(d.config), "error", refused.Message)
 	}
-	f.holds, f.last = o.holds(before), o.Revision
+	f.holds, f.isShown, f.last = o.holds(before), o.shows(before), o.Revision
 	return f, err
 }
 

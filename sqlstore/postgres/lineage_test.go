@@ -47,8 +47,10 @@ func TestFailover_IsNoticedByTheNextStart(t *testing.T) {
 	if !strings.Contains(log.String(), "a new epoch begins") {
 		t.Errorf("the log says nothing: %s", &log)
 	}
-	if _, err := driver.Changes(t.Context(), sqlstore.ChangesQuery{After: lost, Limit: 10}); !errors.Is(err, sqlstore.ErrCompacted) {
-		t.Errorf("changes after a revision that is lost: %v", err)
+	for _, of := range []*sqlstore.Resource{nil, {Resource: "pods"}, {Resource: "none"}} {
+		if _, err := driver.Changes(t.Context(), sqlstore.ChangesQuery{After: lost, Of: of, Limit: 10}); !errors.Is(err, sqlstore.ErrCompacted) {
+			t.Errorf("changes of %v after a revision that is lost: %v", of, err)
+		}
 	}
 	if again, err := openMore(t, standby.DSN("postgres"), postgres.Options{}).State(t.Context()); err != nil || again.Epoch != state.Epoch || again.Revision != state.Revision {
 		t.Errorf("the start after that: %+v, %v; want %+v", again, err, state)

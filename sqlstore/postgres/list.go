@@ -23,7 +23,11 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 	}
 	arguments := []any{q.Group, q.Resource, q.Owner.String(), start.Namespace, start.Name, q.Name, q.At, limit, !q.KeysOnly}
 	list, count := statements(q, d.lineage.last().revision-q.At <= fewChanges)
-	err = d.snapshot(ctx, d.reads,
+	var of *sqlstore.Resource
+	if q.At != 0 && nonEmpty {
+		of = new(q.Of())
+	}
+	err = d.snapshot(ctx, d.reads, of,
 		func(b *pgx.Batch) {
 			if !nonEmpty {
 				return

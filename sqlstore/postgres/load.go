@@ -170,7 +170,7 @@ func undoValues(r *sqlstore.ChangeRow, ids *sqlstore.Numbering) []any {
 	}
 	return []any{
 		r.Revision, r.Time, string(r.Op), r.Author.Verb, r.Author.Subresource, r.Author.Manager, r.Author.User, r.Author.RealUser, r.Author.AuditID,
-		int32(ids.ChangeID(r)), r.Namespace, r.Name, r.UID, r.Replaces, r.Created, form, nullTime(r.Expires), value,
+		int32(ids.ID(r.Of())), r.Namespace, r.Name, r.UID, r.Replaces, r.Created, form, nullTime(r.Expires), value,
 	}
 }
 

@@ -25,6 +25,10 @@ FROM store s WHERE s.id = 1`
 
 	beginEpoch = `
 UPDATE store SET revision = $1, compacted = $1, epoch = md5(random()::text || clock_timestamp()::text), lineage = $2 WHERE id = 1`
+
+	// compactAll marks the changes of each resource as compacted up to the compacted revision of the
+	// store.
+	compactAll = `UPDATE resources SET compacted = greatest(compacted, (SELECT compacted FROM store WHERE id = 1))`
 )
 
 // selectState selects the state of the store. Every read does so in its own snapshot; see
@@ -86,15 +90,15 @@ FOR UPDATE`
 	unlimited = `SELECT set_config('statement_timeout', '0', true)`
 
 	// addResources gives ids to the resources, $1 to $3, that have none, if the instance is
-	// $4. The writers' lock keeps two batches from giving the same one.
+	// $4. The writers' lock keeps two batches from giving the same one. An epoch before may
+	// have had changes of them that are lost.
 	addResources = `
 INSERT INTO resources (id, "group", resource, defined_by, compacted)
-SELECT (SELECT coalesce(max(id), 0) FROM resources) + row_number() OVER (), n."group", n.resource, n.defined_by, 0
-FROM (SELECT DISTINCT w."group", w.resource, w.defined_by FROM unnest($1::text[], $2::text[], $3::text[]) AS w("group", resource, defined_by)
+SELECT (SELECT coalesce(max(id), 0) FROM resources) + row_number() OVER (), n."group", n.resource, n.defined_by, s.compacted
+FROM store s, (SELECT DISTINCT w."group", w.resource, w.defined_by FROM unnest($1::text[], $2::text[], $3::text[]) AS w("group", resource, defined_by)
       WHERE (SELECT r.id FROM resources r WHERE r."group" = w."group" AND r.resource = w.resource AND r.defined_by = w.defined_by) IS NULL) n
-WHERE EXISTS (SELECT FROM store s
-              WHERE s.id = 1 AND concat_ws(' ', s.epoch, s.lineage, s.tableoid, extract(epoch FROM pg_postmaster_start_time()),
-                                         (current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') IN ('on', 'remote_apply'))) = $4::text)`
+WHERE s.id = 1 AND concat_ws(' ', s.epoch, s.lineage, s.tableoid, extract(epoch FROM pg_postmaster_start_time()),
+                           (current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') IN ('on', 'remote_apply'))) = $4::text`
 
 	// applyBatch makes the writes whose preconditions hold (asked.effective), gives them
 	// the next revisions in their order, and returns one row for each write of the batch.
@@ -188,13 +192,17 @@ SELECT NOT EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = $1
 
 // The deletion of history, and advisory locks.
 const (
-	// selectHistories leaves out the resources that have an id only because of a create that
+	// selectHistories also selects the resources that have an id only because of a create that
 	// applyBatch has refused.
 	selectHistories = `
 SELECT r."group", r.resource, r.defined_by, r.compacted, r.retained_for, f.revision, f.time
 FROM resources r
 LEFT JOIN LATERAL (SELECT u.revision, u.time FROM undo_log u WHERE u.resource_id = r.id ORDER BY u.revision LIMIT 1) f ON true
-WHERE r.compacted > 0 OR f.revision IS NOT NULL ORDER BY r.id`
+ORDER BY r.id`
+
+	selectCompacted = `
+SELECT coalesce((SELECT r.compacted FROM resources r WHERE r."group" = $1 AND r.resource = $2 AND r.defined_by = $3), s.compacted)
+FROM store s WHERE s.id = 1`
 
 	countChanges = `
 SELECT count(*), coalesce(min(revision), 0) FROM (

@@ -93,7 +93,7 @@ func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) (changes 
 	if q.Of != nil {
 		query, arguments, pool = selectChangesOf, append(arguments, q.Of.Group, q.Of.Resource, q.Of.Owner.String()), d.reads
 	}
-	err = d.snapshot(ctx, pool, func(b *pgx.Batch) { b.Queue(query, arguments...) },
+	err = d.snapshot(ctx, pool, q.Of, func(b *pgx.Batch) { b.Queue(query, arguments...) },
 		func(results pgx.BatchResults, state sqlstore.State, w *watchdog) error {
 			if q.After < state.Compacted {
 				return sqlstore.ErrCompacted
@@ -143,12 +143,18 @@ func scanChange(row pgx.CollectableRow) (c sqlstore.Change, err error) {
 
 // snapshot sends a read-only transaction on a connection of a pool, as one pipeline: the statement that selects the
 // state, and the statements that queue adds. After it has checked the state it calls read,
-// which reads the results of the added statements.
-func (d *Driver) snapshot(ctx context.Context, pool *pgxpool.Pool, queue func(*pgx.Batch), read func(pgx.BatchResults, sqlstore.State, *watchdog) error) error {
+// which reads the results of the added statements. If of is not nil, the Compacted of the state
+// that read gets is that of the resource.
+func (d *Driver) snapshot(ctx context.Context, pool *pgxpool.Pool, of *sqlstore.Resource, queue func(*pgx.Batch),
+	read func(pgx.BatchResults, sqlstore.State, *watchdog) error,
+) error {
 	return d.readFrom(ctx, pool, func(ctx context.Context, conn *pgxpool.Conn, w *watchdog, before position) error {
 		var b pgx.Batch
 		b.Queue(beginRead)
 		b.Queue(selectState, before.revision)
+		if of != nil {
+			b.Queue(selectCompacted, of.Group, of.Resource, of.Owner.String())
+		}
 		queue(&b)
 		b.Queue(commit)
 		results := conn.SendBatch(ctx, &b)
@@ -159,6 +165,9 @@ func (d *Driver) snapshot(ctx context.Context, pool *pgxpool.Pool, queue func(*p
 		}
 		if err == nil {
 			err = d.check(before, &o)
+		}
+		if err == nil && of != nil {
+			err = results.QueryRow().Scan(&o.Compacted)
 		}
 		if err == nil {
 			err = read(results, o.State, w)

@@ -32,6 +32,15 @@ func scanHistory(row pgx.CollectableRow) (h sqlstore.History, err error) {
 	return h, err
 }
 
+// Compacted implements sqlstore.Driver.
+func (d *Driver) Compacted(ctx context.Context, of sqlstore.Resource) (compacted int64, err error) {
+	err = d.snapshot(ctx, d.reads, &of, func(*pgx.Batch) {}, func(_ pgx.BatchResults, state sqlstore.State, _ *watchdog) error {
+		compacted = state.Compacted
+		return nil
+	})
+	return compacted, err
+}
+
 // SetRetainedFor implements sqlstore.Driver.
 func (d *Driver) SetRetainedFor(ctx context.Context, ages map[sqlstore.Resource]time.Duration) error {
 	var resources []sqlstore.Resource
@@ -107,10 +116,12 @@ func deleteChanges(ctx context.Context, tx pgx.Tx, deletion sqlstore.Deletion, t
 	if last == 0 {
 		return 0, 0, nil
 	}
-	if _, err := tx.Exec(ctx, updateHistory, group, resource, owner, last); err != nil {
+	start := time.Now()
+	if _, err := tx.Exec(ctx, updateCompacted, last); err != nil { // waits for the writers' lock
 		return 0, 0, err
 	}
-	start := time.Now()
-	_, err = tx.Exec(ctx, updateCompacted, last) // waits for the writers' lock
-	return deleted, time.Since(start), err
+	waited = time.Since(start)
+	// A new epoch updates both tables in this order too.
+	_, err = tx.Exec(ctx, updateHistory, group, resource, owner, last)
+	return deleted, waited, err
 }

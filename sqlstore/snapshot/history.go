@@ -130,7 +130,7 @@ func undo(s sqlstore.Snapshot, revision int64, yield func(*sqlstore.ObjectRow, e
 // Restored returns the store that a restore makes of a snapshot: the same objects and history, in
 // a new epoch. Its revision is moved forward by bump; the caller chooses bump so that the result is
 // beyond every revision that a client may have seen. All revisions before are compacted, so that a
-// watch that continues from one of them ends with 410 and its client lists again: the history is
+// watch of any resource that continues from one of them ends with 410 and its client lists again: the history is
 // left for SQL, in the rows of Changes up to Compacted, with the revisions that it had. It has
 // become older since the snapshot: RetainedFor grows by as much, so that the first server does not
 // delete it at once. The record
@@ -140,10 +140,11 @@ func Restored(s sqlstore.Snapshot, bump int64, epoch string, now time.Time) sqls
 	s.Compacted, s.Epoch = s.Revision, epoch
 	retained := maps.Clone(s.Retained)
 	for of, r := range retained {
+		r.Compacted = s.Compacted
 		if older := r.RetainedFor + now.Sub(s.Time); r.RetainedFor > 0 && older > r.RetainedFor {
 			r.RetainedFor = older.Truncate(time.Second)
-			retained[of] = r
 		}
+		retained[of] = r
 	}
 	s.Retained = retained
 	objects := s.Objects

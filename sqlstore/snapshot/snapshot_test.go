@@ -208,9 +208,11 @@ func TestRestored_ContinuesCompactedWithItsHistory(t *testing.T) {
 			if _, err := driver.Changes(t.Context(), sqlstore.ChangesQuery{After: s.Revision, Limit: 1}); !errors.Is(err, sqlstore.ErrCompacted) {
 				t.Errorf("%s, %s: changes after the last revision before the restore: %v", name, dialect, err)
 			}
-			q := sqlstore.Query{Range: sqlstore.Range{Resource: "pods"}, At: s.Revision}
-			if _, err := driver.List(t.Context(), q, func(sqlstore.Record) error { return nil }); !errors.Is(err, sqlstore.ErrCompacted) {
-				t.Errorf("%s, %s: list at the last revision before the restore: %v", name, dialect, err)
+			for _, of := range []sqlstore.Resource{{Resource: "pods"}, {Group: "apps", Resource: "pods2", Owner: sqlstore.Custom}, {Resource: "none"}} {
+				q := sqlstore.Query{Range: sqlstore.Range{Group: of.Group, Resource: of.Resource, Owner: of.Owner}, At: s.Revision}
+				if _, err := driver.List(t.Context(), q, func(sqlstore.Record) error { return nil }); !errors.Is(err, sqlstore.ErrCompacted) {
+					t.Errorf("%s, %s: list of %v at the last revision before the restore: %v", name, dialect, of, err)
+				}
 			}
 			if diff := gocmp.Diff(historyOf(t, copied), history()); diff != "" {
 				t.Errorf("%s, %s: the view history (-before the restore +after):\n%s", name, dialect, diff)
@@ -239,7 +241,7 @@ func TestRestored_KeepsTheHistoryForLonger(t *testing.T) {
 			t.Errorf("the backup's is %v now, was %v", got, before)
 		}
 		if err := sqlite.ReadSnapshot(t.Context(), load(t, restored), func(s sqlstore.Snapshot) error {
-			if got := s.RetainedOf(first); got.RetainedFor != after || got.Compacted != 0 {
+			if got := s.RetainedOf(first); got.RetainedFor != after || got.Compacted != restored.Revision {
 				t.Errorf("restored, the history is %+v; want it kept for %v", got, after)
 			}
 			return nil

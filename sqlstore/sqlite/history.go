@@ -32,6 +32,15 @@ func scanHistory(rows *sql.Rows) (h sqlstore.History, err error) {
 	return h, err
 }
 
+// Compacted implements sqlstore.Driver.
+func (d *Driver) Compacted(ctx context.Context, of sqlstore.Resource) (compacted int64, err error) {
+	err = d.readers.snapshot(ctx, &of, func(_ *sql.Tx, state sqlstore.State) error {
+		compacted = state.Compacted
+		return nil
+	})
+	return compacted, d.translate(err)
+}
+
 // SetRetainedFor implements sqlstore.Driver.
 func (d *Driver) SetRetainedFor(ctx context.Context, ages map[sqlstore.Resource]time.Duration) error {
 	return d.change(ctx, func(*sqlstore.State) error {

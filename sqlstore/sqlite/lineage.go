@@ -97,6 +97,9 @@ func (d *Driver) adopt(ctx context.Context, state *sqlstore.State) error {
 	}
 	if err := d.writer.transaction(func() error {
 		_, err := d.writer.conn.ExecContext(ctx, statement, arguments...)
+		if err == nil && statement == beginEpoch {
+			_, err = d.writer.conn.ExecContext(ctx, compactAll)
+		}
 		return err
 	}); err != nil {
 		return err

@@ -20,7 +20,11 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 		}
 	}
 	r := d.readers
-	err = r.snapshot(ctx, func(tx *sql.Tx, state sqlstore.State) error {
+	var of *sqlstore.Resource
+	if q.At != 0 {
+		of = new(q.Of())
+	}
+	err = r.snapshot(ctx, of, func(tx *sql.Tx, state sqlstore.State) error {
 		listed.Revision = state.Revision
 		statements := &r.now
 		switch {

@@ -181,7 +181,7 @@ func fillChanges(ctx context.Context, tx *sql.Tx, s sqlstore.Snapshot, ids *sqls
 			sum = recordSum(r.Key, r.UID, r.Created, r.Replaces, r.Form, expiryText(r.Expires), value)
 		}
 		if _, err := insert.ExecContext(ctx, r.Revision, stamp, string(r.Op), a.Verb, a.Subresource, a.Manager, a.User, a.RealUser, a.AuditID,
-			ids.ChangeID(r), r.Namespace, r.Name, r.UID, r.Replaces, r.Created, form, formatExpiry(r.Expires), replaced,
+			ids.ID(r.Of()), r.Namespace, r.Name, r.UID, r.Replaces, r.Created, form, formatExpiry(r.Expires), replaced,
 			sum, changeSum(r.Key, r.Revision, stamp, r.Op, a, r.Replaces)); err != nil {
 			return err
 		}

@@ -31,8 +31,12 @@ FROM store s WHERE s.id = 1`
 const (
 	selectResource = `SELECT id FROM resources WHERE "group" = ? AND resource = ? AND defined_by = ?`
 
-	// insertResource inserts a resource of which all changes are there: it has none.
-	insertResource = `INSERT INTO resources ("group", resource, defined_by, compacted) VALUES (?, ?, ?, 0)`
+	// insertResource inserts a resource, of which an epoch before may have had changes that are lost.
+	insertResource = `INSERT INTO resources ("group", resource, defined_by, compacted) SELECT ?, ?, ?, compacted FROM store WHERE id = 1`
+
+	selectCompacted = `
+SELECT coalesce((SELECT r.compacted FROM resources r WHERE r."group" = ? AND r.resource = ? AND r.defined_by = ?), s.compacted)
+FROM store s WHERE s.id = 1`
 
 	selectHistories = `
 SELECT r."group", r.resource, r.defined_by, r.compacted, r.retained_for, f.revision, f.time
@@ -84,6 +88,9 @@ SELECT 1 FROM current_objects WHERE resource_id = ? AND namespace = ? AND name =
 
 	storeLineage = `UPDATE store SET lineage = ? WHERE id = 1`
 	beginEpoch   = `UPDATE store SET lineage = ?1, revision = ?2, compacted = ?2, epoch = lower(hex(randomblob(16))) WHERE id = 1`
+	// compactAll marks the changes of each resource as compacted up to the compacted revision of the
+	// store.
+	compactAll = `UPDATE resources SET compacted = (SELECT compacted FROM store WHERE id = 1)`
 
 	// touchStore changes a row and its page; untouchStore undoes the change.
 	touchStore   = `UPDATE store SET revision = revision + 1 WHERE id = 1`

@@ -18,8 +18,9 @@ type reader struct {
 	stmts statements
 	seen  *counters
 
-	selectState, selectObject, selectExpired *sql.Stmt
-	selectChanges, selectChangesOf           *sql.Stmt
+	selectState, selectCompacted   *sql.Stmt
+	selectObject, selectExpired    *sql.Stmt
+	selectChanges, selectChangesOf *sql.Stmt
 	// since is at for a revision after which few changes were made.
 	now, at, since listStatements
 	hasManySince   *sql.Stmt
@@ -39,7 +40,7 @@ func newReader(ctx context.Context, db *sql.DB, seen *counters) (_ *reader, err 
 		stmt  **sql.Stmt
 		query string
 	}{
-		{&r.selectState, selectState}, {&r.selectObject, selectObject},
+		{&r.selectState, selectState}, {&r.selectCompacted, selectCompacted}, {&r.selectObject, selectObject},
 		{&r.selectChanges, selectChanges}, {&r.selectChangesOf, selectChangesOf}, {&r.selectExpired, selectExpired},
 		{&r.now.resource, listResource}, {&r.now.namespace, listNamespace}, {&r.now.object, listObject},
 		{&r.now.countResource, countResource}, {&r.now.countInNamespace, countNamespace},
@@ -159,7 +160,7 @@ func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) (changes 
 		}
 	}
 	size := q.Size
-	err = d.readers.snapshot(ctx, func(tx *sql.Tx, state sqlstore.State) error {
+	err = d.readers.snapshot(ctx, q.Of, func(tx *sql.Tx, state sqlstore.State) error {
 		if q.After < state.Compacted {
 			return sqlstore.ErrCompacted
 		}
@@ -240,8 +241,9 @@ func scanChange(rows *sql.Rows) (c sqlstore.Change, err error) {
 	return c, err
 }
 
-// snapshot runs f in a read transaction, with the state in its snapshot.
-func (r *reader) snapshot(ctx context.Context, f func(*sql.Tx, sqlstore.State) error) error {
+// snapshot runs f in a read transaction, with the state in its snapshot. If of is not nil, the
+// Compacted of the state is that of the resource.
+func (r *reader) snapshot(ctx context.Context, of *sqlstore.Resource, f func(*sql.Tx, sqlstore.State) error) error {
 	tx, err := r.db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
@@ -254,6 +256,12 @@ func (r *reader) snapshot(ctx context.Context, f func(*sql.Tx, sqlstore.State) e
 		return err
 	}
 	r.seen.observe(s.Revision)
+	if of != nil {
+		stmt := tx.StmtContext(ctx, r.selectCompacted) //nolint:sqlclosecheck // the transaction closes it
+		if err := stmt.QueryRowContext(ctx, of.Group, of.Resource, of.Owner.String()).Scan(&s.Compacted); err != nil {
+			return err
+		}
+	}
 	return f(tx, s)
 }
 

@@ -14,7 +14,7 @@ func (d *Driver) Usage(ctx context.Context) (usage sqlstore.Usage, err error) {
 	if err := d.flushBefore(func(m *memory) bool { return !m.covers(d.state.Load().Revision, nil) }); err != nil {
 		return usage, err
 	}
-	err = d.readers.snapshot(ctx, func(tx *sql.Tx, state sqlstore.State) (err error) {
+	err = d.readers.snapshot(ctx, nil, func(tx *sql.Tx, state sqlstore.State) (err error) {
 		usage.Revision = state.Revision
 		usage.Resources, err = collect(func(rows *sql.Rows) (r sqlstore.ResourceUsage, err error) {
 			err = rows.Scan(&r.Group, &r.Resource, &r.Owner, &r.Objects, &r.Bytes)

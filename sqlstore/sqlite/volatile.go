@@ -117,7 +117,7 @@ func (m *memory) covered(q sqlstore.Query) (isCovered bool, last int64) {
 	if m.isBehind() {
 		return true, m.last()
 	}
-	if m.has(sqlstore.Resource{Group: q.Group, Resource: q.Resource, Owner: q.Owner}) {
+	if m.has(q.Of()) {
 		return false, 0
 	}
 	return q.At <= m.flushed || len(m.changes) == 0, m.last()

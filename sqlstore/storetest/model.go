@@ -79,7 +79,7 @@ func (m *Model) apply(w *sqlstore.Write, now time.Time) sqlstore.Outcome {
 	case old.Revision != w.Replaces:
 		return sqlstore.Outcome{Err: &sqlstore.ConflictError{Current: old.Revision}}
 	}
-	m.compacted[w.Key.Of()] += 0 // the resource has a history now
+	m.compacted[w.Key.Of()] = m.compactedOf(w.Key.Of()) // the resource has a history now
 	m.state.Revision++
 	c := sqlstore.Change{
 		Op: w.Op, Revision: m.state.Revision, Time: now, Author: w.Author,
@@ -156,7 +156,7 @@ func (m *Model) list(q sqlstore.Query) ([]sqlstore.Record, sqlstore.ListResult, 
 	switch {
 	case listed.Revision > m.state.Revision:
 		return nil, listed, sqlstore.ErrFuture
-	case listed.Revision < m.state.Compacted:
+	case q.At != 0 && q.At < m.compactedOf(q.Of()):
 		return nil, listed, sqlstore.ErrCompacted
 	}
 	if _, nonEmpty, err := q.Start(); err != nil || !nonEmpty {
@@ -210,7 +210,7 @@ func isWithin(r sqlstore.Range, k sqlstore.Key) bool {
 func (m *Model) Changes(_ context.Context, q sqlstore.ChangesQuery) ([]sqlstore.Change, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if q.After < m.state.Compacted {
+	if q.Of == nil && q.After < m.state.Compacted || q.Of != nil && q.After < m.compactedOf(*q.Of) {
 		return nil, sqlstore.ErrCompacted
 	}
 	var changes []sqlstore.Change
@@ -248,6 +248,20 @@ func (m *Model) Histories(context.Context) (histories []sqlstore.History, _ erro
 		histories = append(histories, h)
 	}
 	return histories, nil
+}
+
+// Compacted implements sqlstore.Driver.
+func (m *Model) Compacted(_ context.Context, of sqlstore.Resource) (int64, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.compactedOf(of), nil
+}
+
+func (m *Model) compactedOf(of sqlstore.Resource) int64 {
+	if compacted, ok := m.compacted[of]; ok {
+		return compacted
+	}
+	return m.state.Compacted
 }
 
 // SetRetainedFor implements sqlstore.Driver.

@@ -33,6 +33,7 @@ func Run(t *testing.T, open func(t *testing.T) sqlstore.Driver) {
 		"Unstorable":     testUnstorable,
 		"Usage":          testUsage,
 		"Compaction":     testCompaction,
+		"CompactionOf":   testCompactionOf,
 		"Expiry":         testExpiry,
 		"YieldError":     testYieldError,
 		"LargeValue":     testLargeValue,

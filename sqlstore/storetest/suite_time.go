@@ -62,6 +62,61 @@ func testCompaction(f fixture) {
 	}
 }
 
+// testCompactionOf compacts one resource: the past of another one can be read as before.
+func testCompactionOf(f fixture) {
+	quiet, busy := sqlstore.Key{Resource: "configmaps", Namespace: "n", Name: "quiet"}, key("n", "busy")
+	f.revision(create(quiet, "1"))
+	f.revision(create(busy, "2"))
+	f.revision(update(quiet, 1, "3"))
+	last := f.revision(update(busy, 2, "4"))
+	for range 20 {
+		last = f.revision(update(busy, last, "v"))
+	}
+	f.revision(update(quiet, 3, "5"))
+	upTo := last - 1
+	for n := limitOfDeletion; n == limitOfDeletion; {
+		var err error
+		if n, _, err = f.DeleteHistory(f.Context(), sqlstore.Deletion{Of: busy.Of(), UpTo: upTo, Limit: limitOfDeletion}); err != nil {
+			f.Fatal(err)
+		}
+	}
+	if state := f.state(); state.Compacted != upTo {
+		f.Errorf("the store is compacted up to %d, want %d", state.Compacted, upTo)
+	}
+	none := sqlstore.Resource{Resource: "none"}
+	for of, want := range map[sqlstore.Resource]int64{quiet.Of(): 0, busy.Of(): upTo, none: upTo} {
+		if got, err := f.Compacted(f.Context(), of); err != nil || got != want {
+			f.Errorf("%v is compacted up to %d, %v; want %d", of, got, err, want)
+		}
+		for _, at := range []int64{1, 2, 3, upTo - 1, upTo, last} {
+			_, _, err := collect(f.Context(), f.Driver, sqlstore.Query{Range: sqlstore.Range{Resource: of.Resource}, At: at, Limit: 1, Count: true})
+			_, changesErr := f.Changes(f.Context(), sqlstore.ChangesQuery{After: at, Of: &of, Limit: 5})
+			if isCompacted := at < want; errors.Is(err, sqlstore.ErrCompacted) != isCompacted || errors.Is(changesErr, sqlstore.ErrCompacted) != isCompacted {
+				f.Errorf("%v at %d: list %v, changes %v", of, at, err, changesErr)
+			}
+		}
+	}
+	if _, err := f.Changes(f.Context(), sqlstore.ChangesQuery{After: upTo - 1, Limit: 5}); !errors.Is(err, sqlstore.ErrCompacted) {
+		f.Errorf("changes of all resources: %v", err)
+	}
+	for at, want := range map[int64]string{1: `"1"`, 2: `"1"`, 3: `"3"`, upTo: `"3"`, last + 1: `"5"`} {
+		records, _ := f.list(sqlstore.Query{Range: sqlstore.Range{Resource: "configmaps"}, At: at})
+		if len(records) != 1 || string(records[0].Value) != want {
+			f.Errorf("at %d: %+v, want %s", at, records, want)
+		}
+	}
+	of := quiet.Of()
+	changes, err := f.Changes(f.Context(), sqlstore.ChangesQuery{After: 1, Of: &of, Limit: 5})
+	if err != nil || len(changes) != 2 || changes[0].Revision != 3 || string(changes[0].New.Value) != `"3"` || string(changes[0].Old.Value) != `"1"` || changes[1].Revision != last+1 {
+		f.Errorf("changes: %+v, %v", changes, err)
+	}
+	// Of a resource that is new the store knows nothing about an epoch before.
+	f.revision(create(sqlstore.Key{Resource: "none", Name: "a"}, "1"))
+	if got, err := f.Compacted(f.Context(), none); err != nil || got != upTo {
+		f.Errorf("a new resource is compacted up to %d, %v; want %d", got, err, upTo)
+	}
+}
+
 func testExpiry(f fixture) {
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	expiring := func(name string, at time.Time) sqlstore.Write {

@@ -65,6 +65,8 @@ type place struct {
 	revision, created int64
 	uid               [8]byte
 	gone              bool
+	// isKept says of an object that its revision is not compacted.
+	isKept bool
 }
 
 // Check reads a snapshot to its end, and goes on after a *sqlstore.DamagedRow. If reading fails
@@ -142,7 +144,7 @@ func (c *checker) checkObject(r *sqlstore.ObjectRow) {
 	if _, twice := c.revisions[r.Revision]; twice {
 		c.report(row, "has the revision of another object, %d", r.Revision)
 	}
-	c.objects[h] = place{revision: r.Revision, created: r.Created, uid: uidOf(r.UID)}
+	c.objects[h] = place{revision: r.Revision, created: r.Created, uid: uidOf(r.UID), isKept: r.Revision > c.header.RetainedOf(r.Of()).Compacted}
 	c.revisions[r.Revision] = struct{}{}
 	value := c.checkValue(row, r.Key, r.UID, r.Value)
 	if value != nil {
@@ -156,7 +158,7 @@ func (c *checker) checkDensity(want, got int64) {
 	if got <= want || got <= c.header.Compacted {
 		return
 	}
-	c.result.MissingUpTo = got - 1
+	c.result.MissingUpTo = max(c.result.MissingUpTo, got-1)
 	c.report("changes", "revisions %d to %d are missing: watches that resume before them would miss changes", want, got-1)
 }
 
@@ -167,7 +169,7 @@ func (c *checker) checkChange(r *sqlstore.ChangeRow) {
 	if r.Revision > c.header.Revision {
 		c.report(row, "is beyond the last revision, %d", c.header.Revision)
 	}
-	h := hashOf(r.Key)
+	h, compacted := hashOf(r.Key), c.header.RetainedOf(r.Of()).Compacted
 	before, known := c.chains[h]
 	_, isDamaged := c.damaged[h]
 	switch {
@@ -183,7 +185,8 @@ func (c *checker) checkChange(r *sqlstore.ChangeRow) {
 		c.report(row, "lacks the value that it replaced")
 	case known && (before.gone || before.revision != r.Replaces || before.created != r.Created):
 		c.report(row, "replaces revision %d, created at %d, but the change before is %d, created at %d", r.Replaces, r.Created, before.revision, before.created)
-	case !known && r.Revision > c.header.Compacted && r.Replaces > c.header.Compacted:
+	case !known && r.Revision > compacted && r.Replaces > compacted:
+		c.result.MissingUpTo = max(c.result.MissingUpTo, r.Replaces)
 		c.report(row, "replaces revision %d, whose change is missing", r.Replaces)
 	case known && before.uid != [8]byte{} && before.uid != uidOf(r.UID):
 		c.report(row, "replaces an object with another uid than the change before has written")
@@ -215,7 +218,8 @@ func (c *checker) compareEnds() {
 	}
 	for h, object := range c.objects {
 		_, changed := c.chains[h]
-		if _, isDamaged := c.damaged[h]; !changed && !isDamaged && object.revision > c.header.Compacted {
+		if _, isDamaged := c.damaged[h]; !changed && !isDamaged && object.isKept {
+			c.result.MissingUpTo = max(c.result.MissingUpTo, object.revision)
 			c.report(fmt.Sprintf("objects: revision %d", object.revision), "has no change, though its revision is not compacted")
 		}
 	}
