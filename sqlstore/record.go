@@ -210,9 +210,11 @@ func (w *Write) Check() error {
 
 // Storable reports whether both databases can store an object under the key.
 func (k Key) Storable() bool {
-	return k.Resource != "" && k.Name != "" &&
-		storable(k.Group) && storable(k.Resource) && storable(k.Namespace) && storable(k.Name)
+	return k.Of().Storable() && k.Name != "" && storable(k.Namespace) && storable(k.Name)
 }
+
+// Storable reports whether both databases can store objects of the resource.
+func (r Resource) Storable() bool { return r.Resource != "" && storable(r.Group) && storable(r.Resource) }
 
 // Start returns the position after which the range begins. nonEmpty is false if no objects can be
 // in the range: the caller then does not ask the database, which might fail because of the encoding.

@@ -187,6 +187,29 @@ func TestHistory_ResumesNextToACompaction(t *testing.T) {
 	}
 }
 
+// A compaction of other resources does not shorten the history of a resource, whose watchers resume
+// from the store.
+func TestHistory_ResumesWhereOthersAreCompacted(t *testing.T) {
+	t.Parallel()
+	const n = 300
+	s := newWrittenSource(t, n, "x")
+	if _, _, err := s.DeleteHistory(t.Context(), sqlstore.Deletion{Of: sqlstore.Resource{Resource: "others"}, UpTo: 2 * n, Limit: 1000}); err != nil {
+		t.Fatal(err)
+	}
+	if state, err := s.State(t.Context()); err != nil || state.Compacted != 2*n {
+		t.Fatalf("the store is compacted up to %d, %v", state.Compacted, err)
+	}
+	f := startOver(t, s, Options{RingEvents: 4})
+	for after := int64(0); after < 2*n; after += 37 {
+		if err := readOn(t, f.Feed, after, 2*n); err != nil {
+			t.Fatalf("after %d: %v", after, err)
+		}
+	}
+	if _, err := f.loadPage(t.Context(), Resource{Name: "others"}, 2*n-1); !errors.Is(err, ErrCompacted) {
+		t.Errorf("a page of the resource that is compacted: %v", err)
+	}
+}
+
 // A reset drops the pages that were read of the replaced history.
 func TestHistory_IsForgottenByAReset(t *testing.T) {
 	t.Parallel()

@@ -104,7 +104,7 @@ func (o *StoreOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.Int64Var(&o.RetentionChanges, "retention-changes", o.RetentionChanges,
 		"How many changes of each resource are kept at most, give or take a tenth; 0 is no limit.")
 	fs.StringToStringVar(&o.RetentionFor, "retention-for", o.RetentionFor,
-		"How long the history of single resources is kept for the SQL view \"history\", where that is longer than --retention: a list such as 'deployments.apps=90d,events=2d,*=36h'. A resource without a group means every group, * every resource that is not named; 0 keeps it for ever. A shorter time here has no effect. Watches and lists at a revision reach back only as far as the history of every resource does.")
+		"How long the history of single resources is kept, where that is longer than --retention: a list such as 'deployments.apps=90d,events=2d,*=36h'. A resource without a group means every group, * every resource that is not named; 0 keeps it for ever. A shorter time here has no effect.")
 	fs.Var(&o.DatabaseQuota, "database-quota",
 		"How large the database may become, such as 8Gi; 0 is no limit. At that size writes that make it larger are refused, as kube-apiserver refuses them when its store is full, and /readyz fails. Deletes, renewals of Leases and compaction go on, and the rest does when 5% are free again. Counted are the pages of a SQLite file that are in use, or the tables and indexes of the PostgreSQL schema.")
 	fs.Var(&o.DiskReserve, "disk-reserve",

@@ -242,6 +242,43 @@ func TestLostCommits_AfterACompaction(t *testing.T) {
 	}
 }
 
+// A process can't tell whether a server that was started anew has the changes that the process has
+// seen, if the last of them is compacted there. It then goes on as if all resources were compacted as far.
+func TestLostCommits_MayBeUnknownAfterACompaction(t *testing.T) {
+	t.Parallel()
+	first, dsn := open(t, postgres.Options{})
+	defer first.Close()
+	quiet, last := sqlstore.Resource{Resource: "configmaps"}, mustCreate(t, first, "a", "b")
+	write := create("c")
+	write[0].Key.Resource = quiet.Resource
+	if _, err := first.Commit(t.Context(), write); err != nil {
+		t.Fatal(err)
+	}
+	mustCreate(t, first, "d")
+	other := openMore(t, dsn, postgres.Options{})
+	if _, _, err := other.DeleteHistory(t.Context(), sqlstore.Deletion{Of: sqlstore.Resource{Resource: "pods"}, UpTo: 4, Limit: 10}); err != nil {
+		t.Fatal(err)
+	}
+	compacted := func() int64 {
+		t.Helper()
+		revision, err := first.Compacted(t.Context(), quiet)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return revision
+	}
+	if got := compacted(); got != 0 {
+		t.Errorf("compacted up to %d on the server that the process knows, want 0", got)
+	}
+	// Any change of the instance is that of a start.
+	if _, err := connect(t, dsn).Exec(t.Context(), `UPDATE store SET epoch = 'another'`); err != nil {
+		t.Fatal(err)
+	}
+	if got := compacted(); got != 4 {
+		t.Errorf("compacted up to %d on a server that the process does not know, want 4: %d was given before", got, last)
+	}
+}
+
 // If the row of the position was compacted before this process saw it, only its revision
 // identifies the position. A read from a server that lags behind begins no epoch then either,
 // if the primary has that revision.

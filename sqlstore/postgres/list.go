@@ -24,8 +24,8 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 	arguments := []any{q.Group, q.Resource, q.Owner.String(), start.Namespace, start.Name, q.Name, q.At, limit, !q.KeysOnly}
 	list, count := statements(q, d.lineage.last().revision-q.At <= fewChanges)
 	var of *sqlstore.Resource
-	if q.At != 0 && nonEmpty {
-		of = new(q.Of())
+	if resource := q.Of(); q.At != 0 && resource.Storable() {
+		of = &resource
 	}
 	err = d.snapshot(ctx, d.reads, of,
 		func(b *pgx.Batch) {

@@ -134,6 +134,8 @@ func checkPlans(t *testing.T, conn *pgx.Conn, when string) {
 		"changes of":    {selectChangesOf, []any{99_000, 1000, 1 << 20, "", "resource3", "builtin"}},
 		"compact":       {deleteHistory, []any{"", "resource3", "builtin", 1000, "2020-01-01T00:00:00Z", 100}},
 		"histories":     {selectHistories, nil},
+		"compacted":     {selectCompacted, page[:3]},
+		"compact all":   {compactAll, nil},
 		"count changes": {countChanges, []any{"", "resource3", "builtin", 1000}},
 		"add":           {addResources, []any{[]string{""}, []string{"resource3"}, []string{"builtin"}, "instance"}},
 		"epoch":         {beginEpoch, []any{int64(1_000_000), "1/1/1"}},

@@ -1,10 +1,12 @@
 package postgres_test
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 
+	"byre/sqlstore"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/storetest"
 )
@@ -25,4 +27,32 @@ func TestRetention_OfEachResource(t *testing.T) {
 		}
 		return texts
 	})
+}
+
+// A resource whose changes are all missing has a history too: a snapshot has its objects, and a
+// compaction ends the watches that would miss the changes.
+func TestHistories_OfMissingChanges(t *testing.T) {
+	t.Parallel()
+	driver, dsn := open(t, postgres.Options{})
+	defer driver.Close()
+	last := mustCreate(t, driver, "a", "b")
+	if _, err := connect(t, dsn).Exec(t.Context(), `DELETE FROM undo_log; UPDATE store SET revision = 2`); err != nil {
+		t.Fatal(err)
+	}
+	if err := postgres.ReadSnapshot(t.Context(), dsn, func(s sqlstore.Snapshot) error {
+		rows, err := storetest.Collect(s)
+		if err == nil && len(rows.Objects) != 2 {
+			t.Errorf("the snapshot has %d objects, want 2", len(rows.Objects))
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
+	}
+	if err := sqlstore.New(driver, sqlstore.Options{}).Compact(t.Context(), last); err != nil {
+		t.Fatal(err)
+	}
+	pods := sqlstore.Resource{Resource: "pods"}
+	if _, err := driver.Changes(t.Context(), sqlstore.ChangesQuery{After: last - 1, Of: &pods, Limit: 10}); !errors.Is(err, sqlstore.ErrCompacted) {
+		t.Errorf("changes after a revision before the missing ones: %v", err)
+	}
 }

@@ -70,6 +70,11 @@ func TestLineage_PutBackBeginsAnEpoch(t *testing.T) {
 			if err != nil || state.Epoch == before.Epoch || state.Compacted <= before.Revision || state.Revision != state.Compacted {
 				t.Errorf("%+v, %v; before %+v", state, err, before)
 			}
+			for _, of := range []sqlstore.Resource{pod("a").Of(), {Resource: "none"}} {
+				if compacted, err := driver.Compacted(t.Context(), of); err != nil || compacted != state.Compacted {
+					t.Errorf("%v is compacted up to %d, %v; want %d", of, compacted, err, state.Compacted)
+				}
+			}
 			if _, _, err := driver.Get(t.Context(), pod("a")); err != nil {
 				t.Error(err)
 			}

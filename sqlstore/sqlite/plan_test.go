@@ -48,6 +48,14 @@ var plans = map[string]struct {
 		"SCALAR SUBQUERY",
 		"SEARCH undo_log",
 	}},
+	"compacted": {selectCompacted, []string{
+		"SEARCH s USING INTEGER PRIMARY KEY (rowid=?)",
+		"SCALAR SUBQUERY",
+		"SEARCH r USING INDEX sqlite_autoindex_resources_1 (group=? AND resource=? AND defined_by=?)",
+	}},
+	"add": {insertResource, []string{
+		"SEARCH store USING INTEGER PRIMARY KEY (rowid=?)",
+	}},
 	"object": {selectObject, []string{
 		"SEARCH s USING INTEGER PRIMARY KEY (rowid=?)",
 		"SEARCH o USING INDEX current_objects_key (resource_id=? AND namespace=? AND name=?) LEFT-JOIN",
@@ -251,6 +259,8 @@ var plans = map[string]struct {
 		"UNION ALL",
 		"SCAN r",
 		"SEARCH o USING INDEX current_objects_key (resource_id=? AND namespace=? AND name=?)",
+		"CORRELATED SCALAR SUBQUERY",
+		"SEARCH u USING INTEGER PRIMARY KEY (rowid=?)",
 		"SCAN history",
 		"USE TEMP B-TREE FOR ORDER BY",
 	}},

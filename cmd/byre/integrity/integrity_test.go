@@ -52,18 +52,28 @@ func TestCheck_ReportsEachBrokenRow(t *testing.T) {
 		breakIt func(*store)
 		want    string
 	}{
-		"nothing":             {func(*store) {}, ""},
-		"encrypted":           {func(s *store) { s.objects[0].Value = []byte(`"k8s:enc:aescbc:v1:key1:AAAA"`) }, ""},
-		"text":                {func(s *store) { s.objects[0].Value = []byte(`"text"`) }, "a text that no encryption has written"},
-		"not JSON":            {func(s *store) { s.objects[0].Value = []byte(`{`) }, "not JSON"},
-		"another name":        {func(s *store) { _, s.objects[0].Value = pod("x", "ua") }, `that of "x"`},
-		"another uid":         {func(s *store) { _, s.changes[2].Value = pod("b", "x") }, `has the uid "x"`},
-		"another group":       {func(s *store) { s.objects[0].Group = "apps" }, `of the API group ""`},
-		"future object":       {func(s *store) { s.objects[0].Revision = 9 }, "while the last revision is 6"},
-		"same revision":       {func(s *store) { s.objects = append(s.objects, s.objects[0]) }, "stands twice"},
-		"missing first":       {func(s *store) { s.changes = s.changes[1:] }, "revisions 3 to 3 are missing"},
-		"missing middle":      {func(s *store) { s.changes = append(s.changes[:1], s.changes[2:]...) }, "revisions 4 to 4 are missing"},
-		"missing last":        {func(s *store) { s.changes = s.changes[:3] }, "revisions 6 to 6 are missing"},
+		"nothing":        {func(*store) {}, ""},
+		"encrypted":      {func(s *store) { s.objects[0].Value = []byte(`"k8s:enc:aescbc:v1:key1:AAAA"`) }, ""},
+		"text":           {func(s *store) { s.objects[0].Value = []byte(`"text"`) }, "a text that no encryption has written"},
+		"not JSON":       {func(s *store) { s.objects[0].Value = []byte(`{`) }, "not JSON"},
+		"another name":   {func(s *store) { _, s.objects[0].Value = pod("x", "ua") }, `that of "x"`},
+		"another uid":    {func(s *store) { _, s.changes[2].Value = pod("b", "x") }, `has the uid "x"`},
+		"another group":  {func(s *store) { s.objects[0].Group = "apps" }, `of the API group ""`},
+		"future object":  {func(s *store) { s.objects[0].Revision = 9 }, "while the last revision is 6"},
+		"same revision":  {func(s *store) { s.objects = append(s.objects, s.objects[0]) }, "stands twice"},
+		"missing first":  {func(s *store) { s.changes = s.changes[1:] }, "revisions 3 to 3 are missing"},
+		"missing middle": {func(s *store) { s.changes = append(s.changes[:1], s.changes[2:]...) }, "revisions 4 to 4 are missing"},
+		"missing last":   {func(s *store) { s.changes = s.changes[:3] }, "revisions 6 to 6 are missing"},
+		"missing of one resource": {func(s *store) {
+			s.Compacted = 5
+			s.Retained = map[sqlstore.Resource]sqlstore.Retained{s.changes[0].Of(): {Compacted: 2}}
+			s.changes = s.changes[2:]
+		}, "revision 4, whose change is missing"},
+		"missing of one object": {func(s *store) {
+			s.Compacted = 5
+			s.Retained = map[sqlstore.Resource]sqlstore.Retained{s.changes[0].Of(): {Compacted: 2}}
+			s.changes = s.changes[1:]
+		}, "has no change, though its revision is not compacted"},
 		"missing object":      {func(s *store) { s.objects = nil }, "which is not there"},
 		"undead object":       {func(s *store) { s.objects = append(s.objects, bObject()) }, "it deleted, but which is there"},
 		"wrong predecessor":   {func(s *store) { s.changes[3].Replaces = 4 }, "the change before is 5"},
