@@ -35,24 +35,29 @@ func TestHistories_OfMissingChanges(t *testing.T) {
 	t.Parallel()
 	driver, dsn := open(t, postgres.Options{})
 	defer driver.Close()
-	last := mustCreate(t, driver, "a", "b")
-	if _, err := connect(t, dsn).Exec(t.Context(), `DELETE FROM undo_log; UPDATE store SET revision = 2`); err != nil {
+	missing := mustCreate(t, driver, "a", "b")
+	other := create("c")
+	other[0].Key.Resource = "configmaps"
+	if _, err := driver.Commit(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := connect(t, dsn).Exec(t.Context(), `DELETE FROM undo_log WHERE revision <= $1`, missing); err != nil {
 		t.Fatal(err)
 	}
 	if err := postgres.ReadSnapshot(t.Context(), dsn, func(s sqlstore.Snapshot) error {
 		rows, err := storetest.Collect(s)
-		if err == nil && len(rows.Objects) != 2 {
-			t.Errorf("the snapshot has %d objects, want 2", len(rows.Objects))
+		if err == nil && len(rows.Objects) != 3 {
+			t.Errorf("the snapshot has %d objects, want 3", len(rows.Objects))
 		}
 		return err
 	}); err != nil {
 		t.Error(err)
 	}
-	if err := sqlstore.New(driver, sqlstore.Options{}).Compact(t.Context(), last); err != nil {
+	if err := sqlstore.New(driver, sqlstore.Options{}).Compact(t.Context(), missing); err != nil {
 		t.Fatal(err)
 	}
 	pods := sqlstore.Resource{Resource: "pods"}
-	if _, err := driver.Changes(t.Context(), sqlstore.ChangesQuery{After: last - 1, Of: &pods, Limit: 10}); !errors.Is(err, sqlstore.ErrCompacted) {
+	if _, err := driver.Changes(t.Context(), sqlstore.ChangesQuery{After: missing - 1, Of: &pods, Limit: 10}); !errors.Is(err, sqlstore.ErrCompacted) {
 		t.Errorf("changes after a revision before the missing ones: %v", err)
 	}
 }

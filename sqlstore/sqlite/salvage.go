@@ -25,7 +25,7 @@ func ReadDamaged(ctx context.Context, path string, read func(sqlstore.Snapshot) 
 			return err
 		}
 		histories, err := collect(scanHistory)(tx.QueryContext(ctx, selectHistories)) //nolint:rowserrcheck // collect checks it
-		if err == nil {                                                               // otherwise all history that is there counts
+		if err == nil {                                                               // otherwise all history counts as compacted as far as the store
 			s.SetRetained(histories)
 		}
 		objects := damagedTable[sqlstore.ObjectRow]{
