@@ -214,7 +214,9 @@ func (k Key) Storable() bool {
 }
 
 // Storable reports whether both databases can store objects of the resource.
-func (r Resource) Storable() bool { return r.Resource != "" && storable(r.Group) && storable(r.Resource) }
+func (r Resource) Storable() bool {
+	return r.Resource != "" && storable(r.Group) && storable(r.Resource)
+}
 
 // Start returns the position after which the range begins. nonEmpty is false if no objects can be
 // in the range: the caller then does not ask the database, which might fail because of the encoding.

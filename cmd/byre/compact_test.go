@@ -61,7 +61,7 @@ func TestCompact_WithAndWithoutAServer(t *testing.T) {
 func TestCompact_LeavesThePastOfOtherResources(t *testing.T) {
 	t.Parallel()
 	onDatabases(t, func(t *testing.T, flags ...string) {
-		dir, restored := t.TempDir(), t.TempDir()
+		dir, restored := t.TempDir(), "sqlite://"+t.TempDir()+"/byre.db"
 		endpoint := "sqlite://" + dir + "/byre.db"
 		if len(flags) > 0 {
 			endpoint = flags[1]
@@ -114,8 +114,8 @@ func TestCompact_LeavesThePastOfOtherResources(t *testing.T) {
 		expectGone("watch of what is compacted", err)
 		server.stop(t)
 
-		succeed(t, "restore", "--from", endpoint, "--data-dir", restored)
-		kube = kubernetes.NewForConfigOrDie(startServer(t, restored, "--controllers=").config(t))
+		succeed(t, "restore", "--from", endpoint, "--endpoint", restored)
+		kube = kubernetes.NewForConfigOrDie(startServer(t, dir, "--controllers=", "--endpoint", restored).config(t))
 		_, err = kube.CoreV1().ConfigMaps("default").List(t.Context(), at)
 		expectGone("list in a new epoch", err)
 		_, err = firstEvent(kube.CoreV1().ConfigMaps("default").Watch(t.Context(), from))

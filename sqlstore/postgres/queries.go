@@ -200,6 +200,8 @@ FROM resources r
 LEFT JOIN LATERAL (SELECT u.revision, u.time FROM undo_log u WHERE u.resource_id = r.id ORDER BY u.revision LIMIT 1) f ON true
 ORDER BY r.id`
 
+	// selectCompacted selects the compacted revision of a resource; that of the store if the resource
+	// has no row.
 	selectCompacted = `
 SELECT coalesce((SELECT r.compacted FROM resources r WHERE r."group" = $1 AND r.resource = $2 AND r.defined_by = $3), s.compacted)
 FROM store s WHERE s.id = 1`

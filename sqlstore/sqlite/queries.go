@@ -34,6 +34,8 @@ const (
 	// insertResource inserts a resource, of which an epoch before may have had changes that are lost.
 	insertResource = `INSERT INTO resources ("group", resource, defined_by, compacted) SELECT ?, ?, ?, compacted FROM store WHERE id = 1`
 
+	// selectCompacted selects the compacted revision of a resource; that of the store if the resource
+	// has no row.
 	selectCompacted = `
 SELECT coalesce((SELECT r.compacted FROM resources r WHERE r."group" = ? AND r.resource = ? AND r.defined_by = ?), s.compacted)
 FROM store s WHERE s.id = 1`
