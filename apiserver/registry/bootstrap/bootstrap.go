@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	"k8s.io/client-go/kubernetes"
@@ -280,4 +282,22 @@ func (b *Bootstrap) sleep(ctx context.Context, d time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	}
+}
+
+// creator is the part of a client that createIfMissing uses.
+type creator[T any] interface {
+	Get(ctx context.Context, name string, opts metav1.GetOptions) (T, error)
+	Create(ctx context.Context, object T, opts metav1.CreateOptions) (T, error)
+}
+
+// createIfMissing creates an object unless there is one of its name, which it does not change.
+func createIfMissing[T metav1.Object](ctx context.Context, client creator[T], object T) error {
+	_, err := client.Get(ctx, object.GetName(), metav1.GetOptions{})
+	if !apierrors.IsNotFound(err) {
+		return err
+	}
+	if _, err = client.Create(ctx, object, metav1.CreateOptions{}); apierrors.IsAlreadyExists(err) {
+		return nil // another replica has created it meanwhile
+	}
+	return err
 }

@@ -14,6 +14,17 @@
 //     default ServiceCIDR.
 //   - Any number of replicas may run it at the same time.
 //
+// # Why it does not run upstream's hooks
+//
+// The hooks rbac/bootstrap-roles and scheduling/bootstrap-system-priority-classes wait for a
+// second before their first try. All write one object after the other, each in a transaction of
+// its own: about 250 on a first start. A server is to be ready within 300 ms
+// (docs/performance.md); the steps here run side by side, and their writes share transactions.
+// The controllers of namespaces, ServiceCIDRs and the kubernetes Service return no errors, so
+// that readiness could not name them, and start goroutines that nobody waits for. What hooks and
+// steps have in common is upstream's: the policy, the reconciliation of roles, the ensurer of
+// flow schemas, the reconciler of endpoints.
+//
 // # What the caller owes
 //
 // The server answers the given client while Run and PublishEndpoints run.

@@ -29,29 +29,12 @@ func (b *Bootstrap) ensureFlowControl(ctx context.Context) error {
 		return fmt.Errorf("list flow schemas: %w", err)
 	}
 
-	// Concurrent writes share a commit, and so its fsync. The flow schemas follow the
-	// priority levels, because a schema names a level.
-	var writes errgroup.Group
-	suggestedLevel := ensurer.NewSuggestedEnsureStrategy[*flowcontrolv1.PriorityLevelConfiguration]()
-	for _, level := range bootstrap.SuggestedPriorityLevelConfigurations {
-		writes.Go(func() error { return ensurer.EnsureConfiguration(ctx, levelOps, level, suggestedLevel) })
-	}
-	mandatoryLevel := ensurer.NewMandatoryEnsureStrategy[*flowcontrolv1.PriorityLevelConfiguration]()
-	for _, level := range bootstrap.MandatoryPriorityLevelConfigurations {
-		writes.Go(func() error { return ensurer.EnsureConfiguration(ctx, levelOps, level, mandatoryLevel) })
-	}
-	if err := writes.Wait(); err != nil {
+	// The flow schemas follow the priority levels, because a schema names a level.
+	err = ensureAll(ctx, levelOps, bootstrap.SuggestedPriorityLevelConfigurations, bootstrap.MandatoryPriorityLevelConfigurations)
+	if err != nil {
 		return fmt.Errorf("priority levels: %w", err)
 	}
-	suggestedSchema := ensurer.NewSuggestedEnsureStrategy[*flowcontrolv1.FlowSchema]()
-	for _, schema := range bootstrap.SuggestedFlowSchemas {
-		writes.Go(func() error { return ensurer.EnsureConfiguration(ctx, schemaOps, schema, suggestedSchema) })
-	}
-	mandatorySchema := ensurer.NewMandatoryEnsureStrategy[*flowcontrolv1.FlowSchema]()
-	for _, schema := range bootstrap.MandatoryFlowSchemas {
-		writes.Go(func() error { return ensurer.EnsureConfiguration(ctx, schemaOps, schema, mandatorySchema) })
-	}
-	if err := writes.Wait(); err != nil {
+	if err := ensureAll(ctx, schemaOps, bootstrap.SuggestedFlowSchemas, bootstrap.MandatoryFlowSchemas); err != nil {
 		return fmt.Errorf("flow schemas: %w", err)
 	}
 
@@ -64,6 +47,27 @@ func (b *Bootstrap) ensureFlowControl(ctx context.Context) error {
 		return fmt.Errorf("remove priority levels: %w", err)
 	}
 	return nil
+}
+
+// configuration is an object of flow control.
+type configuration interface {
+	*flowcontrolv1.PriorityLevelConfiguration | *flowcontrolv1.FlowSchema
+	metav1.Object
+	runtime.Object
+}
+
+// ensureAll ensures the objects of one kind side by side: concurrent writes share a commit, and
+// so its fsync.
+func ensureAll[T configuration](ctx context.Context, ops ensurer.ObjectOps[T], suggested, mandatory []T) error {
+	var writes errgroup.Group
+	ensure := func(objects []T, strategy ensurer.EnsureStrategy[T]) {
+		for _, object := range objects {
+			writes.Go(func() error { return ensurer.EnsureConfiguration(ctx, ops, object, strategy) })
+		}
+	}
+	ensure(suggested, ensurer.NewSuggestedEnsureStrategy[T]())
+	ensure(mandatory, ensurer.NewMandatoryEnsureStrategy[T]())
+	return writes.Wait()
 }
 
 // priorityLevels lists the existing priority levels and returns the operations on them that the
@@ -97,16 +101,10 @@ func (b *Bootstrap) flowSchemas(ctx context.Context) (ensurer.ObjectOps[*flowcon
 	return listedOps[*flowcontrolv1.FlowSchema]{ObjectOps: ops, get: client.Get, listed: listed}, nil
 }
 
-// object is an API object.
-type object interface {
-	metav1.Object
-	runtime.Object
-}
-
 // listedOps are operations whose cache is a list. After a Create that fails with AlreadyExists,
 // the ensurer waits for the object to come into the cache, and so Create adds it: another
 // replica has created it since the list.
-type listedOps[T object] struct {
+type listedOps[T configuration] struct {
 	ensurer.ObjectOps[T]
 	get    func(ctx context.Context, name string, opts metav1.GetOptions) (T, error)
 	listed cache.Indexer

@@ -146,13 +146,6 @@ func (b *Bootstrap) reconcile(ctx context.Context, namespace, name string, run f
 func (b *Bootstrap) primeAggregatedClusterRoles(ctx context.Context) error {
 	client := b.config.Client.RbacV1().ClusterRoles()
 	for oldName, newName := range bootstrappolicy.ClusterRolesToAggregate() {
-		_, err := client.Get(ctx, newName, metav1.GetOptions{})
-		if err == nil {
-			continue
-		}
-		if !apierrors.IsNotFound(err) {
-			return err
-		}
 		role, err := client.Get(ctx, oldName, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) || err == nil && role.AggregationRule != nil {
 			continue
@@ -161,7 +154,7 @@ func (b *Bootstrap) primeAggregatedClusterRoles(ctx context.Context) error {
 			return err
 		}
 		role.Name, role.ResourceVersion = newName, ""
-		if _, err := client.Create(ctx, role, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		if err := createIfMissing(ctx, client, role); err != nil {
 			return err
 		}
 	}
@@ -180,16 +173,9 @@ func (b *Bootstrap) primeSplitClusterRoleBindings(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		_, err = client.Get(ctx, template.Name, metav1.GetOptions{})
-		if err == nil {
-			continue
-		}
-		if !apierrors.IsNotFound(err) {
-			return err
-		}
 		split := template.DeepCopy()
 		split.Subjects, split.Labels, split.Annotations = old.Subjects, old.Labels, old.Annotations
-		if _, err := client.Create(ctx, split, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		if err := createIfMissing(ctx, client, split); err != nil {
 			return err
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
@@ -19,16 +18,7 @@ const (
 // ensureService creates the Service default/kubernetes if it is missing. It does not
 // change an existing Service.
 func (b *Bootstrap) ensureService(ctx context.Context) error {
-	services := b.config.Client.CoreV1().Services(metav1.NamespaceDefault)
-	_, err := services.Get(ctx, serviceName, metav1.GetOptions{})
-	if !apierrors.IsNotFound(err) {
-		return err
-	}
-	_, err = services.Create(ctx, b.service(), metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
-		return nil
-	}
-	return err
+	return createIfMissing(ctx, b.config.Client.CoreV1().Services(metav1.NamespaceDefault), b.service())
 }
 
 func (b *Bootstrap) service() *corev1.Service {
