@@ -123,5 +123,19 @@ func OverriddenReads(s rest.Storage) (overridden []string) {
 	return overridden
 }
 
-// ReadsRegistry reports whether the registry of a storage is read directly.
-func ReadsRegistry(s rest.Storage) bool { return registryOf(s) != nil }
+// Reads says how a storage is read: "embedded", from a registry that it embeds; "decorated", from
+// one that changes what it reads; "provided", from one that a method returns; "decoded", by the
+// storage's own methods.
+func Reads(s rest.Storage) string {
+	_, provides := s.(registryProvider)
+	switch registry := registryOf(s); {
+	case registry == nil:
+		return "decoded"
+	case registry.Decorator != nil:
+		return "decorated"
+	case provides:
+		return "provided"
+	default:
+		return "embedded"
+	}
+}

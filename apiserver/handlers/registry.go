@@ -17,7 +17,9 @@ type registryProvider interface {
 // embedded rest.StandardStorage, or the one that a registryProvider returns.
 //
 // The function relies on a property of upstream's storages: one that embeds a registry does
-// not change what the registry reads.
+// not change what the registry reads, unless by the registry's Decorator, which encoded calls.
+// TestRegistry_ReadsAreNotOverridden fails for another, and lists the storages that are read
+// otherwise.
 func registryOf(s rest.Storage) *genericregistry.Store {
 	if provider, ok := s.(registryProvider); ok {
 		return provider.Registry()
