@@ -53,7 +53,6 @@ func (s *Server) newBuiltin(files pki.Files) (*registry.Builtin, error) {
 
 		ProxyTransport: newProxyTransport(s.egress.cluster),
 		StoreReady:     s.core.checkDatabase,
-		Logger:         klog.Background(),
 	})
 }
 

@@ -4,12 +4,11 @@ import (
 	"fmt"
 
 	"github.com/spf13/pflag"
+	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/util/compatibility"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	basecompatibility "k8s.io/component-base/compatibility"
 	"k8s.io/kubernetes/pkg/features"
-
-	"byre/apiserver/registry"
 )
 
 // EmulationOptions say which APIs are served although a later release than
@@ -49,10 +48,10 @@ func (o *EmulationOptions) Validate() []error {
 }
 
 // Of returns the emulation of the built-in groups for an effective version.
-func (o *EmulationOptions) Of(effective basecompatibility.EffectiveVersion) registry.Emulation {
-	return registry.Emulation{
-		Version:                        effective.EmulationVersion(),
-		ForwardCompatible:              o.ForwardCompatible,
-		RuntimeConfigForwardCompatible: o.RuntimeConfigForwardCompatible,
+func (o *EmulationOptions) Of(effective basecompatibility.EffectiveVersion) genericapiserver.ResourceExpirationEvaluatorOptions {
+	return genericapiserver.ResourceExpirationEvaluatorOptions{
+		CurrentVersion:                          effective.EmulationVersion(),
+		EmulationForwardCompatible:              o.ForwardCompatible,
+		RuntimeConfigEmulationForwardCompatible: o.RuntimeConfigForwardCompatible,
 	}
 }

@@ -9,9 +9,7 @@ import (
 	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/registry/rest"
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"byre/apiserver/handlers"
@@ -37,6 +35,10 @@ func New(c Config) (*Builtin, error) {
 		return nil, errors.New("builtin: RESTOptions, Client, Informers and Authorizer are required")
 	}
 	c = c.withDefaults()
+	release, err := genericapiserver.NewResourceExpirationEvaluatorFromOptions(c.Emulation)
+	if err != nil {
+		return nil, err
+	}
 	nodePorts, err := allocation.NewNodePorts(c.RESTOptions, c.Services.NodePortRange, c.Client, c.Services.RepairInterval)
 	if err != nil {
 		return nil, fmt.Errorf("node ports: %w", err)
@@ -46,19 +48,44 @@ func New(c Config) (*Builtin, error) {
 		return nil, fmt.Errorf("cluster IPs: %w", err)
 	}
 	b := &Builtin{ips: ips, nodePorts: nodePorts, repaired: make(chan struct{})}
-	p := newStorageProvider(c, ips, nodePorts)
 	codecs := handlers.NewCodecs(legacyscheme.Scheme)
-	for _, g := range apiGroups() {
-		built, err := p.buildGroup(g, codecs)
+	for _, p := range c.providers(coreProvider{c, ips, nodePorts}) {
+		group, err := c.newGroup(p, release, codecs)
 		if err != nil {
 			b.Close()
 			return nil, err
 		}
-		if len(built.Versions) > 0 {
-			b.groups = append(b.groups, built)
+		if len(group.Versions) > 0 {
+			b.groups = append(b.groups, group)
 		}
 	}
 	return b, nil
+}
+
+// newGroup builds the storages of a group and removes those of kinds that the emulated release
+// does not have. The returned group has no Versions if nothing is left.
+func (c Config) newGroup(p storageProvider, release genericapiserver.ResourceExpirationEvaluator, codecs runtime.NegotiatedSerializer) (handlers.Group, error) {
+	info, err := p.NewRESTStorage(c.APIResourceConfigSource, c.RESTOptions)
+	if err != nil {
+		return handlers.Group{}, fmt.Errorf("build the storages of the group %q: %w", p.GroupName(), err)
+	}
+	storage := info.VersionedResourcesStorageMap
+	if err := release.RemoveUnavailableKinds(p.GroupName(), info.Scheme, storage, c.APIResourceConfigSource); err != nil {
+		return handlers.Group{}, err
+	}
+	group := handlers.Group{
+		Name:           p.GroupName(),
+		Storage:        storage,
+		Scheme:         info.Scheme,
+		Codecs:         codecs,
+		ParameterCodec: info.ParameterCodec,
+	}
+	for _, gv := range info.PrioritizedVersions {
+		if len(storage[gv.Version]) > 0 {
+			group.Versions = append(group.Versions, gv.Version)
+		}
+	}
+	return group, nil
 }
 
 // Groups returns the groups that have at least one enabled resource, in upstream's order.
@@ -99,69 +126,3 @@ func (b *Builtin) Run(ctx context.Context) error {
 
 // Close stops the allocators. Run calls it; a caller that does not call Run calls Close.
 func (b *Builtin) Close() { b.ips.Stop() }
-
-// buildGroup builds the storages of a group. The returned group has no Versions if none
-// of its resources is enabled.
-func (p *storageProvider) buildGroup(g apiGroup, codecs runtime.NegotiatedSerializer) (handlers.Group, error) {
-	built := handlers.Group{
-		Name:           g.name,
-		Storage:        map[string]map[string]rest.Storage{},
-		Scheme:         legacyscheme.Scheme,
-		Codecs:         codecs,
-		ParameterCodec: legacyscheme.ParameterCodec,
-	}
-	for _, r := range g.resources {
-		versions := p.servedVersions(g.name, r)
-		if len(versions) == 0 {
-			continue
-		}
-		storages, err := r.build(p)
-		if err != nil {
-			return handlers.Group{}, fmt.Errorf("build %s: %w", schema.GroupResource{Group: g.name, Resource: r.name}, err)
-		}
-		for _, version := range versions {
-			if built.Storage[version] == nil {
-				built.Storage[version] = map[string]rest.Storage{}
-			}
-			for subresource, storage := range storages {
-				built.Storage[version][storagePath(r.name, subresource)] = storage
-			}
-		}
-	}
-	if err := p.Emulation.removeDeleted(g.name, built.Storage); err != nil {
-		return handlers.Group{}, err
-	}
-	if err := p.Emulation.removeUnintroduced(g.name, built.Storage, p.APIResourceConfigSource); err != nil {
-		return handlers.Group{}, err
-	}
-	for _, gv := range legacyscheme.Scheme.PrioritizedVersionsForGroup(g.name) {
-		if len(built.Storage[gv.Version]) > 0 {
-			built.Versions = append(built.Versions, gv.Version)
-		}
-	}
-	return built, nil
-}
-
-// servedVersions returns the enabled versions of a resource; none if its feature gate is
-// off.
-func (p *storageProvider) servedVersions(group string, r apiResource) []string {
-	var versions []string
-	for _, version := range r.versions {
-		gvr := schema.GroupVersionResource{Group: group, Version: version, Resource: r.name}
-		if p.APIResourceConfigSource.ResourceEnabled(gvr) {
-			versions = append(versions, version)
-		}
-	}
-	if len(versions) > 0 && r.featureGate != ungated && !utilfeature.DefaultFeatureGate.Enabled(r.featureGate) {
-		p.Logger.Info("Resource is not served because its feature gate is off", "group", group, "resource", r.name, "feature", r.featureGate)
-		return nil
-	}
-	return versions
-}
-
-func storagePath(resource, subresource string) string {
-	if subresource == "" {
-		return resource
-	}
-	return resource + "/" + subresource
-}

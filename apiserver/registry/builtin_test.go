@@ -29,7 +29,7 @@ func newGetter(store *sqlstore.Store, feed *watch.Feed) *storage.Getter {
 // not run: the constructor must not read from it.
 func newBuiltin(t *testing.T, runtimeConfig cliflag.ConfigurationMap) *registry.Builtin {
 	t.Helper()
-	b, err := emulate(t, runtimeConfig, registry.Emulation{})
+	b, err := emulate(t, runtimeConfig, emulation{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +38,7 @@ func newBuiltin(t *testing.T, runtimeConfig cliflag.ConfigurationMap) *registry.
 }
 
 // emulate is newBuiltin with an emulated release.
-func emulate(t *testing.T, runtimeConfig cliflag.ConfigurationMap, emulation registry.Emulation) (*registry.Builtin, error) {
+func emulate(t *testing.T, runtimeConfig cliflag.ConfigurationMap, release emulation) (*registry.Builtin, error) {
 	t.Helper()
 	resources, err := registry.ParseRuntimeConfig(runtimeConfig)
 	if err != nil {
@@ -49,7 +49,7 @@ func emulate(t *testing.T, runtimeConfig cliflag.ConfigurationMap, emulation reg
 	return registry.New(registry.Config{
 		RESTOptions:             newGetter(sqlstore.New(model, sqlstore.Options{}), watch.New(model, watch.Options{})),
 		APIResourceConfigSource: resources,
-		Emulation:               emulation,
+		Emulation:               release,
 		Client:                  client,
 		Informers:               informers.NewSharedInformerFactory(client, 0),
 		Authorizer:              authorizerfactory.NewAlwaysAllowAuthorizer(),

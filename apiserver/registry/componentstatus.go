@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"time"
 
+	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/kubernetes/pkg/probe"
 	"k8s.io/kubernetes/pkg/registry/core/componentstatus"
 )
@@ -24,14 +25,14 @@ const probeTimeout = 20 * time.Second
 // componentStatuses reports the readiness of the store under the name etcd-0, which
 // clients of this deprecated resource look for. It probes the other components at the
 // addresses that upstream probes.
-func componentStatuses(p *storageProvider) (storages, error) {
-	return storages{"": componentstatus.NewStorage(func() map[string]componentstatus.Server {
+func (p coreProvider) componentStatuses() rest.Storage {
+	return componentstatus.NewStorage(func() map[string]componentstatus.Server {
 		return map[string]componentstatus.Server{
 			"controller-manager": localHealthz(controllerManagerPort),
 			"scheduler":          localHealthz(schedulerPort),
 			"etcd-0":             storeProbe(p.StoreReady),
 		}
-	})}, nil
+	})
 }
 
 func localHealthz(port int) componentstatus.Server {

@@ -12,12 +12,12 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/registry/generic"
+	genericapiserver "k8s.io/apiserver/pkg/server"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	"k8s.io/apiserver/pkg/util/compatibility"
 	"k8s.io/apiserver/pkg/util/proxy"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/klog/v2"
 	api "k8s.io/kubernetes/pkg/apis/core"
 	kubeletclient "k8s.io/kubernetes/pkg/kubelet/client"
 	"k8s.io/kubernetes/pkg/serviceaccount"
@@ -32,8 +32,10 @@ type Config struct {
 	// APIResourceConfigSource says which versions and resources are served; see
 	// ParseRuntimeConfig. nil means DefaultAPIResourceConfigSource.
 	APIResourceConfigSource serverstorage.APIResourceConfigSource
-	// Emulation removes the APIs that are newer than the emulated release.
-	Emulation Emulation
+	// Emulation says which release's API is served: a kind that a later release introduced, or
+	// that this release or an earlier one removed, is not. Without a CurrentVersion it is the
+	// release of the program.
+	Emulation genericapiserver.ResourceExpirationEvaluatorOptions
 	// Client is a clientset over the server's loopback transport.
 	Client kubernetes.Interface
 	// Informers is an informer factory over Client, made with CustomResync. The
@@ -68,9 +70,6 @@ type Config struct {
 	// StoreReady returns an error if the database does not answer. The component
 	// status etcd-0 reports it. nil means always ready.
 	StoreReady func(context.Context) error
-	// Logger logs the enabled resources that are not served because their feature
-	// gate is off. The zero value discards.
-	Logger klog.Logger
 }
 
 // TokenConfig configures the subresource serviceaccounts/token.
@@ -140,8 +139,8 @@ func (c Config) withDefaults() Config {
 	if c.APIResourceConfigSource == nil {
 		c.APIResourceConfigSource = DefaultAPIResourceConfigSource()
 	}
-	if c.Emulation.Version == nil {
-		c.Emulation.Version = compatibility.DefaultBuildEffectiveVersion().EmulationVersion()
+	if c.Emulation.CurrentVersion == nil {
+		c.Emulation.CurrentVersion = compatibility.DefaultBuildEffectiveVersion().EmulationVersion()
 	}
 	if c.EventTTL == 0 {
 		c.EventTTL = time.Hour

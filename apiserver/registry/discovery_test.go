@@ -1,6 +1,8 @@
 package registry_test
 
 import (
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -18,6 +20,7 @@ import (
 
 	"byre/apiserver/handlers/discovery"
 	"byre/apiserver/registry"
+	"byre/apiserver/upstreamtest"
 )
 
 var (
@@ -48,6 +51,50 @@ func TestGroups_DefaultToStableVersions(t *testing.T) {
 	b := newBuiltin(t, nil)
 	if diff := cmp.Diff(upstream(t, stableVersions), described(t, b.Groups())); diff != "" {
 		t.Errorf("differs from upstream's discovery (-want +got):\n%s", diff)
+	}
+}
+
+// TestResources_AreThoseOfTheRelease: the resources are those that the release's documents list.
+func TestResources_AreThoseOfTheRelease(t *testing.T) {
+	t.Parallel()
+	want := map[schema.GroupResource]bool{}
+	for groupVersion, resources := range upstream(t, everyVersion) {
+		gv, err := schema.ParseGroupVersion(groupVersion)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, r := range resources {
+			if slices.Contains(r.Verbs, "list") {
+				want[schema.GroupResource{Group: gv.Group, Resource: name}] = true
+			}
+		}
+	}
+	got := map[schema.GroupResource]bool{}
+	for _, gr := range registry.Resources() {
+		got[gr] = true
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("differs from upstream's discovery (-want +got):\n%s", diff)
+	}
+}
+
+// TestProviders_AreUpstreams: the providers have the order of those of kube-apiserver. The first
+// is that of the core group in both.
+func TestProviders_AreUpstreams(t *testing.T) {
+	t.Parallel()
+	var lists [2][]string
+	for i, file := range []string{
+		filepath.Join(upstreamtest.ModuleDir(t, "k8s.io/kubernetes"), "pkg/controlplane/instance.go"),
+		"providers.go",
+	} {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lists[i] = regexp.MustCompile(`\b\w+rest\.\w*StorageProvider\{`).FindAllString(string(source), -1)
+	}
+	if diff := cmp.Diff(lists[0], lists[1]); diff != "" || len(lists[0]) == 0 {
+		t.Errorf("differs from upstream's list of providers (-want +got):\n%s", diff)
 	}
 }
 
@@ -107,7 +154,7 @@ func TestRuntimeConfig_NamesEachError(t *testing.T) {
 		want string
 	}{
 		"nothing left":                      {cliflag.ConfigurationMap{"api/all": "false"}, "api/all=false"},
-		"unknown group":                     {cliflag.ConfigurationMap{"nosuch.k8s.io/v1": "true"}, "unknown API groups nosuch.k8s.io/v1"},
+		"unknown group":                     {cliflag.ConfigurationMap{"nosuch.k8s.io/v1": "true"}, "unknown api groups nosuch.k8s.io/v1"},
 		"unknown version of the core group": {cliflag.ConfigurationMap{"api/v2": "true"}, "api/v2"},
 		"unknown version":                   {cliflag.ConfigurationMap{"apps/v7": "true"}, "apps/v7"},
 		"no version":                        {cliflag.ConfigurationMap{"apps": "true"}, "invalid key apps"},

@@ -1,15 +1,15 @@
-// Package registry builds the REST storages of Kubernetes' built-in API groups. A table
-// (groups.go) lists the groups, their resources and versions, and the constructor of
-// each resource. The strategies, validation, subresources and table printers are
-// upstream's (k8s.io/kubernetes/pkg/registry). The RESTOptionsGetter in Config decides
-// where objects are stored.
+// Package registry builds the REST storages of Kubernetes' built-in API groups. They come from
+// upstream's storage providers (k8s.io/kubernetes/pkg/registry/<group>/rest); the core group has
+// a provider of its own (core.go), because its allocators connect to etcd in upstream. The
+// RESTOptionsGetter in Config decides where objects are stored.
 //
 // # What it promises
 //
 //   - The groups, versions, resources and subresources are those of a stock
 //     kube-apiserver of the pinned Kubernetes release with the same
 //     --runtime-config and feature gates.
-//   - All versions of a resource share one storage.
+//   - The Stores of all versions of a resource have equal configurations. The versions share
+//     the objects; upstream makes a registry for each.
 //   - No storage connects to etcd. Node ports are allocated in the server's own store,
 //     cluster IPs as IPAddress objects over the loopback client.
 //

@@ -5,10 +5,11 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/util/version"
+	genericapiserver "k8s.io/apiserver/pkg/server"
 	cliflag "k8s.io/component-base/cli/flag"
-
-	"byre/apiserver/registry"
 )
+
+type emulation = genericapiserver.ResourceExpirationEvaluatorOptions
 
 // TestGroups_EmulatedReleaseHidesLaterAPIs: an API that a later release introduced is
 // served only if a flag turns it on. (mutatingadmissionpolicies became v1 in 1.36.)
@@ -18,16 +19,16 @@ func TestGroups_EmulatedReleaseHidesLaterAPIs(t *testing.T) {
 	beta := cliflag.ConfigurationMap{"admissionregistration.k8s.io/v1beta1": "true"}
 	tests := map[string]struct {
 		config    cliflag.ConfigurationMap
-		emulation registry.Emulation
+		emulation emulation
 		want      string // the served versions of policies, or the error
 	}{
-		"this release":                   {nil, registry.Emulation{Version: version.MajorMinor(1, 36)}, "v1"},
-		"the last":                       {nil, registry.Emulation{Version: version.MajorMinor(1, 35)}, ""},
-		"the last, with the beta":        {beta, registry.Emulation{Version: version.MajorMinor(1, 35)}, "v1beta1"},
-		"the last, forward compatible":   {beta, registry.Emulation{Version: version.MajorMinor(1, 35), ForwardCompatible: true}, "v1 v1beta1"},
-		"nothing to be compatible with":  {nil, registry.Emulation{Version: version.MajorMinor(1, 35), ForwardCompatible: true}, ""},
-		"named, and not to be had":       {cliflag.ConfigurationMap{"admissionregistration.k8s.io/v1/" + policies: "true"}, registry.Emulation{Version: version.MajorMinor(1, 35)}, "came with 1.36, after 1.35, which is emulated"},
-		"named, and to be served anyhow": {cliflag.ConfigurationMap{"admissionregistration.k8s.io/v1/" + policies: "true"}, registry.Emulation{Version: version.MajorMinor(1, 35), RuntimeConfigForwardCompatible: true}, "v1"},
+		"this release":                   {nil, emulation{CurrentVersion: version.MajorMinor(1, 36)}, "v1"},
+		"the last":                       {nil, emulation{CurrentVersion: version.MajorMinor(1, 35)}, ""},
+		"the last, with the beta":        {beta, emulation{CurrentVersion: version.MajorMinor(1, 35)}, "v1beta1"},
+		"the last, forward compatible":   {beta, emulation{CurrentVersion: version.MajorMinor(1, 35), EmulationForwardCompatible: true}, "v1 v1beta1"},
+		"nothing to be compatible with":  {nil, emulation{CurrentVersion: version.MajorMinor(1, 35), EmulationForwardCompatible: true}, ""},
+		"named, and not to be had":       {cliflag.ConfigurationMap{"admissionregistration.k8s.io/v1/" + policies: "true"}, emulation{CurrentVersion: version.MajorMinor(1, 35)}, "introduced at 1.36 after the current version 1.35"},
+		"named, and to be served anyhow": {cliflag.ConfigurationMap{"admissionregistration.k8s.io/v1/" + policies: "true"}, emulation{CurrentVersion: version.MajorMinor(1, 35), RuntimeConfigEmulationForwardCompatible: true}, "v1"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -63,7 +64,7 @@ func TestGroups_ARemovedAPIIsThereForAnEarlierRelease(t *testing.T) {
 		minor uint
 		want  bool
 	}{{36, true}, {37, false}} {
-		b, err := emulate(t, beta, registry.Emulation{Version: version.MajorMinor(1, test.minor)})
+		b, err := emulate(t, beta, emulation{CurrentVersion: version.MajorMinor(1, test.minor)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -72,6 +73,22 @@ func TestGroups_ARemovedAPIIsThereForAnEarlierRelease(t *testing.T) {
 			if got := len(g.Storage["v1beta1"]) > 0; g.Name == "networking.k8s.io" && got != test.want {
 				t.Errorf("1.%d serves networking.k8s.io/v1beta1: %t, want %t", test.minor, got, test.want)
 			}
+		}
+	}
+}
+
+// TestGroups_ARemovedAPIIsServedForOneReleaseMore: kube-apiserver's variable serves what this
+// release has removed.
+func TestGroups_ARemovedAPIIsServedForOneReleaseMore(t *testing.T) {
+	t.Setenv("KUBE_APISERVER_SERVE_REMOVED_APIS_FOR_ONE_RELEASE", "true")
+	b, err := emulate(t, cliflag.ConfigurationMap{"networking.k8s.io/v1beta1": "true"}, emulation{CurrentVersion: version.MajorMinor(1, 37)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	for _, g := range b.Groups() {
+		if g.Name == "networking.k8s.io" && len(g.Storage["v1beta1"]) == 0 {
+			t.Error("networking.k8s.io/v1beta1 is not served")
 		}
 	}
 }

@@ -7,21 +7,22 @@ import (
 	"testing"
 )
 
-// TestImports_LeaveOutUpstreamsServers: the program does not import upstream's generic
-// server, control plane and installers, which would bring a second implementation of what
-// byre does.
+// TestImports_LeaveOutUpstreamsServers: the storages do without upstream's control plane, and
+// without its provider of the core group, whose allocators connect to etcd.
 func TestImports_LeaveOutUpstreamsServers(t *testing.T) {
 	t.Parallel()
 	out, err := exec.Command("go", "list", "-deps", "./...").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	// These are subresources, not installers.
-	allowed := []string{"k8s.io/kubernetes/pkg/registry/core/node/rest", "k8s.io/kubernetes/pkg/registry/core/pod/rest"}
-	for pkg := range strings.FieldsSeq(string(out)) {
-		installer := strings.HasPrefix(pkg, "k8s.io/kubernetes/pkg/registry/") && strings.HasSuffix(pkg, "/rest") && !slices.Contains(allowed, pkg)
-		switch {
-		case installer, pkg == "k8s.io/apiserver/pkg/server", pkg == "k8s.io/kubernetes/pkg/controlplane":
+	deps := strings.Fields(string(out))
+	for _, pkg := range []string{
+		"k8s.io/kubernetes/pkg/controlplane",
+		"k8s.io/kubernetes/pkg/controlplane/apiserver",
+		"k8s.io/kubernetes/pkg/registry/core/rest",
+		"k8s.io/kubernetes/pkg/registry/core/service/allocator/storage",
+	} {
+		if slices.Contains(deps, pkg) {
 			t.Errorf("%s is imported", pkg)
 		}
 	}

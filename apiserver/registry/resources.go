@@ -1,15 +1,30 @@
 package registry
 
-import "k8s.io/apimachinery/pkg/runtime/schema"
+import (
+	"reflect"
 
-// Resources returns the resources of all built-in groups, enabled or not, those included
-// whose objects are not stored.
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+)
+
+// Resources returns the resources of all built-in groups that have objects, enabled or not: those
+// whose kind has metadata and a kind of lists. Kinds of reviews have none.
 func Resources() []schema.GroupResource {
-	var all []schema.GroupResource
-	for _, g := range apiGroups() {
-		for _, r := range g.resources {
-			all = append(all, schema.GroupResource{Group: g.name, Resource: r.name})
+	all := sets.New[schema.GroupResource]()
+	for _, gv := range legacyscheme.Scheme.PrioritizedVersionsAllGroups() {
+		if gv.Group == "extensions" {
+			continue // its kinds are served, and stored, in other groups
+		}
+		kinds := legacyscheme.Scheme.KnownTypes(gv)
+		for kind, object := range kinds {
+			if _, hasList := kinds[kind+"List"]; hasList && reflect.PointerTo(object).Implements(reflect.TypeFor[metav1.Object]()) {
+				resource, _ := meta.UnsafeGuessKindToResource(gv.WithKind(kind))
+				all.Insert(resource.GroupResource())
+			}
 		}
 	}
-	return all
+	return all.UnsortedList()
 }

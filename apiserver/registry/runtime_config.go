@@ -1,12 +1,12 @@
 package registry
 
 import (
-	"fmt"
+	"errors"
 	"regexp"
 	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
+	genericoptions "k8s.io/apiserver/pkg/server/options"
 	"k8s.io/apiserver/pkg/server/resourceconfig"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	cliflag "k8s.io/component-base/cli/flag"
@@ -22,14 +22,11 @@ var stableVersion = regexp.MustCompile(`^v\d+$`)
 // the keys api/alpha and api/beta of --runtime-config can enable them.
 func DefaultAPIResourceConfigSource() *serverstorage.ResourceConfig {
 	config := serverstorage.NewResourceConfig()
-	for _, g := range apiGroups() {
-		for _, version := range g.versions() {
-			gv := schema.GroupVersion{Group: g.name, Version: version}
-			if stableVersion.MatchString(version) {
-				config.EnableVersions(gv)
-			} else {
-				config.DisableVersions(gv)
-			}
+	for _, gv := range legacyscheme.Scheme.PrioritizedVersionsAllGroups() {
+		if stableVersion.MatchString(gv.Version) {
+			config.EnableVersions(gv)
+		} else {
+			config.DisableVersions(gv)
 		}
 	}
 	return config
@@ -39,26 +36,18 @@ func DefaultAPIResourceConfigSource() *serverstorage.ResourceConfig {
 // enables. otherGroups are the groups that other servers of the delegation chain serve;
 // the value may name them too. The error says what is wrong with the value.
 func ParseRuntimeConfig(runtimeConfig cliflag.ConfigurationMap, otherGroups ...string) (*serverstorage.ResourceConfig, error) {
-	if len(runtimeConfig) == 1 && runtimeConfig[resourceconfig.APIAll] == "false" {
-		return nil, fmt.Errorf("%s=false alone leaves nothing to serve", resourceconfig.APIAll)
+	options := genericoptions.APIEnablementOptions{RuntimeConfig: normalizeRuntimeConfig(runtimeConfig)}
+	if errs := options.Validate(legacyscheme.Scheme, groups(otherGroups)); len(errs) > 0 {
+		return nil, errors.Join(errs...)
 	}
-	runtimeConfig = normalizeRuntimeConfig(runtimeConfig)
-	named, err := resourceconfig.ParseGroupVersions(runtimeConfig)
-	if err != nil {
-		return nil, err
-	}
-	var unknown []string
-	for _, gv := range named {
-		if !legacyscheme.Scheme.IsGroupRegistered(gv.Group) && !slices.Contains(otherGroups, gv.Group) {
-			unknown = append(unknown, gv.String())
-		}
-	}
-	if len(unknown) > 0 {
-		slices.Sort(unknown)
-		return nil, fmt.Errorf("unknown API groups %s", strings.Join(unknown, ", "))
-	}
-	return resourceconfig.MergeAPIResourceConfigs(DefaultAPIResourceConfigSource(), runtimeConfig, legacyscheme.Scheme)
+	return resourceconfig.MergeAPIResourceConfigs(DefaultAPIResourceConfigSource(), options.RuntimeConfig, legacyscheme.Scheme)
 }
+
+// groups implements genericoptions.GroupRegistry.
+type groups []string
+
+// IsGroupRegistered implements genericoptions.GroupRegistry.
+func (g groups) IsGroupRegistered(group string) bool { return slices.Contains(g, group) }
 
 // normalizeRuntimeConfig converts the keys of the core group, v1 and api/v1, to the form
 // group/version with an empty group, as kube-apiserver does
