@@ -22,7 +22,6 @@ import (
 	"byre/apiserver"
 	"byre/apiserver/envtest/assets"
 	"byre/apiserver/options"
-	_ "byre/apiserver/process/timerslack/early"
 )
 
 func main() { os.Exit(runProcess()) }
