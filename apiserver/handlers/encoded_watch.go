@@ -51,7 +51,7 @@ func (e *encoded) serveWatch(ctx context.Context, w http.ResponseWriter, req *ht
 		return
 	}
 	stream := e.newStream(ctx, w, options, f)
-	stream.isCompressed = isWatchList(options) && acceptsGzip(req, features.WatchListCompression)
+	stream.isCompressed = isWatchList(options) && responsewriters.ContentEncodingSupported(req, features.WatchListCompression) == "gzip"
 	serve := func() {
 		defer cancel()
 		defer events.Close()

@@ -3,12 +3,10 @@ package handlers
 import (
 	"io"
 	"net/http"
-	"strings"
 	"sync"
 
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/features"
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
-	"k8s.io/component-base/featuregate"
 )
 
 const (
@@ -52,24 +50,11 @@ func putBuffer(buf []byte) {
 
 func newAnswerWriter(w http.ResponseWriter, req *http.Request, mediaType string) *answerWriter {
 	j := &answerWriter{w: w, req: req, mediaType: mediaType, status: http.StatusOK, buf: getBuffer(), threshold: writeSize}
-	if acceptsGzip(req, features.APIResponseCompression) {
+	if responsewriters.ContentEncodingSupported(req, features.APIResponseCompression) == "gzip" {
 		// Whether to compress depends on the size of the response.
 		j.threshold = gzipThreshold
 	}
 	return j
-}
-
-// acceptsGzip reports whether the client accepts gzip and the feature gate allows it.
-func acceptsGzip(req *http.Request, gate featuregate.Feature) bool {
-	if !utilfeature.DefaultFeatureGate.Enabled(gate) {
-		return false
-	}
-	for token := range strings.SplitSeq(req.Header.Get("Accept-Encoding"), ",") {
-		if strings.TrimSpace(token) == "gzip" {
-			return true
-		}
-	}
-	return false
 }
 
 // started reports whether anything has been sent.

@@ -56,7 +56,7 @@ var parts = []part{
 var bans = map[string][]string{
 	"migrations":               {"k8s.io/", "sigs.k8s.io/"},
 	"sqlstore":                 {"k8s.io/", "sigs.k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/", "byre/sqlstore/sqlite", "byre/sqlstore/postgres"},
-	"sqlstore/backup/location": {"byre/", "k8s.io/", "sigs.k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"},
+	"sqlstore/backup/location": {"byre/sqlstore", "k8s.io/", "sigs.k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"},
 	"sqlstore/dbtest":          {"k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"},
 	"sqlstore/elapsed":         {"byre/", "k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"},
 	"sqlstore/eventually":      {"byre/", "database/sql", "github.com/jackc/", "modernc.org/"},

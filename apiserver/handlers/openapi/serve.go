@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/munnerz/goautoneg"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	"k8s.io/apiserver/pkg/features"
 	"k8s.io/klog/v2"
 )
 
@@ -125,7 +127,7 @@ func write(w http.ResponseWriter, req *http.Request, document *builtDocument, m 
 	}
 	w.Header().Set("Content-Type", m.contentType)
 	w.Header().Set("Etag", strconv.Quote(document.hash))
-	if acceptsGzip(req) {
+	if responsewriters.ContentEncodingSupported(req, features.APIResponseCompression) == "gzip" {
 		w.Header().Set("Content-Encoding", "gzip")
 	} else {
 		var err error
@@ -136,14 +138,4 @@ func write(w http.ResponseWriter, req *http.Request, document *builtDocument, m 
 		}
 	}
 	http.ServeContent(w, req, "", document.built, bytes.NewReader(data))
-}
-
-func acceptsGzip(req *http.Request) bool {
-	for part := range strings.SplitSeq(req.Header.Get("Accept-Encoding"), ",") {
-		coding, params, _ := strings.Cut(part, ";")
-		if strings.TrimSpace(coding) == "gzip" && strings.ReplaceAll(params, " ", "") != "q=0" {
-			return true
-		}
-	}
-	return false
 }

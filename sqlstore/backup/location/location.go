@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"byre/migrations/fileowner"
 )
 
 // Location is the place of a file that an operator names.
@@ -84,7 +86,7 @@ func (l Location) writeFile(fill func(io.Writer) error) (err error) {
 	if err := os.Rename(file.Name(), l.Name); err != nil {
 		return err
 	}
-	return syncDirectory(filepath.Dir(l.Name))
+	return fileowner.SyncDir(filepath.Dir(l.Name))
 }
 
 // checkFree fails if Write must not write to the path: a file exists there and Force is not
@@ -101,14 +103,6 @@ func (l Location) checkFree() error {
 		return fmt.Errorf("%s %w", l.Name, ErrExists)
 	}
 	return nil
-}
-
-func syncDirectory(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
 }
 
 // spool returns r if it is a file that can seek. Otherwise it copies r to a temporary file
