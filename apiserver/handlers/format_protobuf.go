@@ -5,8 +5,8 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"math/bits"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -54,17 +54,16 @@ func newEnvelope(gv schema.GroupVersion, kind string) envelope {
 		panic(err) // a message of two strings can always be encoded
 	}
 	typeMeta := unknown.TypeMeta.Size()
-	at := 1 + sizeOfVarint(typeMeta) + typeMeta + 1 // after the tag of Raw
+	at := 1 + protowire.SizeBytes(typeMeta) + 1 // after the tag of Raw
 	return envelope{protobufMagic + string(text[:at]), string(text[at+1:])}
 }
 
 // size is the size of an envelope with a message of n bytes, in bytes.
-func (v envelope) size(n int) int { return len(v.head) + sizeOfVarint(n) + n + len(v.tail) }
+func (v envelope) size(n int) int { return len(v.head) + protowire.SizeBytes(n) + len(v.tail) }
 
 func (v envelope) append(dst, message []byte) []byte {
 	dst = append(dst, v.head...)
-	dst = binary.AppendUvarint(dst, uint64(len(message)))
-	dst = append(dst, message...)
+	dst = protowire.AppendBytes(dst, message)
 	return append(dst, v.tail...)
 }
 
@@ -104,16 +103,15 @@ func (f *protobufFormat) appendEvent(dst []byte, event string, o storage.Encoded
 // appendEventHead appends a WatchEvent up to its object, which has object bytes. It
 // returns the size of the whole event in bytes.
 func appendEventHead(dst []byte, event string, object int) ([]byte, int) {
-	raw := 1 + sizeOfVarint(object) + object
-	size := 1 + sizeOfVarint(len(event)) + len(event) + 1 + sizeOfVarint(raw) + raw
+	raw := 1 + protowire.SizeBytes(object)
+	size := 1 + protowire.SizeBytes(len(event)) + 1 + protowire.SizeBytes(raw)
 	dst = binary.BigEndian.AppendUint32(dst, uint32(size))
 	dst = append(dst, tagFirst)
-	dst = binary.AppendUvarint(dst, uint64(len(event)))
-	dst = append(dst, event...)
+	dst = protowire.AppendString(dst, event)
 	dst = append(dst, tagSecond)
-	dst = binary.AppendUvarint(dst, uint64(raw))
+	dst = protowire.AppendVarint(dst, uint64(raw))
 	dst = append(dst, tagFirst)
-	return binary.AppendUvarint(dst, uint64(object)), size
+	return protowire.AppendVarint(dst, uint64(object)), size
 }
 
 // appendError appends a Status, which can always be encoded.
@@ -143,11 +141,10 @@ func (f *protobufFormat) writeList(ctx context.Context, out *answerWriter, list 
 		tagMeta, tagItem = tagItem, tagMeta
 	}
 	out.buf = append(out.buf, f.list.head...)
-	out.buf = binary.AppendUvarint(out.buf, uint64(1+sizeOfVarint(len(meta))+len(meta)+total))
+	out.buf = protowire.AppendVarint(out.buf, uint64(1+protowire.SizeBytes(len(meta))+total))
 	appendMeta := func() {
 		out.buf = append(out.buf, tagMeta)
-		out.buf = binary.AppendUvarint(out.buf, uint64(len(meta)))
-		out.buf = append(out.buf, meta...)
+		out.buf = protowire.AppendBytes(out.buf, meta)
 	}
 	if !f.swapped {
 		appendMeta()
@@ -156,10 +153,8 @@ func (f *protobufFormat) writeList(ctx context.Context, out *answerWriter, list 
 		if err != nil {
 			return err
 		}
-		message := object.Message()
 		out.buf = append(out.buf, tagItem)
-		out.buf = binary.AppendUvarint(out.buf, uint64(len(message)))
-		out.buf = append(out.buf, message...)
+		out.buf = protowire.AppendBytes(out.buf, object.Message())
 		if out.flush(); out.err != nil {
 			return nil // the client is gone
 		}
@@ -171,5 +166,3 @@ func (f *protobufFormat) writeList(ctx context.Context, out *answerWriter, list 
 	out.close()
 	return nil
 }
-
-func sizeOfVarint(n int) int { return (bits.Len64(uint64(n)|1) + 6) / 7 }

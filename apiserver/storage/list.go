@@ -4,10 +4,10 @@ import (
 	"context"
 	"fmt"
 	"iter"
-	"math/bits"
 	"reflect"
 	"strconv"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/conversion"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -41,7 +41,7 @@ type EncodedList struct {
 // items in memory that are read from the database, because they can be read only once, and
 // items that a webhook may convert otherwise the next time.
 func (l *EncodedList) MessagesBytes(ctx context.Context) (total int, err error) {
-	add := func(n int) { total += 1 + sizeOfVarint(n) + n }
+	add := func(n int) { total += 1 + protowire.SizeBytes(n) }
 	if l.page.readsOnce || l.s.cfg.DecodedAge > 0 {
 		items, err := l.readItems()
 		for _, item := range items {
@@ -133,8 +133,6 @@ func (s *Store) itemError(ctx context.Context, p *page, err error, e *watch.Entr
 	}
 	return s.entryError(err, e)
 }
-
-func sizeOfVarint(n int) int { return (bits.Len64(uint64(n)|1) + 6) / 7 }
 
 // ListEncoded is GetList in a Format. It returns errors of resourceVersion and
 // continue. Errors of items are yielded by Items, except for a Store with

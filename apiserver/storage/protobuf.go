@@ -1,9 +1,10 @@
 package storage
 
 import (
-	"encoding/binary"
 	"errors"
 	"strconv"
+
+	"google.golang.org/protobuf/encoding/protowire"
 
 	"byre/watch/representation"
 )
@@ -23,8 +24,9 @@ const (
 // The tags of ObjectMeta in an object (the first field of every API type) and of
 // resourceVersion in ObjectMeta (k8s.io/apimachinery/pkg/apis/meta/v1/generated.proto).
 const (
-	tagMetadata        = 1<<3 | 2
-	tagResourceVersion = 6<<3 | 2
+	fieldResourceVersion = 6
+	tagMetadata          = 1<<3 | byte(protowire.BytesType)
+	tagResourceVersion   = fieldResourceVersion<<3 | byte(protowire.BytesType)
 )
 
 var errNoMetadata = errors.New("a protobuf message of an API object does not begin with its metadata")
@@ -34,25 +36,26 @@ var errNoMetadata = errors.New("a protobuf message of an API object does not beg
 // not pointers.
 func newProtobuf(message []byte, revision int64) (representation.Representation, error) {
 	r := representation.Representation{Body: message}
-	in := messageFields{message, 0}
-	tag, start, end := in.next()
-	if tag != tagMetadata || end < 0 {
+	if len(message) == 0 || message[0] != tagMetadata {
 		return r, errNoMetadata
 	}
-	r.Marks[markMessage], r.Marks[markMessageEnd] = int32(start), int32(end)
-	in = messageFields{message[:r.Marks[markMessageEnd]], int(r.Marks[markMessage])}
-	for {
-		from := in.pos
-		tag, _, end := in.next()
-		if end < 0 {
+	metadata, n := protowire.ConsumeBytes(message[1:])
+	if n < 0 {
+		return r, errNoMetadata
+	}
+	end := 1 + n
+	r.Marks[markMessage], r.Marks[markMessageEnd] = int32(end-len(metadata)), int32(end)
+	for from := end - len(metadata); ; {
+		number, _, n := protowire.ConsumeField(message[from:end])
+		if n < 0 {
 			return r, errNoMetadata
 		}
-		if tag == tagResourceVersion {
-			r.Marks[markVersion], r.Marks[markVersionEnd] = int32(from), int32(end)
-			break
+		if number == fieldResourceVersion {
+			r.Marks[markVersion], r.Marks[markVersionEnd] = int32(from), int32(from+n)
+			return withRevision(&r, revision), nil
 		}
+		from += n
 	}
-	return withRevision(&r, revision), nil
 }
 
 // withRevision makes a copy of a representation that has another resourceVersion.
@@ -65,7 +68,7 @@ func withRevision(r *representation.Representation, revision int64) representati
 
 	body := make([]byte, 0, len(r.Body)+len(version)+4)
 	body = append(body, tagMetadata)
-	body = binary.AppendUvarint(body, uint64(size))
+	body = protowire.AppendVarint(body, uint64(size))
 	out := representation.Representation{}
 	out.Marks[markMessage] = int32(len(body))
 	body = append(body, r.Body[start:from]...)
@@ -85,35 +88,4 @@ func withRevision(r *representation.Representation, revision int64) representati
 func cutMetadata(whole *representation.Representation) *representation.Representation {
 	end := whole.Marks[markMessageEnd]
 	return &representation.Representation{Body: whole.Body[:end:end], Marks: whole.Marks}
-}
-
-// messageFields walks the fields of a protobuf message.
-type messageFields struct {
-	b   []byte
-	pos int
-}
-
-// next returns the tag of the next field and the offsets of its content. end is
-// negative after the last field, and for a field that is neither a varint nor has a
-// length.
-func (f *messageFields) next() (tag uint64, start, end int) {
-	tag, n := binary.Uvarint(f.b[f.pos:])
-	if n <= 0 {
-		return 0, 0, -1
-	}
-	start = f.pos + n
-	value, n := binary.Uvarint(f.b[start:])
-	switch {
-	case n <= 0:
-		return 0, 0, -1
-	case tag&7 == 0:
-		end = start + n
-	case tag&7 == 2 && value <= uint64(len(f.b)-start-n):
-		start += n
-		end = start + int(value)
-	default:
-		return 0, 0, -1
-	}
-	f.pos = end
-	return tag, start, end
 }

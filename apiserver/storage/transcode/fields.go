@@ -1,20 +1,11 @@
 package transcode
 
-import (
-	"encoding/binary"
-	"math/bits"
-)
+import "google.golang.org/protobuf/encoding/protowire"
 
 // The rules that generated Marshal methods follow: fields come in ascending order of
 // their numbers. A field that is not a pointer is written even if it is zero, except for
 // lists, maps and nil bytes; a nil pointer is left out. The entries of a map are sorted
 // by key. Lists of numbers are not packed.
-
-// Wire types of protobuf.
-const (
-	wireVarint = 0
-	wireBytes  = 2
-)
 
 type kind byte
 
@@ -46,14 +37,14 @@ type value struct {
 	wrapped bool
 }
 
-func (v *value) wire() int {
+func (v *value) wire() protowire.Type {
 	switch {
 	case v.kind == kindBool, v.kind == kindInt:
-		return wireVarint
+		return protowire.VarintType
 	case v.kind == kindList:
 		return v.item.wire()
 	}
-	return wireBytes
+	return protowire.BytesType
 }
 
 // absent is the encoding of a member that JSON leaves out.
@@ -81,8 +72,7 @@ func (v *value) zero() []byte {
 	case kindIntOrString:
 		body = zeroIntOrString
 	}
-	out := appendVarint(v.tag[:len(v.tag):len(v.tag)], uint64(len(body)))
-	return append(out, body...)
+	return protowire.AppendBytes(v.tag[:len(v.tag):len(v.tag)], body)
 }
 
 var (
@@ -90,14 +80,6 @@ var (
 	zeroQuantity    = []byte{0x0a, 1, '0'}
 	zeroIntOrString = []byte{0x08, 0, 0x10, 0, 0x1a, 0}
 )
-
-func appendTag(dst []byte, number, wire int) []byte {
-	return appendVarint(dst, uint64(number)<<3|uint64(wire))
-}
-
-func appendVarint(dst []byte, v uint64) []byte { return binary.AppendUvarint(dst, v) }
-
-func sizeOfVarint(v int) int { return (bits.Len64(uint64(v)|1) + 6) / 7 }
 
 // segment is the range of the scratch buffer that has the encoding of one field. It is
 // empty for a field that JSON leaves out.
@@ -123,7 +105,7 @@ func (f *field) size(slots []segment) int {
 		return 0
 	}
 	n := f.inlined.size(inner)
-	return len(f.tag) + sizeOfVarint(n) + n
+	return len(f.tag) + protowire.SizeBytes(n)
 }
 
 // append appends the message whose fields are in slots, as ranges of scratch.
@@ -143,7 +125,7 @@ func (m *Message) append(dst []byte, slots []segment, scratch []byte) []byte {
 			continue
 		}
 		dst = append(dst, f.tag...)
-		dst = appendVarint(dst, uint64(f.inlined.size(inner)))
+		dst = protowire.AppendVarint(dst, uint64(f.inlined.size(inner)))
 		dst = f.inlined.append(dst, inner, scratch)
 	}
 	return dst

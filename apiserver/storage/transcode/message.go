@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"strings"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -70,13 +71,13 @@ func (b builder) message(t reflect.Type) (*Message, error) {
 	}
 	m := &Message{name: t.String(), keys: map[string]int{}}
 	b[t] = m
-	numbered := map[int]field{}
+	numbered := map[protowire.Number]field{}
 	for f := range t.Fields() {
 		if err := b.add(m, f, numbered); err != nil {
 			return nil, fmt.Errorf("%s.%s: %w", t, f.Name, err)
 		}
 	}
-	for number := 1; len(m.fields) < len(numbered); number++ {
+	for number := protowire.Number(1); len(m.fields) < len(numbered); number++ {
 		if f, ok := numbered[number]; ok {
 			m.fields = append(m.fields, f)
 		}
@@ -89,7 +90,7 @@ func (b builder) message(t reflect.Type) (*Message, error) {
 }
 
 // add adds one field of the Go struct.
-func (b builder) add(m *Message, f reflect.StructField, numbered map[int]field) error {
+func (b builder) add(m *Message, f reflect.StructField, numbered map[protowire.Number]field) error {
 	key, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 	number, wire, err := parseTag(f.Tag.Get("protobuf"))
 	if err != nil {
@@ -115,7 +116,7 @@ func (b builder) add(m *Message, f reflect.StructField, numbered map[int]field) 
 	if err != nil {
 		return err
 	}
-	v.tag = appendTag(nil, number, v.wire())
+	v.tag = protowire.AppendTag(nil, number, v.wire())
 	if v.kind == kindList {
 		v.item.tag = v.tag
 	}
@@ -129,7 +130,7 @@ func (b builder) add(m *Message, f reflect.StructField, numbered map[int]field) 
 }
 
 // inline adds a struct whose members JSON writes among those of m.
-func (b builder) inline(m *Message, t reflect.Type, number int, numbered map[int]field) error {
+func (b builder) inline(m *Message, t reflect.Type, number protowire.Number, numbered map[protowire.Number]field) error {
 	optional := t.Kind() == reflect.Pointer
 	if optional {
 		t = t.Elem()
@@ -141,7 +142,7 @@ func (b builder) inline(m *Message, t reflect.Type, number int, numbered map[int
 	if in.fields == nil && t.NumField() > 0 {
 		return errors.New("inlines itself")
 	}
-	numbered[number] = field{tag: appendTag(nil, number, wireBytes), slot: m.slots, inlined: in, optional: optional}
+	numbered[number] = field{tag: protowire.AppendTag(nil, number, protowire.BytesType), slot: m.slots, inlined: in, optional: optional}
 	for _, inner := range in.members {
 		if inner.slot != ignored {
 			inner.slot += m.slots
@@ -154,7 +155,7 @@ func (b builder) inline(m *Message, t reflect.Type, number int, numbered map[int
 
 // parseTag parses a tag such as `bytes,1,opt,name=metadata`. The number is 0 for an
 // empty tag.
-func parseTag(tag string) (number int, wire string, err error) {
+func parseTag(tag string) (number protowire.Number, wire string, err error) {
 	if tag == "" || tag == "-" {
 		return 0, "", nil
 	}
@@ -214,7 +215,7 @@ func (b builder) list(v *value, t reflect.Type) (err error) {
 		// A named slice that protobuf knows as a message with one field.
 		v.kind = kindMessage
 		v.wrapped = true
-		items := &value{kind: kindList, tag: appendTag(nil, 1, wireBytes)}
+		items := &value{kind: kindList, tag: protowire.AppendTag(nil, 1, protowire.BytesType)}
 		if items.item, err = b.value(t.Elem(), ""); err != nil {
 			return err
 		}
@@ -243,7 +244,7 @@ func (b builder) dictionary(v *value, t reflect.Type) (err error) {
 	if v.item.kind == kindList || v.item.kind == kindMap || v.item.optional {
 		return fmt.Errorf("%s: maps of that are not known", t)
 	}
-	v.item.tag = appendTag(nil, 2, v.item.wire())
+	v.item.tag = protowire.AppendTag(nil, 2, v.item.wire())
 	return nil
 }
 

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // ErrUnexpected is the error for JSON that encoding/json would not have written from
@@ -181,7 +183,7 @@ func (t *transcoder) value(v *value) error {
 		return t.bool(v)
 	case kindInt:
 		n, err := t.int()
-		t.out = appendVarint(append(t.out, v.tag...), uint64(n))
+		t.out = protowire.AppendVarint(append(t.out, v.tag...), uint64(n))
 		return err
 	case kindString:
 		text, err := t.string()
@@ -231,7 +233,7 @@ func (t *transcoder) body(v *value) error {
 	case kindDuration:
 		var d time.Duration
 		d, err = time.ParseDuration(string(text))
-		t.out = appendVarint(append(t.out, 0x08), uint64(d))
+		t.out = protowire.AppendVarint(append(t.out, 0x08), uint64(d))
 	}
 	if err != nil {
 		return ErrUnexpected
@@ -242,17 +244,16 @@ func (t *transcoder) body(v *value) error {
 // prefix inserts a tag and the length before the bytes that were appended since start.
 func (t *transcoder) prefix(tag []byte, start int) {
 	n := len(t.out) - start
-	head := len(tag) + sizeOfVarint(n)
+	head := len(tag) + protowire.SizeVarint(uint64(n))
 	for range head {
 		t.out = append(t.out, 0)
 	}
 	copy(t.out[start+head:], t.out[start:start+n])
-	appendVarint(append(t.out[start:start], tag...), uint64(n))
+	protowire.AppendVarint(append(t.out[start:start], tag...), uint64(n))
 }
 
 func (t *transcoder) appendBytes(tag, body []byte) {
-	t.out = appendVarint(append(t.out, tag...), uint64(len(body)))
-	t.out = append(t.out, body...)
+	t.out = protowire.AppendBytes(append(t.out, tag...), body)
 }
 
 func (t *transcoder) bool(v *value) error {
@@ -327,7 +328,7 @@ func (t *transcoder) dictionary(v *value) error {
 			return err
 		}
 		t.prefix(v.tag, start)
-		last, lastLen = start+t.headLen(v.tag, start)+1+sizeOfVarint(keyLen), keyLen
+		last, lastLen = start+t.headLen(v.tag, start)+1+protowire.SizeVarint(uint64(keyLen)), keyLen
 	}
 }
 
@@ -348,7 +349,7 @@ func (t *transcoder) intOrString() error {
 		return err
 	}
 	n, err := t.int()
-	t.out = appendVarint(append(t.out, 0x08, 0, 0x10), uint64(n))
+	t.out = protowire.AppendVarint(append(t.out, 0x08, 0, 0x10), uint64(n))
 	t.out = append(t.out, 0x1a, 0)
 	return err
 }
@@ -362,7 +363,7 @@ func (t *transcoder) time(text []byte, layout string, micro bool) error {
 	if micro {
 		nanos = at.Nanosecond() / 1000 * 1000
 	}
-	t.out = appendVarint(append(t.out, 0x08), uint64(at.Unix()))
-	t.out = appendVarint(append(t.out, 0x10), uint64(nanos))
+	t.out = protowire.AppendVarint(append(t.out, 0x08), uint64(at.Unix()))
+	t.out = protowire.AppendVarint(append(t.out, 0x10), uint64(nanos))
 	return nil
 }
