@@ -25,12 +25,12 @@ import (
 const certificateWorkers = 5
 
 func newCertificateApproving(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	c := approver.NewCSRApprovingController(ctx, cc.kube, cc.informers.Certificates().V1().CertificateSigningRequests())
+	c := approver.NewCSRApprovingController(ctx, cc.kube, informersIn(cc, certificatesinformers.New).CertificateSigningRequests())
 	return func(ctx context.Context) { c.Run(ctx, certificateWorkers) }, nil
 }
 
 func newCertificateCleaner(_ context.Context, cc *controllerContext) (func(context.Context), error) {
-	requests := cc.informers.Certificates().V1().CertificateSigningRequests()
+	requests := informersIn(cc, certificatesinformers.New).CertificateSigningRequests()
 	synced := requests.Informer().HasSynced
 	c := cleaner.NewCSRCleanerController(cc.kube.CertificatesV1().CertificateSigningRequests(), requests)
 	return func(ctx context.Context) {
@@ -55,7 +55,7 @@ func newPodCertificateCleaner(_ context.Context, cc *controllerContext) (func(co
 	if !utilfeature.DefaultFeatureGate.Enabled(features.PodCertificateRequest) {
 		return nil, nil
 	}
-	c := cleaner.NewPCRCleanerController(cc.kube, cc.informers.Certificates().V1().PodCertificateRequests(), clock.RealClock{}, podCertificateTimeout, podCertificatePoll)
+	c := cleaner.NewPCRCleanerController(cc.kube, informersIn(cc, certificatesinformers.New).PodCertificateRequests(), clock.RealClock{}, podCertificateTimeout, podCertificatePoll)
 	return func(ctx context.Context) { c.Run(ctx, 1) }, nil
 }
 
@@ -93,7 +93,7 @@ func newCertificateSigning(ctx context.Context, cc *controllerContext) (func(con
 		signer.NewKubeAPIServerClientCSRSigningController,
 		signer.NewLegacyUnknownCSRSigningController,
 	} {
-		c, err := build(ctx, cc.kube, cc.informers.Certificates().V1().CertificateSigningRequests(), cc.files.CACert, cc.files.CAKey, lifetime)
+		c, err := build(ctx, cc.kube, informersIn(cc, certificatesinformers.New).CertificateSigningRequests(), cc.files.CACert, cc.files.CAKey, lifetime)
 		if err != nil {
 			return nil, err
 		}

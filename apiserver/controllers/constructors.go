@@ -7,6 +7,9 @@ import (
 	"k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/informers"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	"k8s.io/client-go/informers/internalinterfaces"
+	rbacinformers "k8s.io/client-go/informers/rbac/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/restmapper"
@@ -39,7 +42,8 @@ type controllerContext struct {
 	rootCA []byte
 	// newMetadataWatch is Config.NewMetadataWatch.
 	newMetadataWatch func(schema.GroupResource) *storage.MetadataWatch
-	informers        informers.SharedInformerFactory
+	// informers are what informersIn takes its informers from.
+	informers internalinterfaces.SharedInformerFactory
 	// settings are kube-controller-manager's defaults.
 	settings kubectrlmgrconfig.KubeControllerManagerConfiguration
 	files    Files
@@ -60,13 +64,13 @@ func newNamespace(ctx context.Context, cc *controllerContext) (func(context.Cont
 	// is neither forbidden to read it, in whatever authorization mode, nor turned away.
 	c := namespace.NewNamespaceController(ctx, cc.kube, cc.metadata,
 		cc.self.Discovery().ServerPreferredNamespacedResources,
-		cc.informers.Core().V1().Namespaces(), namespaceSyncPeriod, v1.FinalizerKubernetes)
+		informersIn(cc, coreinformers.New).Namespaces(), namespaceSyncPeriod, v1.FinalizerKubernetes)
 	return func(ctx context.Context) { c.Run(ctx, namespaceWorkers) }, nil
 }
 
 func newServiceAccount(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
 	c, err := serviceaccount.NewServiceAccountsController(klog.FromContext(ctx),
-		cc.informers.Core().V1().ServiceAccounts(), cc.informers.Core().V1().Namespaces(),
+		informersIn(cc, coreinformers.New).ServiceAccounts(), informersIn(cc, coreinformers.New).Namespaces(),
 		cc.kube, serviceaccount.DefaultServiceAccountsControllerOptions())
 	if err != nil {
 		return nil, err
@@ -76,7 +80,7 @@ func newServiceAccount(ctx context.Context, cc *controllerContext) (func(context
 
 func newRootCAPublisher(_ context.Context, cc *controllerContext) (func(context.Context), error) {
 	c, err := rootcacertpublisher.NewPublisher(cc.rootCAMaps.Core().V1().ConfigMaps(),
-		cc.informers.Core().V1().Namespaces(), cc.kube, cc.rootCA)
+		informersIn(cc, coreinformers.New).Namespaces(), cc.kube, cc.rootCA)
 	if err != nil {
 		return nil, err
 	}
@@ -84,6 +88,6 @@ func newRootCAPublisher(_ context.Context, cc *controllerContext) (func(context.
 }
 
 func newRoleAggregation(_ context.Context, cc *controllerContext) (func(context.Context), error) {
-	c := clusterroleaggregation.NewClusterRoleAggregation(cc.informers.Rbac().V1().ClusterRoles(), cc.kube.RbacV1())
+	c := clusterroleaggregation.NewClusterRoleAggregation(informersIn(cc, rbacinformers.New).ClusterRoles(), cc.kube.RbacV1())
 	return func(ctx context.Context) { c.Run(ctx, roleWorkers) }, nil
 }

@@ -134,12 +134,13 @@ func (r *Runner) runEssential(ctx context.Context, root clients, controllers map
 	// The publisher of the root CA reads ConfigMaps of one name. The field selector keeps
 	// all others out of memory.
 	only := fields.OneTermEqualSelector(metav1.ObjectNameField, rootcacertpublisher.RootCACertConfigMapName).String()
+	factory := informers.NewSharedInformerFactoryWithOptions(root.kube, 0, informers.WithTransform(loopback.StripManagedFields))
 	shared := controllerContext{
 		root:             root,
 		self:             r.config.Self,
 		rootCA:           r.config.RootCA,
 		newMetadataWatch: r.config.NewMetadataWatch,
-		informers:        informers.NewSharedInformerFactoryWithOptions(root.kube, 0, informers.WithTransform(loopback.StripManagedFields)),
+		informers:        factory,
 		rootCAMaps: informers.NewSharedInformerFactoryWithOptions(root.kube, 0, informers.WithTransform(loopback.StripManagedFields),
 			informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = only })),
 		metadataInformers: metadatainformer.NewSharedInformerFactoryWithOptions(root.metadata, 0,
@@ -160,7 +161,7 @@ func (r *Runner) runEssential(ctx context.Context, root clients, controllers map
 		}
 		runs = append(runs, run)
 	}
-	for _, factory := range []informers.SharedInformerFactory{shared.informers, shared.rootCAMaps} {
+	for _, factory := range []informers.SharedInformerFactory{factory, shared.rootCAMaps} {
 		factory.StartWithContext(ctx)
 		defer factory.Shutdown()
 	}
@@ -190,7 +191,6 @@ func (r *Runner) runOnDemand(ctx context.Context, root clients, controllers map[
 		rootCA:           r.config.RootCA,
 		settings:         settings,
 		newMetadataWatch: r.config.NewMetadataWatch,
-		informers:        informersOf(root, controllers),
 		mapper:           restmapper.NewDeferredDiscoveryRESTMapper(cacheddiscovery.NewMemCacheClient(root.kube.Discovery())),
 	}
 	var group sync.WaitGroup
@@ -201,7 +201,7 @@ func (r *Runner) runOnDemand(ctx context.Context, root clients, controllers map[
 	newClients := func(ctx context.Context, name string, d descriptor) (clients, error) {
 		return r.config.newControllerClients(ctx, root, name, d)
 	}
-	(&onDemand{cc: cc, controllers: controllers, newClients: newClients}).run(ctx)
+	(&onDemand{cc: cc, informers: newInformers(root, controllers), controllers: controllers, newClients: newClients}).run(ctx)
 }
 
 // defaultSettings returns the settings that kube-controller-manager has without flags.

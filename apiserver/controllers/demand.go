@@ -17,10 +17,11 @@ import (
 // onDemand runs the controllers that stop while a kube-controller-manager leads. Each
 // starts when there is an object for it to work on.
 //
-// All controllers share the informers of cc, so that the server keeps each object at
+// All controllers share the informers, so that the server keeps each object at
 // most once. A controller that starts late adds its informers to those that run.
 type onDemand struct {
 	cc          *controllerContext
+	informers   informers.SharedInformerFactory
 	controllers map[string]descriptor
 	// newClients makes the clients of a controller.
 	newClients func(ctx context.Context, name string, d descriptor) (clients, error)
@@ -60,7 +61,7 @@ func (o *onDemand) run(ctx context.Context) {
 		})
 	}
 	group.Wait()
-	o.cc.informers.Shutdown()
+	o.informers.Shutdown()
 }
 
 // runController runs a controller until ctx ends.
@@ -85,13 +86,13 @@ func (o *onDemand) build(ctx context.Context, name string, d descriptor) (func(c
 	}
 	built, cc := make(chan struct{}), *o.cc
 	cc.clients = own
-	cc.informers = gatedFactory{o.cc.informers, gate{built: built, ended: ctx.Done()}}
+	cc.informers = gatedFactory{o.informers, gate{built: built, ended: ctx.Done()}}
 	run, err := d.build(klog.NewContext(ctx, klog.LoggerWithName(klog.FromContext(ctx), name)), &cc)
 	if err != nil {
 		return nil, err
 	}
 	close(built)
-	o.cc.informers.StartWithContext(ctx)
+	o.informers.StartWithContext(ctx)
 	return run, nil
 }
 
@@ -127,9 +128,9 @@ func isWork(gr schema.GroupResource, event storage.MetadataEvent) bool {
 	return gr != services || event.Object.Namespace != v1.NamespaceDefault || event.Object.Name != "kubernetes"
 }
 
-// informersOf returns an informer factory for the given controllers. If none of them is
+// newInformers returns an informer factory for the given controllers. If none of them is
 // a workload controller, its Pods lack the fields that only workload controllers read.
-func informersOf(root clients, controllers map[string]descriptor) informers.SharedInformerFactory {
+func newInformers(root clients, controllers map[string]descriptor) informers.SharedInformerFactory {
 	transform := trimPod
 	for _, d := range controllers {
 		if d.class != cluster {

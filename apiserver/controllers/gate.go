@@ -5,29 +5,7 @@ import (
 
 	"k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/informers"
-	"k8s.io/client-go/informers/admissionregistration"
-	"k8s.io/client-go/informers/apiserverinternal"
-	"k8s.io/client-go/informers/apps"
-	"k8s.io/client-go/informers/autoscaling"
-	"k8s.io/client-go/informers/batch"
-	"k8s.io/client-go/informers/certificates"
-	"k8s.io/client-go/informers/coordination"
-	"k8s.io/client-go/informers/core"
-	"k8s.io/client-go/informers/discovery"
-	"k8s.io/client-go/informers/events"
-	"k8s.io/client-go/informers/extensions"
-	"k8s.io/client-go/informers/flowcontrol"
 	"k8s.io/client-go/informers/internalinterfaces"
-	"k8s.io/client-go/informers/lifecycle"
-	"k8s.io/client-go/informers/networking"
-	"k8s.io/client-go/informers/node"
-	"k8s.io/client-go/informers/policy"
-	"k8s.io/client-go/informers/rbac"
-	"k8s.io/client-go/informers/resource"
-	"k8s.io/client-go/informers/scheduling"
-	"k8s.io/client-go/informers/storage"
-	"k8s.io/client-go/informers/storagemigration"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -53,79 +31,21 @@ func (g gate) wait() bool {
 	}
 }
 
-// gatedFactory is a SharedInformerFactory for one constructor. The informers are those of
-// the factory below it, in all namespaces; the handlers that are added wait at the gate.
-// Those of ForResource do not wait: no constructor of a controller calls it.
+// gatedFactory has the informers of the factory below it for one constructor. The handlers that
+// the constructor adds wait at the gate.
 type gatedFactory struct {
-	informers.SharedInformerFactory
+	internalinterfaces.SharedInformerFactory
 	gate gate
 }
 
-// InformerFor implements internalinterfaces.SharedInformerFactory, for the groups below.
 func (f gatedFactory) InformerFor(object runtime.Object, newInformer internalinterfaces.NewInformerFunc) cache.SharedIndexInformer {
 	return gatedInformer{f.SharedInformerFactory.InformerFor(object, newInformer), f.gate}
 }
 
-func (f gatedFactory) Admissionregistration() admissionregistration.Interface {
-	return admissionregistration.New(f, v1.NamespaceAll, nil)
-}
-
-func (f gatedFactory) Apps() apps.Interface { return apps.New(f, v1.NamespaceAll, nil) }
-
-func (f gatedFactory) Autoscaling() autoscaling.Interface {
-	return autoscaling.New(f, v1.NamespaceAll, nil)
-}
-
-func (f gatedFactory) Batch() batch.Interface { return batch.New(f, v1.NamespaceAll, nil) }
-
-func (f gatedFactory) Certificates() certificates.Interface {
-	return certificates.New(f, v1.NamespaceAll, nil)
-}
-
-func (f gatedFactory) Coordination() coordination.Interface {
-	return coordination.New(f, v1.NamespaceAll, nil)
-}
-
-func (f gatedFactory) Core() core.Interface { return core.New(f, v1.NamespaceAll, nil) }
-
-func (f gatedFactory) Discovery() discovery.Interface { return discovery.New(f, v1.NamespaceAll, nil) }
-
-func (f gatedFactory) Events() events.Interface { return events.New(f, v1.NamespaceAll, nil) }
-
-func (f gatedFactory) Extensions() extensions.Interface {
-	return extensions.New(f, v1.NamespaceAll, nil)
-}
-
-func (f gatedFactory) Flowcontrol() flowcontrol.Interface {
-	return flowcontrol.New(f, v1.NamespaceAll, nil)
-}
-
-func (f gatedFactory) Internal() apiserverinternal.Interface {
-	return apiserverinternal.New(f, v1.NamespaceAll, nil)
-}
-
-func (f gatedFactory) Lifecycle() lifecycle.Interface { return lifecycle.New(f, v1.NamespaceAll, nil) }
-
-func (f gatedFactory) Networking() networking.Interface {
-	return networking.New(f, v1.NamespaceAll, nil)
-}
-
-func (f gatedFactory) Node() node.Interface { return node.New(f, v1.NamespaceAll, nil) }
-
-func (f gatedFactory) Policy() policy.Interface { return policy.New(f, v1.NamespaceAll, nil) }
-
-func (f gatedFactory) Rbac() rbac.Interface { return rbac.New(f, v1.NamespaceAll, nil) }
-
-func (f gatedFactory) Resource() resource.Interface { return resource.New(f, v1.NamespaceAll, nil) }
-
-func (f gatedFactory) Scheduling() scheduling.Interface {
-	return scheduling.New(f, v1.NamespaceAll, nil)
-}
-
-func (f gatedFactory) Storage() storage.Interface { return storage.New(f, v1.NamespaceAll, nil) }
-
-func (f gatedFactory) Storagemigration() storagemigration.Interface {
-	return storagemigration.New(f, v1.NamespaceAll, nil)
+// informersIn returns the informers of a constructor for a version of an API group, in all
+// namespaces. newVersion is New of the version's package in client-go/informers.
+func informersIn[V any](cc *controllerContext, newVersion func(internalinterfaces.SharedInformerFactory, string, internalinterfaces.TweakListOptionsFunc) V) V {
+	return newVersion(cc.informers, v1.NamespaceAll, nil)
 }
 
 // gatedInformer is an informer whose new handlers wait at the gate.

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
 	"k8s.io/apiserver/pkg/cel/openapi/resolver"
 	cacheddiscovery "k8s.io/client-go/discovery/cached/memory"
+	admissionregistrationinformers "k8s.io/client-go/informers/admissionregistration/v1"
 	"k8s.io/client-go/restmapper"
 	"k8s.io/kubernetes/pkg/controller/validatingadmissionpolicystatus"
 )
@@ -27,7 +28,7 @@ const (
 func newPolicyStatus(_ context.Context, cc *controllerContext) (func(context.Context), error) {
 	mapper := restmapper.NewDeferredDiscoveryRESTMapper(cacheddiscovery.NewMemCacheClient(cc.kube.Discovery()))
 	c, err := validatingadmissionpolicystatus.NewController(
-		cc.informers.Admissionregistration().V1().ValidatingAdmissionPolicies(),
+		informersIn(cc, admissionregistrationinformers.New).ValidatingAdmissionPolicies(),
 		cc.kube.AdmissionregistrationV1().ValidatingAdmissionPolicies(),
 		&validating.TypeChecker{
 			SchemaResolver: &resolver.ClientDiscoveryResolver{Discovery: cc.kube.Discovery()},

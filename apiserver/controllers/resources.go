@@ -5,6 +5,9 @@ import (
 
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	resourceinformers "k8s.io/client-go/informers/resource/v1"
+	schedulinginformers "k8s.io/client-go/informers/scheduling/v1beta1"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
 	"k8s.io/kubernetes/pkg/controller/devicetainteviction"
@@ -13,9 +16,9 @@ import (
 )
 
 func newResourceClaim(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	resources := cc.informers.Resource().V1()
-	c, err := resourceclaim.NewController(klog.FromContext(ctx), cc.kube, cc.informers.Core().V1().Pods(),
-		cc.informers.Scheduling().V1beta1().PodGroups(), resources.ResourceClaims(), resources.ResourceClaimTemplates())
+	resources := informersIn(cc, resourceinformers.New)
+	c, err := resourceclaim.NewController(klog.FromContext(ctx), cc.kube, informersIn(cc, coreinformers.New).Pods(),
+		informersIn(cc, schedulinginformers.New).PodGroups(), resources.ResourceClaims(), resources.ResourceClaimTemplates())
 	if err != nil {
 		return nil, err
 	}
@@ -27,9 +30,9 @@ func newDeviceTaintEviction(_ context.Context, cc *controllerContext) (func(cont
 	if !utilfeature.DefaultFeatureGate.Enabled(features.DRADeviceTaints) {
 		return nil, nil
 	}
-	resources := cc.informers.Resource()
-	c := devicetainteviction.New(cc.kube, cc.informers.Core().V1().Pods(), resources.V1().ResourceClaims(), resources.V1().ResourceSlices(),
-		resources.V1().DeviceTaintRules(), resources.V1().DeviceClasses(), names.DeviceTaintEvictionController)
+	resources := informersIn(cc, resourceinformers.New)
+	c := devicetainteviction.New(cc.kube, informersIn(cc, coreinformers.New).Pods(), resources.ResourceClaims(), resources.ResourceSlices(),
+		resources.DeviceTaintRules(), resources.DeviceClasses(), names.DeviceTaintEvictionController)
 	return func(ctx context.Context) {
 		if err := c.Run(ctx, int(cc.settings.DeviceTaintEvictionController.ConcurrentSyncs)); err != nil {
 			utilruntime.HandleErrorWithContext(ctx, err, "Eviction by taints of devices has stopped")

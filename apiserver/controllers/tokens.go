@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 
+	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/util/keyutil"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/controller/bootstrap"
@@ -27,7 +28,7 @@ func newServiceAccountToken(ctx context.Context, cc *controllerContext) (func(co
 	if err != nil {
 		return nil, err
 	}
-	core := cc.informers.Core().V1()
+	core := informersIn(cc, coreinformers.New)
 	c, err := serviceaccount.NewTokensController(klog.FromContext(ctx), core.ServiceAccounts(), core.Secrets(), cc.kube,
 		serviceaccount.TokensControllerOptions{TokenGenerator: generator, RootCA: cc.rootCA})
 	if err != nil {
@@ -37,7 +38,7 @@ func newServiceAccountToken(ctx context.Context, cc *controllerContext) (func(co
 }
 
 func newLegacyTokenCleaner(_ context.Context, cc *controllerContext) (func(context.Context), error) {
-	core := cc.informers.Core().V1()
+	core := informersIn(cc, coreinformers.New)
 	c, err := serviceaccount.NewLegacySATokenCleaner(core.ServiceAccounts(), core.Secrets(), core.Pods(), cc.kube, clock.RealClock{},
 		serviceaccount.LegacySATokenCleanerOptions{
 			CleanUpPeriod: cc.settings.LegacySATokenCleaner.CleanUpPeriod.Duration,
@@ -50,7 +51,7 @@ func newLegacyTokenCleaner(_ context.Context, cc *controllerContext) (func(conte
 }
 
 func newBootstrapSigner(_ context.Context, cc *controllerContext) (func(context.Context), error) {
-	core := cc.informers.Core().V1()
+	core := informersIn(cc, coreinformers.New)
 	c, err := bootstrap.NewSigner(cc.kube, core.Secrets(), core.ConfigMaps(), bootstrap.DefaultSignerOptions())
 	if err != nil {
 		return nil, err
@@ -59,7 +60,7 @@ func newBootstrapSigner(_ context.Context, cc *controllerContext) (func(context.
 }
 
 func newTokenCleaner(_ context.Context, cc *controllerContext) (func(context.Context), error) {
-	c, err := bootstrap.NewTokenCleaner(cc.kube, cc.informers.Core().V1().Secrets(), bootstrap.DefaultTokenCleanerOptions())
+	c, err := bootstrap.NewTokenCleaner(cc.kube, informersIn(cc, coreinformers.New).Secrets(), bootstrap.DefaultTokenCleanerOptions())
 	if err != nil {
 		return nil, err
 	}

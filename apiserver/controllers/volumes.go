@@ -3,6 +3,8 @@ package controllers
 import (
 	"context"
 
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	storageinformers "k8s.io/client-go/informers/storage/v1"
 	csitranslation "k8s.io/csi-translation-lib"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/controller/volume/attachdetach"
@@ -52,7 +54,7 @@ func (cc *controllerContext) volumePlugins(accept func(volume.VolumePlugin) bool
 }
 
 func newVolumeBinder(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	core := cc.informers.Core().V1()
+	core := informersIn(cc, coreinformers.New)
 	settings := cc.settings.PersistentVolumeBinderController
 	c, err := persistentvolume.NewController(ctx, persistentvolume.ControllerParameters{
 		KubeClient: cc.kube,
@@ -67,7 +69,7 @@ func newVolumeBinder(ctx context.Context, cc *controllerContext) (func(context.C
 		}),
 		VolumeInformer:            core.PersistentVolumes(),
 		ClaimInformer:             core.PersistentVolumeClaims(),
-		ClassInformer:             cc.informers.Storage().V1().StorageClasses(),
+		ClassInformer:             informersIn(cc, storageinformers.New).StorageClasses(),
 		PodInformer:               core.Pods(),
 		NodeInformer:              core.Nodes(),
 		EnableDynamicProvisioning: settings.VolumeConfiguration.EnableDynamicProvisioning,
@@ -79,7 +81,7 @@ func newVolumeBinder(ctx context.Context, cc *controllerContext) (func(context.C
 }
 
 func newClaimProtection(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	core := cc.informers.Core().V1()
+	core := informersIn(cc, coreinformers.New)
 	c, err := pvcprotection.NewPVCProtectionController(klog.FromContext(ctx), core.PersistentVolumeClaims(), core.Pods(), cc.kube)
 	if err != nil {
 		return nil, err
@@ -88,7 +90,7 @@ func newClaimProtection(ctx context.Context, cc *controllerContext) (func(contex
 }
 
 func newVolumeProtection(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	c, err := pvprotection.NewPVProtectionController(klog.FromContext(ctx), cc.informers.Core().V1().PersistentVolumes(), cc.kube)
+	c, err := pvprotection.NewPVProtectionController(klog.FromContext(ctx), informersIn(cc, coreinformers.New).PersistentVolumes(), cc.kube)
 	if err != nil {
 		return nil, err
 	}
@@ -96,9 +98,9 @@ func newVolumeProtection(ctx context.Context, cc *controllerContext) (func(conte
 }
 
 func newAttributesClassProtection(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	core := cc.informers.Core().V1()
+	core := informersIn(cc, coreinformers.New)
 	c, err := vacprotection.NewVACProtectionController(klog.FromContext(ctx), cc.kube, core.PersistentVolumeClaims(), core.PersistentVolumes(),
-		cc.informers.Storage().V1().VolumeAttributesClasses())
+		informersIn(cc, storageinformers.New).VolumeAttributesClasses())
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +109,7 @@ func newAttributesClassProtection(ctx context.Context, cc *controllerContext) (f
 
 func newAttachDetach(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
 	settings := cc.settings.AttachDetachController
-	core, storage := cc.informers.Core().V1(), cc.informers.Storage().V1()
+	core, storage := informersIn(cc, coreinformers.New), informersIn(cc, storageinformers.New)
 	attachable := cc.volumePlugins(func(plugin volume.VolumePlugin) bool {
 		_, ok := plugin.(volume.AttachableVolumePlugin)
 		return ok
@@ -128,7 +130,7 @@ func newVolumeExpander(ctx context.Context, cc *controllerContext) (func(context
 		return ok
 	})
 	translator := csitranslation.New()
-	c, err := expand.NewExpandController(ctx, cc.kube, cc.informers.Core().V1().PersistentVolumeClaims(), expandable, translator, csimigration.NewPluginManager(translator))
+	c, err := expand.NewExpandController(ctx, cc.kube, informersIn(cc, coreinformers.New).PersistentVolumeClaims(), expandable, translator, csimigration.NewPluginManager(translator))
 	if err != nil {
 		return nil, err
 	}
@@ -136,7 +138,7 @@ func newVolumeExpander(ctx context.Context, cc *controllerContext) (func(context
 }
 
 func newEphemeralVolume(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	core := cc.informers.Core().V1()
+	core := informersIn(cc, coreinformers.New)
 	c, err := ephemeral.NewController(ctx, cc.kube, core.Pods(), core.PersistentVolumeClaims())
 	if err != nil {
 		return nil, err

@@ -6,6 +6,11 @@ import (
 	"time"
 
 	"k8s.io/client-go/dynamic"
+	appsinformers "k8s.io/client-go/informers/apps/v1"
+	autoscalinginformers "k8s.io/client-go/informers/autoscaling/v2"
+	batchinformers "k8s.io/client-go/informers/batch/v1"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	policyinformers "k8s.io/client-go/informers/policy/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/scale"
 	"k8s.io/client-go/util/flowcontrol"
@@ -33,8 +38,8 @@ const (
 )
 
 func newDeployment(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	apps := cc.informers.Apps().V1()
-	c, err := deployment.NewDeploymentController(ctx, apps.Deployments(), apps.ReplicaSets(), cc.informers.Core().V1().Pods(), cc.kube)
+	apps := informersIn(cc, appsinformers.New)
+	c, err := deployment.NewDeploymentController(ctx, apps.Deployments(), apps.ReplicaSets(), informersIn(cc, coreinformers.New).Pods(), cc.kube)
 	if err != nil {
 		return nil, err
 	}
@@ -42,18 +47,18 @@ func newDeployment(ctx context.Context, cc *controllerContext) (func(context.Con
 }
 
 func newReplicaSet(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	c := replicaset.NewReplicaSetController(ctx, cc.informers.Apps().V1().ReplicaSets(), cc.informers.Core().V1().Pods(), cc.kube, replicaset.BurstReplicas)
+	c := replicaset.NewReplicaSetController(ctx, informersIn(cc, appsinformers.New).ReplicaSets(), informersIn(cc, coreinformers.New).Pods(), cc.kube, replicaset.BurstReplicas)
 	return func(ctx context.Context) { c.Run(ctx, int(cc.settings.ReplicaSetController.ConcurrentRSSyncs)) }, nil
 }
 
 func newReplication(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	core := cc.informers.Core().V1()
+	core := informersIn(cc, coreinformers.New)
 	c := replication.NewReplicationManager(ctx, core.Pods(), core.ReplicationControllers(), cc.kube, replication.BurstReplicas)
 	return func(ctx context.Context) { c.Run(ctx, int(cc.settings.ReplicationController.ConcurrentRCSyncs)) }, nil
 }
 
 func newStatefulSet(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	core, apps := cc.informers.Core().V1(), cc.informers.Apps().V1()
+	core, apps := informersIn(cc, coreinformers.New), informersIn(cc, appsinformers.New)
 	c := statefulset.NewStatefulSetController(ctx, core.Pods(), apps.StatefulSets(), core.PersistentVolumeClaims(), apps.ControllerRevisions(), cc.kube)
 	return func(ctx context.Context) {
 		c.Run(ctx, int(cc.settings.StatefulSetController.ConcurrentStatefulSetSyncs))
@@ -61,7 +66,7 @@ func newStatefulSet(ctx context.Context, cc *controllerContext) (func(context.Co
 }
 
 func newDaemonSet(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	core, apps := cc.informers.Core().V1(), cc.informers.Apps().V1()
+	core, apps := informersIn(cc, coreinformers.New), informersIn(cc, appsinformers.New)
 	c, err := daemon.NewDaemonSetsController(ctx, apps.DaemonSets(), apps.ControllerRevisions(), core.Pods(), core.Nodes(), cc.kube,
 		flowcontrol.NewBackOff(daemonMinBackoff, daemonMaxBackoff))
 	if err != nil {
@@ -73,7 +78,7 @@ func newDaemonSet(ctx context.Context, cc *controllerContext) (func(context.Cont
 func newJob(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
 	// The informers of Workloads and PodGroups are nil, because only a feature that is
 	// off by default reads them.
-	c, err := job.NewController(ctx, cc.kube, cc.informers.Core().V1().Pods(), cc.informers.Batch().V1().Jobs(), nil, nil)
+	c, err := job.NewController(ctx, cc.kube, informersIn(cc, coreinformers.New).Pods(), informersIn(cc, batchinformers.New).Jobs(), nil, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +86,7 @@ func newJob(ctx context.Context, cc *controllerContext) (func(context.Context), 
 }
 
 func newCronJob(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	batch := cc.informers.Batch().V1()
+	batch := informersIn(cc, batchinformers.New)
 	c, err := cronjob.NewControllerV2(ctx, batch.Jobs(), batch.CronJobs(), cc.kube)
 	if err != nil {
 		return nil, err
@@ -90,7 +95,7 @@ func newCronJob(ctx context.Context, cc *controllerContext) (func(context.Contex
 }
 
 func newTTLAfterFinished(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	c := ttlafterfinished.New(ctx, cc.informers.Batch().V1().Jobs(), cc.kube)
+	c := ttlafterfinished.New(ctx, informersIn(cc, batchinformers.New).Jobs(), cc.kube)
 	return func(ctx context.Context) { c.Run(ctx, int(cc.settings.TTLAfterFinishedController.ConcurrentTTLSyncs)) }, nil
 }
 
@@ -104,8 +109,8 @@ func newDisruption(ctx context.Context, cc *controllerContext) (func(context.Con
 	if err != nil {
 		return nil, err
 	}
-	core, apps := cc.informers.Core().V1(), cc.informers.Apps().V1()
-	c := disruption.NewDisruptionController(ctx, core.Pods(), cc.informers.Policy().V1().PodDisruptionBudgets(), core.ReplicationControllers(),
+	core, apps := informersIn(cc, coreinformers.New), informersIn(cc, appsinformers.New)
+	c := disruption.NewDisruptionController(ctx, core.Pods(), informersIn(cc, policyinformers.New).PodDisruptionBudgets(), core.ReplicationControllers(),
 		apps.ReplicaSets(), apps.Deployments(), apps.StatefulSets(), cc.kube, cc.mapper, scales, cc.kube.Discovery())
 	return func(ctx context.Context) { c.Run(ctx, int(cc.settings.DisruptionController.ConcurrentDisruptionSyncs)) }, nil
 }
@@ -127,7 +132,7 @@ func newHorizontalPodAutoscaler(ctx context.Context, cc *controllerContext) (fun
 	available := custom_metrics.NewAvailableAPIsGetter(cc.kube.Discovery())
 	c := podautoscaler.NewHorizontalController(ctx, cc.kube.CoreV1(), scales, cc.kube.AutoscalingV2(), cc.mapper,
 		podmetrics.NewRESTMetricsClient(resources, custom_metrics.NewForConfig(cc.config, cc.mapper, available), external),
-		cc.informers.Autoscaling().V2().HorizontalPodAutoscalers(), cc.informers.Core().V1().Pods(),
+		informersIn(cc, autoscalinginformers.New).HorizontalPodAutoscalers(), informersIn(cc, coreinformers.New).Pods(),
 		settings.HorizontalPodAutoscalerSyncPeriod.Duration, settings.HorizontalPodAutoscalerDownscaleStabilizationWindow.Duration,
 		settings.HorizontalPodAutoscalerTolerance, settings.HorizontalPodAutoscalerCPUInitializationPeriod.Duration,
 		settings.HorizontalPodAutoscalerInitialReadinessDelay.Duration)
