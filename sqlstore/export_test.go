@@ -1,5 +1,6 @@
 package sqlstore
 
-// WithoutGathering makes the writer take the queue without waiting for other writers. It
-// must be called before Run.
-func (s *Store) WithoutGathering() { s.withoutGathering = true }
+import "context"
+
+// RunWithoutGathering is Run with a writer that takes the queue without waiting for other writers.
+func (s *Store) RunWithoutGathering(ctx context.Context) error { return s.run(ctx, func() {}) }

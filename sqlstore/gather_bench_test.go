@@ -28,12 +28,13 @@ func benchmarkGather(b *testing.B, writers int, gathers bool) {
 	driver := dbtest.SQLite(b)
 	defer driver.Close()
 	store := sqlstore.New(driver, sqlstore.Options{})
+	run := store.Run
 	if !gathers {
-		store.WithoutGathering()
+		run = store.RunWithoutGathering
 	}
 	ctx, stop := context.WithCancel(b.Context())
 	var running, writing sync.WaitGroup
-	running.Go(func() { _ = store.Run(ctx) })
+	running.Go(func() { _ = run(ctx) })
 	var next atomic.Int64
 	began := processorTime(b)
 	b.ResetTimer()

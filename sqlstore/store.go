@@ -18,9 +18,7 @@ type Store struct {
 	Driver
 	options Options
 	queue   *queue
-	// withoutGathering is set by a benchmark; see gather.go.
-	withoutGathering bool
-	metrics          *metrics
+	metrics *metrics
 	// writable records how the last transaction of the writer ended.
 	writable writable
 	quota    quota
@@ -96,9 +94,11 @@ func (s *Store) Commit(ctx context.Context, w Write) (change Change, err error) 
 
 // Run commits the queued writes, deletes expired records and compacts history until ctx
 // ends. It joins its goroutines and returns nil. It may be called once.
-func (s *Store) Run(ctx context.Context) error {
+func (s *Store) Run(ctx context.Context) error { return s.run(ctx, yield) }
+
+func (s *Store) run(ctx context.Context, yield func()) error {
 	var services sync.WaitGroup
-	services.Go(func() { s.write(ctx) })
+	services.Go(func() { s.write(ctx, yield) })
 	services.Go(func() { s.runEvery(ctx, "expire", s.options.ExpireInterval, s.expireDue) })
 	services.Go(func() {
 		// The metrics have the history of a store that was compacted or restored before the

@@ -9,7 +9,7 @@ import (
 // write is the writer: it commits one batch after the other until ctx ends. Writes that
 // arrive while a batch is being committed wait in the queue for the next batch. When ctx
 // ends, write fails the queued writes with ErrClosed.
-func (s *Store) write(ctx context.Context) {
+func (s *Store) write(ctx context.Context, yield func()) {
 	defer func() {
 		for _, p := range s.queue.close() {
 			p.finish(Change{}, ErrClosed)
@@ -28,9 +28,7 @@ func (s *Store) write(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if !s.withoutGathering {
-			s.queue.gather(s.options.BatchWrites, time.Now, yield)
-		}
+		s.queue.gather(s.options.BatchWrites, time.Now, yield)
 		b.take(s.queue, s.options.BatchWrites, s.options.BatchBytes)
 		// The end of ctx does not cancel a transaction that has begun.
 		s.commit(context.WithoutCancel(ctx), b)
