@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	endpointfilters "k8s.io/apiserver/pkg/endpoints/filters"
 	"k8s.io/apiserver/pkg/server/mux"
 	"k8s.io/apiserver/pkg/util/compatibility"
@@ -18,7 +20,9 @@ import (
 	"byre/apiserver/handlers/discovery"
 	"byre/apiserver/handlers/managedfields"
 	"byre/apiserver/handlers/openapi"
+	"byre/apiserver/history"
 	"byre/apiserver/storage"
+	"byre/sqlstore"
 )
 
 // effectiveVersion is the version that the process emulates.
@@ -55,6 +59,24 @@ func (s *Server) newDiscovery() *discovery.Registry {
 	})
 }
 
+// newGroups makes the groups of the built-in API: those of Kubernetes, and byre's own with their
+// scheme.
+func (s *Server) newGroups() ([]handlers.Group, *runtime.Scheme) {
+	scheme, builtin := history.NewScheme(), storage.BuiltinResources(effectiveVersion())
+	changes := history.New(history.Config{
+		Driver:       s.core.database.Driver,
+		Authorizer:   s.auth.Authorizer,
+		Transformers: s.encryption.transformers,
+		Prefix: func(of sqlstore.Resource) string {
+			if of.Owner == sqlstore.Custom {
+				return of.Group + "/" + of.Resource
+			}
+			return builtin.ResourcePrefix(schema.GroupResource{Group: of.Group, Resource: of.Resource})
+		},
+	})
+	return append(s.builtin.Groups(), history.NewGroup(scheme, changes)), scheme
+}
+
 // builtinModels are the built-in groups with the models of their types.
 type builtinModels struct {
 	groups []handlers.Group
@@ -63,9 +85,11 @@ type builtinModels struct {
 	types *managedfields.TypeConverter
 }
 
-func newBuiltinModels(groups []handlers.Group) (builtinModels, error) {
+// newBuiltinModels makes the models of groups. scheme has the types of byre's own groups.
+func newBuiltinModels(groups []handlers.Group, scheme *runtime.Scheme) (builtinModels, error) {
 	names, err := handlers.ModelNames(groups)
-	models := openapi.NewModels(effectiveVersion().EmulationVersion().String(), generated.GetOpenAPIDefinitions, legacyscheme.Scheme)
+	definitions := history.WithDefinitions(generated.GetOpenAPIDefinitions)
+	models := openapi.NewModels(effectiveVersion().EmulationVersion().String(), definitions, legacyscheme.Scheme, scheme)
 	return builtinModels{groups, models, managedfields.NewTypeConverter(models.Schemas(names...))}, err
 }
 

@@ -167,7 +167,8 @@ func (s *Server) build(ctx, base context.Context) error {
 	if s.controllers, err = s.newControllers(files); err != nil {
 		return err
 	}
-	models, err := newBuiltinModels(s.builtin.Groups())
+	groups, scheme := s.newGroups()
+	models, err := newBuiltinModels(groups, scheme)
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,9 @@ package sqlstore
 
 import (
 	"context"
+	"slices"
 	"time"
+	"unicode/utf8"
 )
 
 // Driver is one database. Its methods are safe for concurrent use, except that
@@ -143,11 +145,37 @@ type ChangesQuery struct {
 	After int64
 	// Of selects the changes of one resource, which an index finds; nil selects all changes.
 	Of *Resource
+	// Namespaces, unless nil, selects the changes of objects in one or two namespaces, which
+	// an index finds too; "" is that of cluster-scoped objects.
+	Namespaces []string
+	// Name selects one name in the Namespaces; empty means all.
+	Name string
+	// Kept selects the changes that retention has left. Changes then does not fail with
+	// ErrCompacted.
+	Kept bool
 	// Limit is the greatest number of changes to return.
 	Limit int
 	// Size stops the answer after the change with which the sum of the Sizes reaches it; 0
 	// sets no bound.
 	Size int
+}
+
+// Selects reports whether the query selects the changes of an object.
+func (q *ChangesQuery) Selects(k Key) bool {
+	return (q.Of == nil || k.Of() == *q.Of) &&
+		(q.Namespaces == nil || slices.Contains(q.Namespaces, k.Namespace) && (q.Name == "" || k.Name == q.Name))
+}
+
+// Start returns the bounds of Namespaces and of Name, both inclusive. nonEmpty is false if no
+// objects can be selected: the caller then does not ask the database, which might fail because of
+// the encoding.
+func (q *ChangesQuery) Start() (namespaces, names [2]string, nonEmpty bool) {
+	names = [2]string{q.Name, q.Name}
+	if q.Name == "" {
+		names[1] = string(utf8.MaxRune) // names of objects are ASCII
+	}
+	namespaces = [2]string{q.Namespaces[0], q.Namespaces[len(q.Namespaces)-1]}
+	return namespaces, names, storable(namespaces[0]) && storable(namespaces[1]) && storable(q.Name)
 }
 
 // Resource names the objects of one resource.

@@ -45,6 +45,7 @@ var parts = []part{
 	{"apiserver/access", 5},
 	{"apiserver/controllers", 5},
 	{"apiserver/delegation", 5},
+	{"apiserver/history", 5},
 	{"apiserver/registry", 5},
 	{"apiserver", 6},
 	{"aggregator", 6},

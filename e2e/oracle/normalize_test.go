@@ -151,15 +151,32 @@ func normalizeValue(value any) any {
 			}
 		}
 	case []any:
+		v = slices.DeleteFunc(v, isOwn)
 		for i := range v {
 			v[i] = normalizeValue(v[i])
 		}
+		return v
 	case string:
 		return normalizeText(v)
 	case int64:
 		return float64(v) // what JSON makes of it
 	}
 	return value
+}
+
+// own are the names of what byre serves or creates, and a stock server does not.
+var own = []string{"history.byre.dev", "v1.history.byre.dev", "byre:history-viewer", "/apis/history.byre.dev", "/apis/history.byre.dev/v1"}
+
+// isOwn reports whether an element of a list is one of own: a path, a group or an object.
+func isOwn(element any) bool {
+	object, _ := element.(map[string]any)
+	meta, _ := object["metadata"].(map[string]any)
+	for _, name := range []any{element, object["name"], meta["name"]} {
+		if text, ok := name.(string); ok && slices.Contains(own, text) {
+			return true
+		}
+	}
+	return false
 }
 
 // normalizeCauses orders the causes of a refusal, which servers give in any order.

@@ -132,6 +132,8 @@ func checkPlans(t *testing.T, conn *pgx.Conn, when string) {
 		"expired":       {selectExpired, []any{"2020-01-01T00:00:00Z", 500}},
 		"changes":       {selectChanges, []any{99_000, 1000, 1 << 20}},
 		"changes of":    {selectChangesOf, []any{99_000, 1000, 1 << 20, "", "resource3", "builtin"}},
+		"changes in":    {selectChangesIn, []any{99_000, 1000, 1 << 20, "", "", "builtin", "namespace20", "namespace20", "", "z"}},
+		"changes at":    {selectChangesIn, []any{99_000, 1000, 1 << 20, "", "resource3", "builtin", "namespace20", "namespace20", "name203", "name203"}},
 		"compact":       {deleteHistory, []any{"", "resource3", "builtin", 1000, "2020-01-01T00:00:00Z", 100}},
 		"histories":     {selectHistories, nil},
 		"compacted":     {selectCompacted, page[:3]},

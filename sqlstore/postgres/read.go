@@ -90,12 +90,24 @@ func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) (changes 
 		size = math.MaxInt
 	}
 	query, arguments, pool := selectChanges, []any{q.After, q.Limit, size}, d.feedPool()
-	if q.Of != nil {
+	switch {
+	case q.Namespaces != nil:
+		namespaces, names, nonEmpty := q.Start()
+		if !nonEmpty {
+			return nil, nil
+		}
+		var of sqlstore.Resource
+		if q.Of != nil {
+			of = *q.Of
+		}
+		query, pool = selectChangesIn, d.reads
+		arguments = append(arguments, of.Group, of.Resource, of.Owner.String(), namespaces[0], namespaces[1], names[0], names[1])
+	case q.Of != nil:
 		query, arguments, pool = selectChangesOf, append(arguments, q.Of.Group, q.Of.Resource, q.Of.Owner.String()), d.reads
 	}
 	err = d.snapshot(ctx, pool, q.Of, func(b *pgx.Batch) { b.Queue(query, arguments...) },
 		func(results pgx.BatchResults, state sqlstore.State, w *watchdog) error {
-			if q.After < state.Compacted {
+			if !q.Kept && q.After < state.Compacted {
 				return sqlstore.ErrCompacted
 			}
 			rows, _ := results.Query() // AppendRows returns the error

@@ -117,6 +117,16 @@ var plans = map[string]struct {
 		"SEARCH n USING INDEX undo_log_key (resource_id=? AND namespace=? AND name=? AND replaces=?) LEFT-JOIN",
 		"SEARCH o USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN",
 	}},
+	"changes in": {selectChangesIn, []string{
+		"SEARCH c USING INTEGER PRIMARY KEY (rowid=?)",
+		"LIST SUBQUERY 1",
+		"SCAN a",
+		"SEARCH u USING COVERING INDEX undo_log_key (resource_id=? AND namespace=? AND name>? AND name<?)",
+		"USE TEMP B-TREE FOR ORDER BY",
+		"SEARCH r USING INTEGER PRIMARY KEY (rowid=?)",
+		"SEARCH n USING INDEX undo_log_key (resource_id=? AND namespace=? AND name=? AND replaces=?) LEFT-JOIN",
+		"SEARCH o USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN",
+	}},
 	"list": {listResource, []string{
 		"SEARCH current_objects USING INDEX current_objects_key (resource_id=? AND (namespace,name)>(?,?))",
 		"SCALAR SUBQUERY",

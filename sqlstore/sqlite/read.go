@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -21,6 +22,7 @@ type reader struct {
 	selectState, selectCompacted   *sql.Stmt
 	selectObject, selectExpired    *sql.Stmt
 	selectChanges, selectChangesOf *sql.Stmt
+	selectChangesIn                *sql.Stmt
 	// since is at for a revision after which few changes were made.
 	now, at, since listStatements
 	hasManySince   *sql.Stmt
@@ -42,6 +44,7 @@ func newReader(ctx context.Context, db *sql.DB, seen *counters) (_ *reader, err 
 	}{
 		{&r.selectState, selectState}, {&r.selectCompacted, selectCompacted}, {&r.selectObject, selectObject},
 		{&r.selectChanges, selectChanges}, {&r.selectChangesOf, selectChangesOf}, {&r.selectExpired, selectExpired},
+		{&r.selectChangesIn, selectChangesIn},
 		{&r.now.resource, listResource}, {&r.now.namespace, listNamespace}, {&r.now.object, listObject},
 		{&r.now.countResource, countResource}, {&r.now.countInNamespace, countNamespace},
 		{&r.at.resource, listResourceAt}, {&r.at.namespace, listNamespaceAt}, {&r.at.object, listObjectAt},
@@ -155,18 +158,35 @@ func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) (changes 
 		if changes, known := d.memory.after(q); known {
 			return changes, nil
 		}
-		if err := d.flushBefore(func(m *memory) bool { return !m.covers(q.After+int64(q.Limit), q.Of) }); err != nil {
+		// Revisions are dense only without gaps, and where every change is selected.
+		last := q.After + int64(q.Limit)
+		if q.Kept || q.Namespaces != nil {
+			last = math.MaxInt64
+		}
+		if err := d.flushBefore(func(m *memory) bool { return !m.covers(last, q.Of) }); err != nil {
 			return nil, err
 		}
 	}
+	query, arguments := d.readers.selectChanges, []any{q.After, q.Limit}
+	switch {
+	case q.Namespaces != nil:
+		namespaces, names, nonEmpty := q.Start()
+		if !nonEmpty {
+			return nil, nil
+		}
+		var of sqlstore.Resource
+		if q.Of != nil {
+			of = *q.Of
+		}
+		query = d.readers.selectChangesIn
+		arguments = append(arguments, of.Group, of.Resource, of.Owner.String(), namespaces[0], namespaces[1], names[0], names[1])
+	case q.Of != nil:
+		query, arguments = d.readers.selectChangesOf, append(arguments, q.Of.Group, q.Of.Resource, q.Of.Owner.String())
+	}
 	size := q.Size
 	err = d.readers.snapshot(ctx, q.Of, func(tx *sql.Tx, state sqlstore.State) error {
-		if q.After < state.Compacted {
+		if !q.Kept && q.After < state.Compacted {
 			return sqlstore.ErrCompacted
-		}
-		query, arguments := d.readers.selectChanges, []any{q.After, q.Limit}
-		if q.Of != nil {
-			query, arguments = d.readers.selectChangesOf, append(arguments, q.Of.Group, q.Of.Resource, q.Of.Owner.String())
 		}
 		stmt := tx.StmtContext(ctx, query) //nolint:sqlclosecheck // the transaction closes it
 		rows, err := stmt.QueryContext(ctx, arguments...)

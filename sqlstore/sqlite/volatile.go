@@ -162,7 +162,7 @@ func (m *memory) after(q sqlstore.ChangesQuery) (changes []sqlstore.Change, know
 	size := q.Size
 	for i := range m.changes {
 		c := &m.changes[i]
-		if c.Revision <= q.After || q.Of != nil && c.New.Key.Of() != *q.Of {
+		if c.Revision <= q.After || !q.Selects(c.New.Key) {
 			continue
 		}
 		if len(changes) == q.Limit {

@@ -210,13 +210,13 @@ func isWithin(r sqlstore.Range, k sqlstore.Key) bool {
 func (m *Model) Changes(_ context.Context, q sqlstore.ChangesQuery) ([]sqlstore.Change, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if q.Of == nil && q.After < m.state.Compacted || q.Of != nil && q.After < m.compactedOf(*q.Of) {
+	if !q.Kept && (q.Of == nil && q.After < m.state.Compacted || q.Of != nil && q.After < m.compactedOf(*q.Of)) {
 		return nil, sqlstore.ErrCompacted
 	}
 	var changes []sqlstore.Change
 	read := 0
 	for _, c := range m.changes {
-		if c.Revision > q.After && len(changes) < q.Limit && (q.Size == 0 || read < q.Size) && (q.Of == nil || c.New.Key.Of() == *q.Of) {
+		if c.Revision > q.After && len(changes) < q.Limit && (q.Size == 0 || read < q.Size) && q.Selects(c.New.Key) {
 			changes = append(changes, c)
 			read += c.Size()
 		}

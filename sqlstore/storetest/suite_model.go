@@ -152,6 +152,7 @@ func (w *walk) read() {
 			After: w.random.Int64N(last + 2), Of: resource, Limit: 1 + w.random.IntN(10), Size: w.random.IntN(2) * w.random.IntN(200),
 		})
 	}
+	w.compareKept(k)
 	w.compareHistories(of)
 	gotCompacted, err := w.driver.Compacted(w.driver.Context(), of)
 	if wantCompacted, _ := w.model.Compacted(w.driver.Context(), of); err != nil || gotCompacted != wantCompacted {
@@ -164,6 +165,26 @@ func (w *walk) read() {
 	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); err != nil || diff != "" {
 		w.driver.Fatalf("expired at %v: %v\n%s", now, err, diff)
 	}
+}
+
+// compareKept compares the changes that are left of a namespace, or of an object in it.
+func (w *walk) compareKept(k sqlstore.Key) {
+	q := sqlstore.ChangesQuery{
+		After: w.random.Int64N(w.model.state().Revision + 2), Limit: 1 + w.random.IntN(20), Size: w.random.IntN(2) * w.random.IntN(200), Kept: true,
+	}
+	of := k.Of()
+	if w.random.IntN(2) == 0 {
+		q.Of = &of
+	}
+	switch w.random.IntN(4) {
+	case 0:
+		q.Namespaces = []string{k.Namespace}
+	case 1:
+		q.Namespaces, q.Name = []string{k.Namespace}, k.Name
+	case 2:
+		q.Namespaces = []string{k.Namespace, w.key().Namespace}
+	}
+	w.compareChanges(q)
 }
 
 func (w *walk) compareList() {

@@ -18,9 +18,10 @@ const (
 	registrationVersionPriority = 1
 )
 
-// Priorities returns the priorities of the group versions that kube-apiserver serves
-// itself (cmd/kube-apiserver/app/aggregator.go and
-// pkg/controlplane/apiserver/aggregator.go), without apiregistration.k8s.io.
+// Priorities returns the priorities of the group versions that the server serves itself,
+// without apiregistration.k8s.io: those of kube-apiserver (cmd/kube-apiserver/app/aggregator.go
+// and pkg/controlplane/apiserver/aggregator.go), and byre's own, which come after all custom
+// resources.
 func Priorities() map[schema.GroupVersion]Priority {
 	return map[schema.GroupVersion]Priority{
 		{Group: "", Version: "v1"}:                                   {18000, 1},
@@ -77,5 +78,6 @@ func Priorities() map[schema.GroupVersion]Priority {
 		{Group: "storagemigration.k8s.io", Version: "v1"}:            {15800, 15},
 		{Group: "storagemigration.k8s.io", Version: "v1beta1"}:       {15800, 9},
 		{Group: "lifecycle.k8s.io", Version: "v1alpha1"}:             {15700, 1},
+		{Group: "history.byre.dev", Version: "v1"}:                   {900, 15},
 	}
 }

@@ -50,7 +50,7 @@ func (b *Bootstrap) ensurePolicy(ctx context.Context) error {
 	reconcileBinding := func(binding reconciliation.RoleBinding, client reconciliation.RoleBindingModifier) {
 		group.Go(func() error { return b.reconcileBinding(ctx, binding, list.binding(binding, client)) })
 	}
-	for _, role := range slices.Concat(bootstrappolicy.ClusterRoles(), bootstrappolicy.ControllerRoles()) {
+	for _, role := range slices.Concat(bootstrappolicy.ClusterRoles(), bootstrappolicy.ControllerRoles(), ownRoles()) {
 		reconcileRole(reconciliation.ClusterRoleRuleOwner{ClusterRole: &role}, clusterRoles)
 	}
 	for _, binding := range slices.Concat(bootstrappolicy.ClusterRoleBindings(), bootstrappolicy.ControllerRoleBindings(), ownBindings()) {
@@ -69,18 +69,31 @@ func (b *Bootstrap) ensurePolicy(ctx context.Context) error {
 	return group.Wait()
 }
 
+// ownRoles are there to be bound: nobody has them.
+func ownRoles() []rbacv1.ClusterRole {
+	return []rbacv1.ClusterRole{{
+		ObjectMeta: ownMeta("byre:history-viewer"),
+		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"history.byre.dev"}, Resources: []string{"changes"}, Verbs: []string{"get", "list", "watch"}}},
+	}}
+}
+
+// ownMeta marks an object of the bootstrap policy.
+func ownMeta(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Name:        name,
+		Labels:      map[string]string{"kubernetes.io/bootstrapping": "rbac-defaults"},
+		Annotations: map[string]string{rbacv1.AutoUpdateAnnotationKey: "true"},
+	}
+}
+
 // ownBindings give their rights to the group of admin.kubeconfig and to the client of kubelets,
 // as kubeadm does.
 func ownBindings() []rbacv1.ClusterRoleBinding {
 	bind := func(name, role, kind, subject string) rbacv1.ClusterRoleBinding {
 		return rbacv1.ClusterRoleBinding{
-			ObjectMeta: metav1.ObjectMeta{
-				Name:        name,
-				Labels:      map[string]string{"kubernetes.io/bootstrapping": "rbac-defaults"},
-				Annotations: map[string]string{rbacv1.AutoUpdateAnnotationKey: "true"},
-			},
-			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
-			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: kind, Name: subject}},
+			ObjectMeta: ownMeta(name),
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: kind, Name: subject}},
 		}
 	}
 	return []rbacv1.ClusterRoleBinding{

@@ -28,16 +28,22 @@ func TestPolicy_IsUpstreams(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	compare(t, options, slices.Concat(bootstrappolicy.ClusterRoles(), bootstrappolicy.ControllerRoles()), clusterRoles.Items,
+	bootstrapping := metav1.ObjectMeta{
+		Labels:      map[string]string{"kubernetes.io/bootstrapping": "rbac-defaults"},
+		Annotations: map[string]string{rbacv1.AutoUpdateAnnotationKey: "true"},
+	}
+	viewer := rbacv1.ClusterRole{
+		ObjectMeta: bootstrapping,
+		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"history.byre.dev"}, Resources: []string{"changes"}, Verbs: []string{"get", "list", "watch"}}},
+	}
+	viewer.Name = "byre:history-viewer"
+	own := []rbacv1.ClusterRole{viewer}
+	compare(t, options, slices.Concat(bootstrappolicy.ClusterRoles(), bootstrappolicy.ControllerRoles(), own), clusterRoles.Items,
 		func(r rbacv1.ClusterRole) string { return r.Name })
 
 	clusterBindings, err := client.RbacV1().ClusterRoleBindings().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
-	}
-	bootstrapping := metav1.ObjectMeta{
-		Labels:      map[string]string{"kubernetes.io/bootstrapping": "rbac-defaults"},
-		Annotations: map[string]string{rbacv1.AutoUpdateAnnotationKey: "true"},
 	}
 	admins := rbacv1.ClusterRoleBinding{
 		ObjectMeta: bootstrapping,

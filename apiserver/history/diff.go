@@ -1,0 +1,156 @@
+package history
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// difference is the difference of two JSON values at one path. Each part of the path is the name
+// of a field, or the index of an element.
+type difference struct {
+	path     []any
+	old, new any
+	// added and removed say that old and new do not exist.
+	added, removed bool
+}
+
+// compare appends the differences of two decoded JSON values, whose numbers are json.Numbers.
+// Elements of lists are compared by their index. Applied to old in their order, the differences
+// give new.
+func compare(all []difference, path []any, old, new any) []difference {
+	switch old := old.(type) {
+	case map[string]any:
+		if new, ok := new.(map[string]any); ok {
+			return compareObjects(all, path, old, new)
+		}
+	case []any:
+		if new, ok := new.([]any); ok {
+			return compareLists(all, path, old, new)
+		}
+	}
+	if reflect.DeepEqual(old, new) {
+		return all
+	}
+	return append(all, difference{path: path, old: old, new: new})
+}
+
+func compareObjects(all []difference, path []any, old, new map[string]any) []difference {
+	names := maps.Clone(old)
+	maps.Copy(names, new)
+	for _, name := range slices.SortedFunc(maps.Keys(names), func(a, b string) int {
+		return cmp.Or(rank(path, a)-rank(path, b), strings.Compare(a, b))
+	}) {
+		at := append(slices.Clip(path), name)
+		before, existed := old[name]
+		after, exists := new[name]
+		switch {
+		case existed && exists:
+			all = compare(all, at, before, after)
+		default:
+			all = append(all, difference{path: at, old: before, new: after, added: !existed, removed: !exists})
+		}
+	}
+	return all
+}
+
+// rank orders the parts of an object: what people change comes first.
+func rank(path []any, name string) int {
+	switch {
+	case len(path) > 0:
+		return 0
+	case name == "metadata":
+		return 1
+	case name == "status":
+		return 2
+	}
+	return 0
+}
+
+func compareLists(all []difference, path []any, old, new []any) []difference {
+	at := func(i int) []any { return append(slices.Clip(path), i) }
+	both := min(len(old), len(new))
+	for i := range both {
+		all = compare(all, at(i), old[i], new[i])
+	}
+	for i := len(old) - 1; i >= both; i-- {
+		all = append(all, difference{path: at(i), old: old[i], removed: true})
+	}
+	for i := both; i < len(new); i++ {
+		all = append(all, difference{path: at(i), new: new[i], added: true})
+	}
+	return all
+}
+
+// mostText bounds the old and the new value of a FieldChange, in bytes.
+const mostText = 256
+
+func (d *difference) fieldChange() FieldChange {
+	change := FieldChange{Path: pathText(d.path)}
+	if !d.added {
+		change.Old = text(d.old)
+	}
+	if !d.removed {
+		change.New = text(d.new)
+	}
+	return change
+}
+
+// pathText returns a path as people write it: spec.containers[0].image, or
+// metadata.labels["app.kubernetes.io/name"].
+func pathText(path []any) string {
+	var b strings.Builder
+	for _, part := range path {
+		name, isName := part.(string)
+		switch {
+		case !isName:
+			b.WriteString("[" + strconv.Itoa(part.(int)) + "]")
+		case name == "" || strings.ContainsAny(name, ".[]\"'/ \n"):
+			b.WriteString("[" + text(name) + "]")
+		default:
+			if b.Len() > 0 {
+				b.WriteByte('.')
+			}
+			b.WriteString(name)
+		}
+	}
+	return b.String()
+}
+
+// text returns the JSON of a value, cut off.
+func text(value any) string {
+	encoded := string(encode(value))
+	if len(encoded) <= mostText {
+		return encoded
+	}
+	end := mostText
+	for !utf8.RuneStart(encoded[end]) {
+		end--
+	}
+	return encoded[:end] + "…"
+}
+
+// encode returns the JSON of a decoded value.
+func encode(value any) []byte {
+	var b bytes.Buffer
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(value); err != nil {
+		panic(err) // decoded JSON can be encoded
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+}
+
+// decode decodes a JSON object, and keeps its numbers as they are.
+func decode(data []byte) (object map[string]any, err error) {
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.UseNumber()
+	err = decoder.Decode(&object)
+	return object, err
+}

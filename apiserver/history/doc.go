@@ -1,0 +1,13 @@
+// Package history serves the group history.byre.dev: the resource changes, which has one item
+// for each revision that the store still has. docs/history.md is its manual.
+//
+// Items are not stored. A request reads changes of the store, leaves out what its user may not
+// see (rights), and makes an item of each that is left.
+//
+// Invariant: no item, and nothing in an error, depends on a change that the user may not see,
+// except for how many changes a request has examined. rights.sees decides for each change, after
+// it was read and before anything is made of it; what is not there and what may not be seen are
+// answered alike.
+//
+// A Storage starts nothing, and needs no shutdown.
+package history

@@ -1,0 +1,124 @@
+package history
+
+import (
+	"context"
+	"errors"
+	"strconv"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"byre/apiserver/storage"
+	"byre/sqlstore"
+)
+
+const (
+	// mostFields bounds Change.Changed of an item of a list, and mostFieldsOfOne of one that is
+	// got.
+	mostFields      = 16
+	mostFieldsOfOne = 1024
+)
+
+// item makes the item of a change; whole adds Before and After.
+func (s *Storage) item(ctx context.Context, c *sqlstore.Change, whole bool) *Change {
+	key := c.New.Key
+	item := &Change{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: strconv.FormatInt(c.Revision, 10), Namespace: shownIn(key.Namespace),
+			ResourceVersion: strconv.FormatInt(c.Revision, 10), CreationTimestamp: metav1.Time{Time: c.Time},
+		},
+		Revision: c.Revision, Time: metav1.MicroTime{Time: c.Time},
+		Who: c.Author.User, RealUser: c.Author.RealUser, Verb: c.Author.Verb, Subresource: c.Author.Subresource,
+		Manager: c.Author.Manager, AuditID: c.Author.AuditID,
+		Object: ObjectReference{Group: key.Group, Resource: key.Resource, Namespace: key.Namespace, Name: key.Name, UID: c.New.UID},
+	}
+	var before, after map[string]any
+	var err error
+	if c.Old != nil {
+		item.Replaces = c.Old.Revision
+		before, err = s.open(ctx, key, c.Old.Value)
+	}
+	if c.Op != sqlstore.Delete {
+		var afterErr error
+		after, afterErr = s.open(ctx, key, c.New.Value)
+		err = errors.Join(err, afterErr)
+	}
+	item.Unreadable = err != nil
+	for _, object := range []map[string]any{before, after} {
+		if kind, ok := object["kind"].(string); ok {
+			item.Object.Kind = kind
+		}
+	}
+	if whole {
+		item.Before, item.After = raw(before), raw(after)
+	}
+	if before != nil && after != nil {
+		item.setChanged(before, after, whole)
+	}
+	return item
+}
+
+func (c *Change) setChanged(before, after map[string]any, whole bool) {
+	most := mostFields
+	if whole {
+		most = mostFieldsOfOne
+	}
+	for _, object := range []map[string]any{before, after} {
+		if metadata, ok := object["metadata"].(map[string]any); ok {
+			delete(metadata, "resourceVersion")
+			delete(metadata, "generation")
+		}
+	}
+	all := compare(nil, nil, before, after)
+	c.MoreChanged = int64(max(0, len(all)-most))
+	for i := range all[:min(len(all), most)] {
+		c.Changed = append(c.Changed, all[i].fieldChange())
+	}
+}
+
+func raw(object map[string]any) *runtime.RawExtension {
+	if object == nil {
+		return nil
+	}
+	return &runtime.RawExtension{Raw: encode(object)}
+}
+
+// open decrypts and decodes a stored value, without its managed fields.
+func (s *Storage) open(ctx context.Context, key sqlstore.Key, value []byte) (map[string]any, error) {
+	gr := schema.GroupResource{Group: key.Group, Resource: key.Resource}
+	path := "/registry/" + s.config.Prefix(key.Of()) + "/"
+	if key.Namespace != "" {
+		path += key.Namespace + "/"
+	}
+	var transformer = s.config.transformer(gr)
+	data, err := storage.Decrypt(ctx, transformer, value, path+key.Name)
+	if err != nil {
+		return nil, err
+	}
+	object, err := decode(data)
+	if metadata, ok := object["metadata"].(map[string]any); ok {
+		delete(metadata, "managedFields")
+	}
+	return object, err
+}
+
+// clusterScoped is the namespace in which changes of cluster-scoped objects are shown. A namespaced
+// resource has no items without a namespace; Kubernetes shows the Events of cluster-scoped objects
+// there too.
+const clusterScoped = metav1.NamespaceDefault
+
+func shownIn(namespace string) string {
+	if namespace == "" {
+		return clusterScoped
+	}
+	return namespace
+}
+
+// isInternal reports whether a record is no object of the API.
+func isInternal(key sqlstore.Key) bool {
+	if key.Owner == sqlstore.Custom {
+		return false
+	}
+	return key.Group == "byre" || key.Group == "" && (key.Resource == "servicenodeportallocations" || key.Resource == "apiserveripinfo")
+}

@@ -1,0 +1,188 @@
+package history
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"strconv"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/storage"
+
+	"byre/sqlstore"
+)
+
+const (
+	// mostExamined is how many changes one request examines. A list that would examine more
+	// ends with a continue token, whether or not it has reached the limit of the request: a
+	// selector that matches few of millions of changes costs a client many short requests.
+	mostExamined = 10_000
+	// readChanges and readBytes bound what is read from the database at once.
+	readChanges = 500
+	readBytes   = 1 << 20
+)
+
+// position is where a page of a list begins, the content of a continue token.
+type position struct {
+	Version string `json:"v"`
+	// Revision is the last one of the list, that of its first page.
+	Revision int64 `json:"rv"`
+	// After is the last revision that the pages before have examined.
+	After int64 `json:"after"`
+	// Lost is chosen.lostAfter of After, and Epoch the store's, when the page before was read.
+	Lost  int64  `json:"lost"`
+	Epoch string `json:"epoch"`
+}
+
+// List implements rest.Lister. The order is that of the revisions: a later page has later changes,
+// and the list of a terminal ends with the newest.
+func (s *Storage) List(ctx context.Context, options *internalversion.ListOptions) (runtime.Object, error) {
+	if options == nil {
+		options = &internalversion.ListOptions{}
+	}
+	state, err := s.config.Driver.State(ctx)
+	if err != nil {
+		return nil, apiError(err)
+	}
+	// Histories is read before and after the changes. What is deleted in between is then noticed
+	// by this page or by the next.
+	histories, err := s.config.Driver.Histories(ctx)
+	if err != nil {
+		return nil, apiError(err)
+	}
+	chosen := s.choose(ctx, options, histories)
+	at, err := begin(options, &chosen, state, histories)
+	if err != nil {
+		return nil, err
+	}
+	list := &ChangeList{Items: []Change{}, ListMeta: metav1.ListMeta{ResourceVersion: strconv.FormatInt(at.Revision, 10)}}
+	if chosen.nothing {
+		return list, nil
+	}
+	p := page{chosen: chosen, after: at.After, upTo: at.Revision, limit: options.Limit, list: list}
+	if err := s.read(ctx, &p); err != nil {
+		return nil, err
+	}
+	if options.Continue != "" {
+		now, err := s.config.Driver.Histories(ctx)
+		if err != nil {
+			return nil, apiError(err)
+		}
+		if chosen.lostAfter(at.After, now) != at.Lost {
+			return nil, expiredPage()
+		}
+	}
+	if p.after < at.Revision {
+		at.After, at.Lost = p.after, chosen.lostAfter(p.after, histories)
+		list.Continue = at.token()
+	}
+	return list, nil
+}
+
+// page is a page that is read.
+type page struct {
+	chosen
+	// after is the last revision that was examined, and upTo the last one of the list.
+	after, upTo, limit int64
+	list               *ChangeList
+}
+
+// read appends items until the page is full or the list ends.
+func (s *Storage) read(ctx context.Context, p *page) error {
+	rights, err := s.rightsOf(ctx)
+	if err != nil {
+		return err
+	}
+	for examined := 0; examined < mostExamined; {
+		p.query.After, p.query.Size = p.after, readBytes
+		p.query.Limit = readChanges
+		changes, err := s.config.Driver.Changes(ctx, p.query)
+		if err != nil {
+			return apiError(err)
+		}
+		rights.refresh()
+		for i := range changes {
+			c := &changes[i]
+			if c.Revision > p.upTo {
+				p.after = p.upTo
+				return nil
+			}
+			p.after = c.Revision
+			examined++
+			if !p.selects(c) {
+				continue
+			}
+			if sees, err := rights.sees(ctx, c); err != nil {
+				return err
+			} else if !sees {
+				continue
+			}
+			p.list.Items = append(p.list.Items, *s.item(ctx, c, false))
+			if p.limit > 0 && int64(len(p.list.Items)) >= p.limit {
+				return nil
+			}
+		}
+		if len(changes) == 0 {
+			p.after = p.upTo
+			return nil
+		}
+	}
+	return nil
+}
+
+// begin returns where the list of the options begins.
+func begin(options *internalversion.ListOptions, chosen *chosen, state sqlstore.State, histories []sqlstore.History) (position, error) {
+	at := position{Version: groupVersion.String(), Revision: state.Revision, Epoch: state.Epoch}
+	asked, err := storage.APIObjectVersioner{}.ParseResourceVersion(options.ResourceVersion)
+	if err != nil {
+		return at, apierrors.NewBadRequest("invalid resource version: " + err.Error())
+	}
+	wanted := int64(asked) //nolint:gosec // a greater one is too large, whether or not it overflows
+	switch {
+	case options.Continue != "" && wanted != 0:
+		return at, apierrors.NewBadRequest("specifying resource version is not allowed when using continue")
+	case options.Continue != "":
+		return resume(options.Continue, state)
+	case asked > uint64(max(state.Revision, 0)):
+		return at, storage.NewTooLargeResourceVersionError(asked, uint64(max(state.Revision, 0)), 1)
+	case options.ResourceVersionMatch == metav1.ResourceVersionMatchExact:
+		at.Revision = wanted
+		if chosen.lostAfter(wanted, histories) > 0 {
+			last := int64(0)
+			for i := range histories {
+				last = max(last, histories[i].Compacted)
+			}
+			return at, expired(wanted, last)
+		}
+	}
+	return at, nil
+}
+
+func resume(token string, state sqlstore.State) (at position, err error) {
+	data, err := base64.RawURLEncoding.DecodeString(token)
+	if err == nil {
+		err = json.Unmarshal(data, &at)
+	}
+	if err != nil || at.Version != groupVersion.String() || at.After < 0 || at.After > at.Revision {
+		return at, apierrors.NewBadRequest("the continue parameter is not one of a list of changes")
+	}
+	if at.Epoch != state.Epoch || at.Revision > state.Revision {
+		return at, expiredPage()
+	}
+	return at, nil
+}
+
+func expiredPage() error {
+	return apierrors.NewResourceExpired("changes of the remaining pages were deleted since the first page: begin a new list")
+}
+
+func (p *position) token() string {
+	data, err := json.Marshal(p)
+	if err != nil {
+		panic(err) // a struct of numbers and strings
+	}
+	return base64.RawURLEncoding.EncodeToString(data)
+}

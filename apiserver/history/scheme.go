@@ -1,0 +1,63 @@
+package history
+
+import (
+	"fmt"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apiserver/pkg/registry/rest"
+
+	"byre/apiserver/handlers"
+)
+
+// GroupName is the name of the group.
+const GroupName = "history.byre.dev"
+
+var (
+	groupVersion  = schema.GroupVersion{Group: GroupName, Version: "v1"}
+	groupResource = schema.GroupResource{Group: GroupName, Resource: "changes"}
+)
+
+// NewScheme returns a scheme with the types of the group.
+func NewScheme() *runtime.Scheme {
+	scheme := runtime.NewScheme()
+	scheme.AddKnownTypes(groupVersion, &Change{}, &ChangeList{})
+	// The types of metav1 are those of the core group: with another version of them the OpenAPI
+	// documents of this and of other servers would define them differently.
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	err := scheme.AddFieldLabelConversionFunc(groupVersion.WithKind("Change"), func(label, value string) (string, string, error) {
+		if !slices.Contains(selectable, label) {
+			return "", "", fmt.Errorf("%q is not a known field selector: only %q", label, selectable)
+		}
+		return label, value, nil
+	})
+	if err != nil {
+		panic(err) // the function is the only one of the kind
+	}
+	return scheme
+}
+
+// NewGroup returns the group that a Storage serves. It has no protobuf.
+func NewGroup(scheme *runtime.Scheme, changes *Storage) handlers.Group {
+	return handlers.Group{
+		Name:           GroupName,
+		Versions:       []string{groupVersion.Version},
+		Storage:        map[string]map[string]rest.Storage{groupVersion.Version: {groupResource.Resource: changes}},
+		Scheme:         scheme,
+		Codecs:         codecs{serializer.NewCodecFactory(scheme)},
+		ParameterCodec: runtime.NewParameterCodec(scheme),
+	}
+}
+
+// codecs offers JSON and YAML only.
+type codecs struct{ serializer.CodecFactory }
+
+// SupportedMediaTypes implements runtime.NegotiatedSerializer.
+func (c codecs) SupportedMediaTypes() []runtime.SerializerInfo {
+	return slices.DeleteFunc(slices.Clone(c.CodecFactory.SupportedMediaTypes()), func(info runtime.SerializerInfo) bool {
+		return info.MediaType != runtime.ContentTypeJSON && info.MediaType != runtime.ContentTypeYAML
+	})
+}

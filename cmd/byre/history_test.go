@@ -1,0 +1,425 @@
+package main
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"byre/apiserver/history"
+	"byre/sqlstore/eventually"
+)
+
+// chronicle asks a server for changes, as different users.
+type chronicle struct {
+	*testing.T
+	dir    string
+	config *rest.Config
+	kube   kubernetes.Interface
+}
+
+const (
+	allChanges = "/apis/history.byre.dev/v1/changes"
+	inShop     = "/apis/history.byre.dev/v1/namespaces/shop/changes"
+	inBank     = "/apis/history.byre.dev/v1/namespaces/bank/changes"
+)
+
+// as returns the answer to a request of a user; of the administrator if it is empty.
+func (h *chronicle) as(user, path, accept string) (int, string) {
+	h.Helper()
+	config := rest.CopyConfig(h.config)
+	config.Impersonate.UserName = user
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		h.Fatal(err)
+	}
+	request, err := http.NewRequestWithContext(h.Context(), http.MethodGet, config.Host+path, nil)
+	if err != nil {
+		h.Fatal(err)
+	}
+	request.Header.Set("Accept", accept)
+	response, err := client.Do(request)
+	h.must(err)
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	h.must(err)
+	return response.StatusCode, string(body)
+}
+
+// list returns the list that a user sees.
+func (h *chronicle) list(user, path string) (list history.ChangeList, text string) {
+	h.Helper()
+	status, body := h.as(user, path, "application/json")
+	if status != http.StatusOK {
+		h.Fatalf("%s as %q: %d %s", path, user, status, body)
+	}
+	if err := json.Unmarshal([]byte(body), &list); err != nil {
+		h.Fatal(err)
+	}
+	return list, body
+}
+
+// expectOnly expects of a user's list that it has some canaries, and none of the others.
+func (h *chronicle) expectOnly(user, path string, want ...string) {
+	h.Helper()
+	list, text := h.list(user, path)
+	var got []string
+	for _, item := range list.Items {
+		if item.Namespace != "shop" && item.Namespace != "bank" {
+			continue
+		}
+		_, one := h.as(user, "/apis/history.byre.dev/v1/namespaces/"+item.Namespace+"/changes/"+item.Name, "application/json")
+		text += one
+	}
+	for _, canary := range canaries {
+		if strings.Contains(text, canary) || strings.Contains(text, base64.StdEncoding.EncodeToString([]byte(canary))) {
+			got = append(got, canary)
+		}
+	}
+	if !slices.Equal(got, want) {
+		h.Errorf("%s as %q has %q, want %q", path, user, got, want)
+	}
+}
+
+// canaries are in one object each.
+var canaries = []string{"canary-bank-config", "canary-shop-config", "canary-shop-secret", "canary-shop-widget"}
+
+func (h *chronicle) must(err error) {
+	h.Helper()
+	if err != nil {
+		h.Fatal(err)
+	}
+}
+
+// bind gives a user rights in a namespace, or cluster-wide if it is empty.
+func (h *chronicle) bind(namespace, user, role string) {
+	h.Helper()
+	meta := metav1.ObjectMeta{Name: strings.ReplaceAll(user+"-"+role, ":", "-")}
+	subjects := []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}}
+	ref := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role}
+	var err error
+	if namespace == "" {
+		_, err = h.kube.RbacV1().ClusterRoleBindings().Create(h.Context(), &rbacv1.ClusterRoleBinding{ObjectMeta: meta, Subjects: subjects, RoleRef: ref}, metav1.CreateOptions{})
+	} else {
+		_, err = h.kube.RbacV1().RoleBindings(namespace).Create(h.Context(), &rbacv1.RoleBinding{ObjectMeta: meta, Subjects: subjects, RoleRef: ref}, metav1.CreateOptions{})
+	}
+	h.must(err)
+}
+
+func (h *chronicle) makeNamespace(name string) {
+	h.Helper()
+	_, err := h.kube.CoreV1().Namespaces().Create(h.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	h.must(err)
+}
+
+// write creates a ConfigMap, or changes its only value.
+func (h *chronicle) write(namespace, name, value string) {
+	h.Helper()
+	maps, data := h.kube.CoreV1().ConfigMaps(namespace), map[string]string{"key": value}
+	object, err := maps.Get(h.Context(), name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		_, err = maps.Create(h.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: data}, metav1.CreateOptions{})
+	} else if err == nil {
+		object.Data = data
+		_, err = maps.Update(h.Context(), object, metav1.UpdateOptions{})
+	}
+	h.must(err)
+}
+
+// awaitRights waits until a user may list changes at a path, and the objects of a resource in it.
+func (h *chronicle) awaitRights(user, path string) {
+	h.Helper()
+	eventually.Done(h.T, user+" may list changes", func(context.Context) (bool, error) {
+		status, _ := h.as(user, path, "application/json")
+		return status == http.StatusOK, nil
+	})
+}
+
+func newChronicle(t *testing.T, flags ...string) *chronicle {
+	t.Helper()
+	dir := t.TempDir()
+	h := &chronicle{T: t, dir: dir, config: startServer(t, dir, flags...).config(t)}
+	h.kube = kubernetes.NewForConfigOrDie(h.config)
+	for _, resource := range []string{"configmaps", "secrets", "widgets"} {
+		_, err := h.kube.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{
+			ObjectMeta: metav1.ObjectMeta{Name: resource},
+			Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"", "example.com"}, Resources: []string{resource}, Verbs: []string{"list"}}},
+		}, metav1.CreateOptions{})
+		h.must(err)
+	}
+	return h
+}
+
+// Two tenants and others see the changes of what they may list, and nothing else, in lists and in
+// single changes: not what an encrypted Secret was, not what a namespace of the same name had before,
+// not the objects of a definition that is gone.
+func TestHistory_ShowsWhatTheUserMayList(t *testing.T) {
+	t.Parallel()
+	for name, flags := range databases() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			encryption := filepath.Join(t.TempDir(), "encryption.yaml")
+			if err := os.WriteFile(encryption, []byte(`{"apiVersion":"apiserver.config.k8s.io/v1","kind":"EncryptionConfiguration","resources":[
+				{"resources":["secrets","widgets.example.com"],"providers":[{"aescbc":{"keys":[{"name":"key1","secret":"`+base64.StdEncoding.EncodeToString([]byte("0123456789abcdef"))+`"}]}}]}]}`), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			h := newChronicle(t, append(flags(t), "--encryption-provider-config="+encryption)...)
+			h.fill()
+			h.bind("shop", "alice", "configmaps")
+			h.bind("shop", "alice", "byre:history-viewer")
+			h.bind("bank", "bob", "configmaps")
+			h.bind("bank", "bob", "byre:history-viewer")
+			h.bind("shop", "carol", "secrets")
+			h.bind("shop", "carol", "widgets")
+			h.bind("", "carol", "byre:history-viewer")
+			h.bind("", "dave", "byre:history-viewer")
+			h.bind("", "erin", "configmaps")
+			h.bind("", "frank", "configmaps")
+			h.bind("", "frank", "byre:history-viewer")
+			h.bind("", "frank", "widgets")
+			h.awaitRights("alice", inShop)
+			h.awaitRights("bob", inBank)
+			for _, user := range []string{"carol", "dave", "frank"} {
+				h.awaitRights(user, allChanges)
+			}
+			h.expectOnly("", allChanges, canaries...)
+			h.expectOnly("", inShop, canaries[1:]...)
+			h.expectOnly("alice", inShop, "canary-shop-config")
+			h.expectOnly("bob", inBank, "canary-bank-config")
+			h.expectOnly("carol", allChanges, "canary-shop-secret", "canary-shop-widget")
+			h.expectOnly("dave", allChanges)
+			h.expectOnly("frank", allChanges, "canary-bank-config", "canary-shop-config", "canary-shop-widget")
+			for _, refused := range [][2]string{{"alice", inBank}, {"alice", allChanges}, {"bob", inShop}, {"erin", allChanges}, {"erin", inShop}} {
+				if status, body := h.as(refused[0], refused[1], "application/json"); status != http.StatusForbidden {
+					t.Errorf("%s as %s: %d %s", refused[1], refused[0], status, body)
+				}
+			}
+			h.expectHidden("alice", "object.resource=secrets")
+
+			h.must(h.kube.CoreV1().Namespaces().Delete(t.Context(), "shop", metav1.DeleteOptions{}))
+			eventually.Done(t, "the namespace is gone", func(ctx context.Context) (bool, error) {
+				_, err := h.kube.CoreV1().Namespaces().Get(ctx, "shop", metav1.GetOptions{})
+				return apierrors.IsNotFound(err), nil
+			})
+			h.expectOnly("carol", allChanges)
+			h.makeNamespace("shop")
+			h.bind("shop", "alice", "configmaps")
+			h.bind("shop", "alice", "byre:history-viewer")
+			h.write("shop", "later", "later")
+			h.awaitRights("alice", inShop)
+			eventually.True(t, "alice sees what is new", func() bool {
+				_, text := h.list("alice", inShop)
+				return strings.Contains(text, `"later"`)
+			})
+			h.expectOnly("alice", inShop)
+			h.expectOnly("", inShop, canaries[1:]...)
+			h.expectOnly("frank", inShop, "canary-shop-config", "canary-shop-widget")
+
+			definitions := dynamic.NewForConfigOrDie(h.config).Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+			h.must(definitions.Delete(t.Context(), "widgets.example.com", metav1.DeleteOptions{}))
+			eventually.True(t, "the definition is gone", func() bool {
+				_, err := definitions.Get(t.Context(), "widgets.example.com", metav1.GetOptions{})
+				return apierrors.IsNotFound(err)
+			})
+			h.expectOnly("frank", inShop, "canary-shop-config")
+			h.expectOnly("", inShop, canaries[1:]...)
+		})
+	}
+}
+
+// fill makes two namespaces, and changes an object for each canary.
+func (h *chronicle) fill() {
+	h.Helper()
+	for _, namespace := range []string{"bank", "shop"} {
+		h.makeNamespace(namespace)
+		h.write(namespace, "config", "first")
+		h.write(namespace, "config", "canary-"+namespace+"-config")
+	}
+	secrets := h.kube.CoreV1().Secrets("shop")
+	secret, err := secrets.Create(h.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "secret"}}, metav1.CreateOptions{})
+	h.must(err)
+	secret.Data = map[string][]byte{"key": []byte("canary-shop-secret")}
+	_, err = secrets.Update(h.Context(), secret, metav1.UpdateOptions{})
+	h.must(err)
+	client := dynamic.NewForConfigOrDie(h.config)
+	defineWidgets(h.T, client)
+	widget := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "example.com/v1", "kind": "Widget", "metadata": map[string]any{"name": "w", "labels": map[string]any{"a": "canary-shop-widget"}},
+	}}
+	_, err = client.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}).Namespace("shop").Create(h.Context(), widget, metav1.CreateOptions{})
+	h.must(err)
+}
+
+// expectHidden expects that the changes that a selector selects are answered to a user as if they
+// did not exist.
+func (h *chronicle) expectHidden(user, selector string) {
+	h.Helper()
+	list, _ := h.list("", inShop+"?fieldSelector="+selector)
+	if len(list.Items) == 0 {
+		h.Fatalf("no changes with %s", selector)
+	}
+	_, want := h.as(user, inShop+"/999999999", "application/json")
+	for _, item := range list.Items {
+		status, got := h.as(user, inShop+"/"+item.Name, "application/json")
+		if status != http.StatusNotFound || got != strings.ReplaceAll(want, "999999999", item.Name) {
+			h.Errorf("%s as %s: %d %s", item.Name, user, status, got)
+		}
+	}
+}
+
+// A list has the changes in order, whole or in pages, selects by fields, and is a table for
+// kubectl. A change says what it changed, and a single one what there was before and after it.
+func TestHistory_ListsInPagesAndBySelectors(t *testing.T) {
+	t.Parallel()
+	for name, flags := range databases() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newChronicle(t, flags(t)...)
+			h.makeNamespace("shop")
+			for i := range 6 {
+				h.write("shop", "config", fmt.Sprint(i))
+			}
+			const ours = inShop + "?fieldSelector=object.resource%3Dconfigmaps%2Cobject.name%3Dconfig"
+			list, _ := h.list("", ours)
+			if len(list.Items) != 6 {
+				t.Fatalf("%d changes: %+v", len(list.Items), list.Items)
+			}
+			first, last := list.Items[0], list.Items[5]
+			if first.Verb != "create" || last.Verb != "update" || len(last.Changed) != 1 || last.Changed[0] != (history.FieldChange{Path: "data.key", Old: `"4"`, New: `"5"`}) ||
+				last.Replaces != list.Items[4].Revision || last.Object.Kind != "ConfigMap" || last.Before != nil || last.Who == "" || last.AuditID == "" {
+				t.Errorf("changes: %+v, %+v", first, last)
+			}
+			h.expectPages(ours, list)
+			h.expectSelected(list)
+			h.expectDescribed(ours, last)
+			h.expectExpired(ours, first)
+		})
+	}
+}
+
+// expectPages reads the list in pages, while others write.
+func (h *chronicle) expectPages(path string, want history.ChangeList) {
+	h.Helper()
+	var revisions []int64
+	token := ""
+	for range 20 {
+		page, _ := h.list("", path+"&limit=2&continue="+token)
+		for _, item := range page.Items {
+			revisions = append(revisions, item.Revision)
+		}
+		h.write("shop", "config", "while pages are read")
+		if len(page.Items) > 2 || token == "" && page.Continue == "" {
+			h.Fatalf("a page of 2 has %d items, continue %q", len(page.Items), page.Continue)
+		}
+		if token = page.Continue; token == "" {
+			break
+		}
+	}
+	var all []int64
+	for _, item := range want.Items {
+		all = append(all, item.Revision)
+	}
+	if !slices.Equal(revisions, all) {
+		h.Errorf("pages have %v, want %v", revisions, all)
+	}
+	for query, status := range map[string]int{
+		"&continue=x": http.StatusBadRequest, "&resourceVersion=x": http.StatusBadRequest, "&resourceVersion=99999999": http.StatusGatewayTimeout,
+		"&resourceVersionMatch=Exact&resourceVersion=" + want.Items[3].Name: http.StatusOK,
+	} {
+		got, body := h.as("", path+query, "application/json")
+		if got != status || status == http.StatusOK && strings.Count(body, `"revision":`) != 4 {
+			h.Errorf("%s: %d %s", query, got, body)
+		}
+	}
+}
+
+func (h *chronicle) expectSelected(want history.ChangeList) {
+	h.Helper()
+	last := want.Items[5]
+	for selector, expected := range map[string]int{
+		"object.uid=" + last.Object.UID + ",verb=create": 1, "metadata.name=" + last.Name: 1, "who=nobody": 0,
+		"object.group=apps": 0, "object.resource=nothing": 0, "subresource=status": 0, "object.resource=configmaps,verb!=update,object.name=config": 1,
+	} {
+		list, _ := h.list("", inShop+"?fieldSelector="+url.QueryEscape(selector))
+		if len(list.Items) != expected {
+			h.Errorf("%s: %d changes, want %d", selector, len(list.Items), expected)
+		}
+	}
+	if status, body := h.as("", inShop+"?fieldSelector=object.spec%3Dx", "application/json"); status != http.StatusBadRequest || !strings.Contains(body, "not a known field selector") {
+		h.Errorf("an unknown selector: %d %s", status, body)
+	}
+	// Those of cluster-scoped objects are in the namespace default.
+	list, _ := h.list("", "/apis/history.byre.dev/v1/namespaces/default/changes?fieldSelector=object.resource%3Dnamespaces,object.name%3Dshop")
+	if len(list.Items) != 1 || list.Items[0].Object.Namespace != "" || list.Items[0].Namespace != "default" {
+		h.Errorf("changes of a namespace: %+v", list.Items)
+	}
+}
+
+// expectDescribed expects a single change, the table, discovery, the APIService and OpenAPI.
+func (h *chronicle) expectDescribed(path string, last history.Change) {
+	h.Helper()
+	for path, wants := range map[string][]string{
+		inShop + "/" + last.Name:    {`"before":{"apiVersion":"v1"`, `"data":{"key":"4"}`, `"after":`, `"data":{"key":"5"}`},
+		"/apis/history.byre.dev/v1": {`"name":"changes"`, `"singularName":"change"`, `"namespaced":true`, `"verbs":["get","list"]`},
+		"/apis/apiregistration.k8s.io/v1/apiservices/v1.history.byre.dev":     {`"type":"Available"`, `"reason":"Local"`},
+		"/openapi/v3/apis/history.byre.dev/v1":                                {"dev.byre.history.v1.Change", "MoreChanged is how many"},
+		"/apis/rbac.authorization.k8s.io/v1/clusterroles/byre:history-viewer": {`"verbs":["get","list","watch"]`},
+	} {
+		status, body := h.as("", path, "application/json")
+		for _, want := range wants {
+			if status != http.StatusOK || !strings.Contains(body, want) {
+				h.Errorf("%s has no %s: %d %s", path, want, status, body)
+			}
+		}
+	}
+	const asTable = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
+	status, body := h.as("", path, asTable)
+	var table metav1.Table
+	if err := json.Unmarshal([]byte(body), &table); err != nil || status != http.StatusOK || len(table.Rows) < 6 {
+		h.Fatalf("table: %d %v %s", status, err, body)
+	}
+	var names []string
+	for _, column := range table.ColumnDefinitions[:6] {
+		names = append(names, column.Name)
+	}
+	cells := table.Rows[5].Cells
+	if got := strings.Join(names, " "); got != "Revision Age Who Verb Object Changed" || cells[0] != last.Name || cells[3] != "update" ||
+		cells[4] != "configmaps/config" || cells[5] != `data.key: "4" → "5"` {
+		h.Errorf("table: %s: %v", got, cells)
+	}
+}
+
+// expectExpired deletes history between two pages.
+func (h *chronicle) expectExpired(path string, first history.Change) {
+	h.Helper()
+	page, _ := h.list("", path+"&limit=1")
+	succeed(h.T, "compact", "--data-dir", h.dir, "--keep=0s", "--resource=configmaps")
+	for _, old := range []string{
+		path + "&limit=1&continue=" + page.Continue, inShop + "/" + first.Name, path + "&resourceVersionMatch=Exact&resourceVersion=" + first.Name,
+	} {
+		if status, body := h.as("", old, "application/json"); status != http.StatusGone || !strings.Contains(body, `"reason":"Expired"`) {
+			h.Errorf("%s: %d %s", old, status, body)
+		}
+	}
+	if list, _ := h.list("", path); len(list.Items) > 0 && list.Items[0].Revision == first.Revision {
+		h.Error("a change that was deleted is listed")
+	}
+}
