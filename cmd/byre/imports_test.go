@@ -73,6 +73,7 @@ var bans = map[string][]string{
 	"cmd/byre":                 nil,
 	"cmd/byre/configfile":      noSQL,
 	"cmd/byre/integrity":       noSQL,
+	"cmd/byre/plugin":          noSQL,
 	"cmd/byre/status":          noSQL,
 	"cmd/byre/transfer":        noSQL,
 }

@@ -70,6 +70,8 @@ func newCommand(name string) *cobra.Command {
 		return newEtcdCommand()
 	case assets.Kubectl:
 		return newKubectlCommand()
+	case "kubectl-byre":
+		return newPluginCommand()
 	default:
 		return newRootCommand()
 	}
@@ -90,6 +92,7 @@ func newRootCommand() *cobra.Command {
 		newImportCommand(), newExportCommand(), newCheckCommand(), newCompactCommand(), newStatusCommand(),
 		newConfigCommand(), newCertsCommand(), newKubeconfigCommand(), newVersionCommand(), newManCommand())
 	root.AddCommand(newEnvtestAssetsCommand())
+	root.AddCommand(newPastCommands()...)
 	acceptDays(root)
 	return root
 }

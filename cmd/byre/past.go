@@ -1,0 +1,497 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/pmezard/go-difflib/difflib"
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"byre/apiserver/options"
+	"byre/cmd/byre/plugin"
+)
+
+// newPastCommands returns the commands that show and reverse what happened, through the API server.
+func newPastCommands() []*cobra.Command {
+	return []*cobra.Command{newLogCommand(), newShowCommand(), newDiffCommand(), newBlameCommand(), newUndoCommand(), newUndeleteCommand()}
+}
+
+// newPluginCommand returns the root command of the program as a plugin of kubectl, whose file is called
+// kubectl-byre.
+func newPluginCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use: "kubectl-byre", Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl byre"},
+		Short:        "Show and reverse what happened in a cluster",
+		SilenceUsage: true, SilenceErrors: true,
+		Args: subcommandOnly, RunE: help,
+	}
+	root.AddCommand(newPastCommands()...)
+	acceptDays(root)
+	return root
+}
+
+// clusterFlags are kubectl's flags for a cluster and a user.
+type clusterFlags struct {
+	rules     *clientcmd.ClientConfigLoadingRules
+	overrides clientcmd.ConfigOverrides
+}
+
+func (f *clusterFlags) addTo(cmd *cobra.Command) {
+	f.rules = clientcmd.NewDefaultClientConfigLoadingRules()
+	cmd.Flags().StringVar(&f.rules.ExplicitPath, "kubeconfig", "", "Path of the kubeconfig. If not set, that of $KUBECONFIG, or ~/.kube/config.")
+	clientcmd.BindOverrideFlags(&f.overrides, cmd.Flags(), clientcmd.RecommendedConfigOverrideFlags(""))
+}
+
+// connect returns a client, and the namespace of the flags or the kubeconfig.
+func (f *clusterFlags) connect() (client *plugin.Client, namespace string, err error) {
+	loaded := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(f.rules, &f.overrides)
+	config, err := loaded.ClientConfig()
+	if err != nil {
+		return nil, "", err
+	}
+	if namespace, _, err = loaded.Namespace(); err != nil {
+		return nil, "", err
+	}
+	client, err = plugin.NewClient(config, namespace)
+	return client, namespace, err
+}
+
+// find connects, and finds the object that the arguments name.
+func (f *clusterFlags) find(args []string) (*plugin.Client, plugin.Object, error) {
+	client, _, err := f.connect()
+	if err != nil {
+		return nil, plugin.Object{}, err
+	}
+	o, err := client.Find(args)
+	return client, o, err
+}
+
+func parseMoment(text string) (plugin.Moment, error) {
+	return plugin.ParseMoment(text, time.Now(), options.ParseDuration)
+}
+
+const momentHelp = "a revision, a time of RFC 3339, or one before now such as -2h"
+
+func newLogCommand() *cobra.Command {
+	var flags clusterFlags
+	var since, who string
+	var everywhere, withStatus bool
+	cmd := &cobra.Command{
+		Use:   "log [TYPE/NAME]",
+		Short: "List the changes of an object, or of a namespace",
+		Long: "List the changes of an object, or of a namespace, the oldest first: what the user of the\n" +
+			"kubeconfig may list, in the resource changes and in that of each object.",
+		Example: "  kubectl byre log deployment/web\n" +
+			"  kubectl byre log -n shop --since 2h --who alice",
+		Args: cobra.MaximumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			client, namespace, err := flags.connect()
+			if err != nil {
+				return err
+			}
+			query := plugin.Query{Namespace: namespace, Fields: fields.Set{}, WithStatus: withStatus}
+			if everywhere {
+				query.Namespace = ""
+			}
+			if len(args) > 0 {
+				o, err := client.Find(args)
+				if err != nil {
+					return err
+				}
+				query = o.Query(withStatus)
+			}
+			if who != "" {
+				query.Fields["who"] = who
+			}
+			after := time.Time{}
+			if since != "" {
+				age, err := options.ParseDuration(since)
+				if err != nil || age <= 0 {
+					return fmt.Errorf("--since: %q is not a time such as 2d, 12h or 5m", since)
+				}
+				after = time.Now().Add(-age)
+			}
+			return printLog(cmd.Context(), cmd.OutOrStdout(), client, query, after)
+		},
+	}
+	flags.addTo(cmd)
+	cmd.Flags().StringVar(&since, "since", "", "Only changes of this time, such as 2h or 3d.")
+	cmd.Flags().StringVar(&who, "who", "", "Only changes of this user.")
+	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "The changes of all namespaces.")
+	cmd.Flags().BoolVar(&withStatus, "status", false, "The changes of the status too.")
+	return cmd
+}
+
+// printLog prints the changes after a time as the server's tables have them.
+func printLog(ctx context.Context, out io.Writer, client *plugin.Client, query plugin.Query, after time.Time) error {
+	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	printed := false
+	err := client.Tables(ctx, query, func(table *metav1.Table) error {
+		columns := table.ColumnDefinitions
+		if !printed && len(columns) > 0 {
+			printed = true
+			var names []any
+			for _, column := range columns {
+				if column.Priority == 0 {
+					names = append(names, strings.ToUpper(column.Name))
+				}
+			}
+			printRow(w, names)
+		}
+		for _, row := range table.Rows {
+			var object metav1.PartialObjectMetadata
+			if err := json.Unmarshal(row.Object.Raw, &object); err != nil {
+				return err
+			}
+			if object.CreationTimestamp.Time.Before(after) {
+				continue
+			}
+			var cells []any
+			for i, cell := range row.Cells {
+				if i >= len(columns) || columns[i].Priority == 0 {
+					cells = append(cells, cell)
+				}
+			}
+			printRow(w, cells)
+		}
+		return nil
+	})
+	return errors.Join(err, w.Flush())
+}
+
+// printRow prints the cells of a row. A cell has one line: other people have written what is in it.
+func printRow(w io.Writer, cells []any) {
+	for i, cell := range cells {
+		if i > 0 {
+			fmt.Fprint(w, "\t")
+		}
+		fmt.Fprint(w, visible(fmt.Sprint(cell)))
+	}
+	fmt.Fprintln(w)
+}
+
+// visible replaces control characters, which could move a terminal's cursor.
+func visible(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return '·'
+		}
+		return r
+	}, text)
+}
+
+func newShowCommand() *cobra.Command {
+	var flags clusterFlags
+	var at string
+	cmd := &cobra.Command{
+		Use:     "show TYPE/NAME --at T",
+		Short:   "Print an object as it was",
+		Long:    "Print an object as it was at a moment, as YAML. T is " + momentHelp + ".",
+		Example: "  kubectl byre show configmap/settings --at -2h",
+		Args:    cobra.RangeArgs(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			moment, err := parseMoment(at)
+			if err != nil {
+				return fmt.Errorf("--at: %w", err)
+			}
+			client, o, err := flags.find(args)
+			if err != nil {
+				return err
+			}
+			v, err := client.At(cmd.Context(), o, moment)
+			if err != nil {
+				return err
+			}
+			if v.Content == nil {
+				return fmt.Errorf("%s did not exist at %s", o, moment)
+			}
+			text, err := v.YAML()
+			if err != nil {
+				return err
+			}
+			_, err = io.WriteString(cmd.OutOrStdout(), text)
+			return err
+		},
+	}
+	flags.addTo(cmd)
+	cmd.Flags().StringVar(&at, "at", "", "The moment: "+momentHelp+".")
+	_ = cmd.MarkFlagRequired("at") // the flag is there
+	return cmd
+}
+
+func newDiffCommand() *cobra.Command {
+	var flags clusterFlags
+	var at, to string
+	cmd := &cobra.Command{
+		Use:   "diff TYPE/NAME [--at T] [--to T]",
+		Short: "Compare an object with itself at another moment",
+		Long: "Compare an object as it was at one moment with what it was at another. T is " + momentHelp + ".\n" +
+			"Without --at, the last change is shown, and without --to the object is compared as it is now.",
+		Example: "  kubectl byre diff deployment/web --at -1d",
+		Args:    cobra.RangeArgs(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			client, o, err := flags.find(args)
+			if err != nil {
+				return err
+			}
+			until := plugin.Moment{Time: time.Now().Add(time.Hour)} // whatever this machine's clock says
+			if to != "" {
+				if until, err = parseMoment(to); err != nil {
+					return fmt.Errorf("--to: %w", err)
+				}
+			}
+			newer, err := client.At(cmd.Context(), o, until)
+			if err != nil {
+				return err
+			}
+			from := plugin.Moment{Revision: max(newer.Revision-1, 1)}
+			if at != "" {
+				if from, err = parseMoment(at); err != nil {
+					return fmt.Errorf("--at: %w", err)
+				}
+			}
+			older, err := client.At(cmd.Context(), o, from)
+			if err != nil {
+				return err
+			}
+			return printDiff(cmd.OutOrStdout(), o, older, newer)
+		},
+	}
+	flags.addTo(cmd)
+	cmd.Flags().StringVar(&at, "at", "", "The first moment: "+momentHelp+".")
+	cmd.Flags().StringVar(&to, "to", "", "The second moment: "+momentHelp+". If not set, now.")
+	return cmd
+}
+
+func printDiff(out io.Writer, o plugin.Object, older, newer plugin.Version) error {
+	before, err := older.YAML()
+	if err != nil {
+		return err
+	}
+	after, err := newer.YAML()
+	if err != nil {
+		return err
+	}
+	return difflib.WriteUnifiedDiff(out, difflib.UnifiedDiff{
+		A: difflib.SplitLines(before), FromFile: o.String() + title(older),
+		B: difflib.SplitLines(after), ToFile: o.String() + title(newer),
+		Context: 3,
+	})
+}
+
+func title(v plugin.Version) string {
+	switch {
+	case v.Content == nil:
+		return ", which did not exist"
+	case v.Revision == 0:
+		return ", older than the history"
+	}
+	return fmt.Sprintf(" at revision %d", v.Revision)
+}
+
+func newBlameCommand() *cobra.Command {
+	var flags clusterFlags
+	var output outputFlag
+	cmd := &cobra.Command{
+		Use:   "blame TYPE/NAME",
+		Short: "Show who gave each field of an object its value, and when",
+		Args:  cobra.RangeArgs(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := output.validate(); err != nil {
+				return err
+			}
+			client, o, err := flags.find(args)
+			if err != nil {
+				return err
+			}
+			leaves, err := client.Blame(cmd.Context(), o)
+			if err != nil {
+				return err
+			}
+			return output.print(cmd.OutOrStdout(), leaves, func(w io.Writer) error { return printBlame(w, leaves) })
+		},
+	}
+	flags.addTo(cmd)
+	output.addTo(cmd)
+	return cmd
+}
+
+func printBlame(out io.Writer, leaves []plugin.Leaf) error {
+	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(w, "REVISION\tTIME\tWHO\tMANAGER\tFIELD\tVALUE")
+	for _, leaf := range leaves {
+		value, err := json.Marshal(leaf.Value)
+		if err != nil {
+			return err
+		}
+		if leaf.Change == nil {
+			printRow(w, []any{fmt.Sprintf("≤ %d", leaf.Since), "", "", "", leaf.Path, string(value)})
+			continue
+		}
+		c := leaf.Change
+		printRow(w, []any{c.Revision, c.Time.UTC().Format(time.RFC3339), c.Who, c.Manager, leaf.Path, string(value)})
+	}
+	return w.Flush()
+}
+
+// writeFlags are those of commands that write.
+type writeFlags struct {
+	dryRun string
+	yes    bool
+}
+
+func (f *writeFlags) addTo(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.dryRun, "dry-run", "none", "none, or server: the server checks the request and stores nothing.")
+	cmd.Flags().BoolVarP(&f.yes, "yes", "y", false, "Do not ask.")
+}
+
+// confirm asks, unless a flag says what the answer is. It reports whether the request is to be made.
+func (f *writeFlags) confirm(cmd *cobra.Command) (bool, error) {
+	if f.dryRun != "none" && f.dryRun != "server" {
+		return false, fmt.Errorf("--dry-run must be none or server, not %q", f.dryRun)
+	}
+	if f.yes || f.isDry() {
+		return true, nil
+	}
+	fmt.Fprint(cmd.OutOrStdout(), "Do it? [y/N] ")
+	answer, err := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return false, err
+	}
+	switch strings.ToLower(strings.TrimSpace(answer)) {
+	case "y", "yes":
+		return true, nil
+	}
+	fmt.Fprintln(cmd.OutOrStdout(), "nothing done")
+	return false, nil
+}
+
+func (f *writeFlags) isDry() bool { return f.dryRun == "server" }
+
+// done says what was done.
+func (f *writeFlags) done(out io.Writer, what string) {
+	if f.isDry() {
+		what += " (server dry run)"
+	}
+	fmt.Fprintln(out, what)
+}
+
+func newUndoCommand() *cobra.Command {
+	var flags clusterFlags
+	var write writeFlags
+	cmd := &cobra.Command{
+		Use:   "undo REVISION",
+		Short: "Reverse a change",
+		Long: "Reverse a change of an object: by a patch of the fields that it changed, or by a deletion if it\n" +
+			"created the object. If a later change has changed one of them, nothing is done.\n" +
+			"The change is one of the namespace; those of objects without one are in \"default\".",
+		Example: "  kubectl byre undo 4711 -n shop",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			moment, err := parseMoment(args[0])
+			if err != nil || moment.Revision == 0 {
+				return fmt.Errorf("%q is not a revision", args[0])
+			}
+			client, _, err := flags.connect()
+			if err != nil {
+				return err
+			}
+			undo, err := client.PlanUndo(cmd.Context(), moment.Revision)
+			if err != nil {
+				return err
+			}
+			out := cmd.OutOrStdout()
+			switch {
+			case undo.Deletes:
+				fmt.Fprintf(out, "delete %s\n", undo.Object)
+			case len(undo.Patch) == 0:
+				fmt.Fprintln(out, "nothing to undo")
+				return nil
+			default:
+				fmt.Fprintf(out, "patch %s\n", undo.Object)
+				for _, operation := range undo.Patch {
+					if err := printOperation(out, operation); err != nil {
+						return err
+					}
+				}
+			}
+			if ok, err := write.confirm(cmd); err != nil || !ok {
+				return err
+			}
+			if err := client.Undo(cmd.Context(), undo, write.isDry()); err != nil {
+				return err
+			}
+			write.done(out, fmt.Sprintf("revision %d of %s is undone", moment.Revision, undo.Object))
+			return nil
+		},
+	}
+	flags.addTo(cmd)
+	write.addTo(cmd)
+	return cmd
+}
+
+// printOperation prints an operation of a patch; tests are not for people.
+func printOperation(out io.Writer, o plugin.Operation) error {
+	if o.Op == "test" {
+		return nil
+	}
+	value, err := json.Marshal(o.Value)
+	if o.Op == "remove" {
+		value = nil
+	}
+	printRow(out, []any{"  " + strings.TrimSpace(o.Op+" "+o.Path+" "+string(value))})
+	return err
+}
+
+func newUndeleteCommand() *cobra.Command {
+	var flags clusterFlags
+	var write writeFlags
+	cmd := &cobra.Command{
+		Use:   "undelete TYPE/NAME",
+		Short: "Create a deleted object again",
+		Long: "Create the last version of a deleted object again, without what the server sets, and say what\n" +
+			"was left out. It is a new object, with another UID.",
+		Example: "  kubectl byre undelete configmap/settings",
+		Args:    cobra.RangeArgs(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			client, o, err := flags.find(args)
+			if err != nil {
+				return err
+			}
+			undelete, err := client.PlanUndelete(cmd.Context(), o)
+			if err != nil {
+				return err
+			}
+			out := cmd.OutOrStdout()
+			if undelete.Content == nil {
+				fmt.Fprintf(out, "%s exists: nothing to do\n", o)
+				return nil
+			}
+			fmt.Fprintf(out, "create %s as it was before revision %d deleted it\n", o, undelete.Revision)
+			if ok, err := write.confirm(cmd); err != nil || !ok {
+				return err
+			}
+			if err := client.Create(cmd.Context(), undelete, write.isDry()); err != nil {
+				return err
+			}
+			for _, what := range undelete.LeftOut {
+				fmt.Fprintln(out, "left out: "+visible(what))
+			}
+			write.done(out, o.String()+" is created again")
+			return nil
+		},
+	}
+	flags.addTo(cmd)
+	write.addTo(cmd)
+	return cmd
+}

@@ -1,0 +1,217 @@
+package plugin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+
+	"byre/apiserver/history"
+)
+
+// pageSize is how many changes are asked for at once.
+const pageSize = 500
+
+// tables asks for a list as kubectl prints it.
+const tables = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
+
+// Client asks a server. It is safe for concurrent use.
+type Client struct {
+	raw       rest.Interface
+	objects   dynamic.Interface
+	mapper    meta.RESTMapper
+	namespace string
+}
+
+// NewClient makes a Client. The namespace is that of objects that name none.
+func NewClient(config *rest.Config, namespace string) (*Client, error) {
+	config = rest.CopyConfig(config)
+	config.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := rest.UnversionedRESTClientForConfigAndClient(config, client)
+	if err != nil {
+		return nil, err
+	}
+	objects, err := dynamic.NewForConfigAndClient(config, client)
+	if err != nil {
+		return nil, err
+	}
+	found, err := discovery.NewDiscoveryClientForConfigAndClient(config, client)
+	if err != nil {
+		return nil, err
+	}
+	cached := memory.NewMemCacheClient(found)
+	mapper := restmapper.NewShortcutExpander(restmapper.NewDeferredDiscoveryRESTMapper(cached), cached, nil)
+	return &Client{raw, objects, mapper, namespace}, nil
+}
+
+// Object names an object of a cluster.
+type Object struct {
+	// Resource is the preferred version of the object's resource.
+	Resource schema.GroupVersionResource
+	// Namespace is empty if the resource is not namespaced.
+	Namespace, Name string
+}
+
+// String returns an object as kubectl prints it, such as deployments.apps/web.
+func (o Object) String() string { return o.Resource.GroupResource().String() + "/" + o.Name }
+
+// changesIn is the namespace in which the changes of the object are listed.
+func (o Object) changesIn() string {
+	if o.Namespace == "" {
+		return metav1.NamespaceDefault
+	}
+	return o.Namespace
+}
+
+// Find finds the object that arguments name as kubectl's do: TYPE/NAME or TYPE NAME. It need not exist.
+func (c *Client) Find(args []string) (Object, error) {
+	kind, name, found := strings.Cut(strings.Join(args, "/"), "/")
+	if !found || kind == "" || name == "" || strings.Contains(name, "/") {
+		return Object{}, fmt.Errorf("name one object, as TYPE/NAME or TYPE NAME, not %q", strings.Join(args, " "))
+	}
+	resource, err := c.mapper.ResourceFor(schema.ParseGroupResource(kind).WithVersion(""))
+	if err != nil {
+		return Object{}, err
+	}
+	return c.place(resource, c.namespace, name)
+}
+
+// place returns an object of a resource, without the namespace if the resource has none.
+func (c *Client) place(resource schema.GroupVersionResource, namespace, name string) (Object, error) {
+	gvk, err := c.mapper.KindFor(resource)
+	if err != nil {
+		return Object{}, err
+	}
+	mapping, err := c.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+	if err != nil {
+		return Object{}, err
+	}
+	if mapping.Scope.Name() != meta.RESTScopeNameNamespace {
+		namespace = ""
+	}
+	return Object{resource, namespace, name}, nil
+}
+
+// client returns the client of an object's resource.
+func (c *Client) client(o Object) dynamic.ResourceInterface {
+	if o.Namespace == "" {
+		return c.objects.Resource(o.Resource)
+	}
+	return c.objects.Resource(o.Resource).Namespace(o.Namespace)
+}
+
+// Query selects changes.
+type Query struct {
+	// Namespace is that of the changes; empty means all.
+	Namespace string
+	// Fields are the field selectors of the resource changes.
+	Fields fields.Set
+	// WithStatus selects the changes of the status too.
+	WithStatus bool
+}
+
+func (q Query) selector() string {
+	selector := q.Fields.AsSelector()
+	if _, selects := q.Fields["subresource"]; q.WithStatus && !selects {
+		// A selector of the subresource says that the changes of the status are wanted too.
+		selector = fields.AndSelectors(selector, fields.OneTermNotEqualSelector("subresource", "-"))
+	}
+	return selector.String()
+}
+
+// Query selects the changes of the object.
+func (o Object) Query(withStatus bool) Query {
+	return Query{Namespace: o.changesIn(), WithStatus: withStatus, Fields: fields.Set{
+		"object.group": o.Resource.Group, "object.resource": o.Resource.Resource, "object.name": o.Name,
+	}}
+}
+
+// Tables calls f for each page of the selected changes, the oldest first, as a table of the server.
+func (c *Client) Tables(ctx context.Context, q Query, f func(*metav1.Table) error) error {
+	return c.pages(ctx, q, tables, func(data []byte) (string, error) {
+		var table metav1.Table
+		if err := json.Unmarshal(data, &table); err != nil {
+			return "", err
+		}
+		return table.Continue, f(&table)
+	})
+}
+
+// Changes returns the selected changes, the oldest first.
+func (c *Client) Changes(ctx context.Context, q Query) (all []history.Change, err error) {
+	err = c.pages(ctx, q, "application/json", func(data []byte) (string, error) {
+		var list history.ChangeList
+		err := json.Unmarshal(data, &list)
+		all = append(all, list.Items...)
+		return list.Continue, err
+	})
+	return all, err
+}
+
+// pages calls f with the body of each page; it returns the continue token of the next one.
+func (c *Client) pages(ctx context.Context, q Query, accept string, f func([]byte) (string, error)) error {
+	for next := ""; ; {
+		request := c.raw.Get().AbsPath(path(q.Namespace)).SetHeader("Accept", accept).Param("limit", strconv.Itoa(pageSize))
+		if selector := q.selector(); selector != "" {
+			request = request.Param("fieldSelector", selector)
+		}
+		if next != "" {
+			request = request.Param("continue", next)
+		}
+		data, err := answer(request.Do(ctx))
+		if err != nil {
+			return err
+		}
+		if next, err = f(data); err != nil || next == "" {
+			return err
+		}
+	}
+}
+
+// Change returns a change with the object before and after it.
+func (c *Client) Change(ctx context.Context, namespace string, revision int64) (*history.Change, error) {
+	data, err := answer(c.raw.Get().AbsPath(path(namespace), strconv.FormatInt(revision, 10)).SetHeader("Accept", "application/json").Do(ctx))
+	if err != nil {
+		return nil, err
+	}
+	change := &history.Change{}
+	return change, json.Unmarshal(data, change)
+}
+
+func path(namespace string) string {
+	if namespace == "" {
+		return "/apis/" + history.GroupName + "/v1/changes"
+	}
+	return "/apis/" + history.GroupName + "/v1/namespaces/" + namespace + "/changes"
+}
+
+// answer returns the body of an answer, and says what a server without the resource changes lacks.
+func answer(result rest.Result) ([]byte, error) {
+	err := result.Error() // Raw returns an error without the server's Status
+	var status apierrors.APIStatus
+	switch {
+	case err == nil:
+		return result.Raw()
+	case apierrors.IsNotFound(err) && errors.As(err, &status) && (status.Status().Details == nil || status.Status().Details.Name == ""):
+		return nil, errors.New("the server has no resource changes of " + history.GroupName + ": is it byre?")
+	}
+	return nil, err
+}

@@ -1,0 +1,163 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Undelete is an object that is to be created again.
+type Undelete struct {
+	Object Object
+	// Content is what is created, and Revision that of the deletion. Content is nil if the object
+	// exists, so that there is nothing to do.
+	Content  *unstructured.Unstructured
+	Revision int64
+	// LeftOut are the fields of the last version that are not created again, with the reason.
+	LeftOut []string
+}
+
+// PlanUndelete returns how the last version of a deleted object is created again.
+func (c *Client) PlanUndelete(ctx context.Context, o Object) (*Undelete, error) {
+	u := &Undelete{Object: o}
+	if now, err := c.Now(ctx, o); err != nil || now != nil {
+		return u, err
+	}
+	changes, err := c.Changes(ctx, o.Query(true))
+	if err != nil {
+		return nil, err
+	}
+	// The last change is the deletion. A deletion that finalizers delayed began with an update that
+	// set the deletion timestamp, and the controllers have taken the object apart since.
+	for _, listed := range slices.Backward(changes) {
+		change, err := c.Change(ctx, o.changesIn(), listed.Revision)
+		if err != nil {
+			return nil, err
+		}
+		v, err := version(change.Replaces, change, change.Before)
+		if err != nil {
+			return nil, err
+		}
+		if v.Content == nil {
+			break
+		}
+		content := &unstructured.Unstructured{Object: v.Content}
+		if u.Content == nil || content.GetUID() == u.Content.GetUID() {
+			if u.Content == nil {
+				u.Revision = change.Revision
+			}
+			u.Content = content
+		}
+		if content.GetDeletionTimestamp() == nil {
+			break
+		}
+	}
+	if u.Content == nil {
+		return nil, fmt.Errorf("%s: %w", o, errNoVersion)
+	}
+	return u, c.prepare(ctx, u)
+}
+
+// dropped are the fields that the server or a controller sets for one object only, by resource; "" is
+// every resource.
+var dropped = map[schema.GroupResource][][]string{
+	{}:                                 {{"status"}},
+	{Resource: "pods"}:                 {{"spec", "nodeName"}},
+	{Group: "batch", Resource: "jobs"}: {{"spec", "selector"}, {"spec", "template", "metadata", "labels", "controller-uid"}, {"spec", "template", "metadata", "labels", "batch.kubernetes.io/controller-uid"}},
+	{Resource: "namespaces"}:           {{"spec", "finalizers"}},
+	{Resource: "services"}:             {{"spec", "healthCheckNodePort"}},
+	{Resource: "serviceaccounts"}:      {{"secrets"}},
+}
+
+// prepare takes out of the content what can't be created again.
+func (c *Client) prepare(ctx context.Context, u *Undelete) error {
+	content := u.Content
+	content.Object = strip(content.Object)
+	for _, resource := range []schema.GroupResource{{}, u.Object.Resource.GroupResource()} {
+		for _, path := range dropped[resource] {
+			if _, exists, _ := unstructured.NestedFieldNoCopy(content.Object, path...); exists {
+				unstructured.RemoveNestedField(content.Object, path...)
+				u.leaveOut(strings.Join(path, "."), "the server sets it")
+			}
+		}
+	}
+	var kept []metav1.OwnerReference
+	for _, owner := range content.GetOwnerReferences() {
+		exists, err := c.exists(ctx, owner, u.Object.Namespace)
+		if err != nil {
+			return err
+		}
+		if exists {
+			kept = append(kept, owner)
+			continue
+		}
+		u.leaveOut("metadata.ownerReferences: "+owner.Kind+"/"+owner.Name, "it is gone")
+	}
+	content.SetOwnerReferences(kept)
+	return nil
+}
+
+func (u *Undelete) leaveOut(what, why string) { u.LeftOut = append(u.LeftOut, what+" ("+why+")") }
+
+// exists reports whether an owner is still there.
+func (c *Client) exists(ctx context.Context, owner metav1.OwnerReference, namespace string) (bool, error) {
+	version, err := schema.ParseGroupVersion(owner.APIVersion)
+	if err != nil {
+		return false, err
+	}
+	mapping, err := c.mapper.RESTMapping(schema.GroupKind{Group: version.Group, Kind: owner.Kind}, version.Version)
+	if err != nil {
+		return false, nil //nolint:nilerr // a kind that is not served has no objects
+	}
+	o, err := c.place(mapping.Resource, namespace, owner.Name)
+	if err != nil {
+		return false, err
+	}
+	object, err := c.client(o).Get(ctx, owner.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	return err == nil && object.GetUID() == owner.UID, err
+}
+
+// Create creates the object. If an address of a Service is taken, the Service gets another one.
+func (c *Client) Create(ctx context.Context, u *Undelete, dryRun bool) error {
+	create := func() error {
+		_, err := c.client(u.Object).Create(ctx, u.Content, metav1.CreateOptions{DryRun: dryRunOption(dryRun), FieldManager: manager})
+		return err
+	}
+	err := create()
+	if !apierrors.IsInvalid(err) {
+		return err
+	}
+	var status apierrors.APIStatus
+	errors.As(err, &status)
+	again := false
+	for _, cause := range status.Status().Details.Causes {
+		for _, path := range addresses[u.Object.Resource.GroupResource()] {
+			if strings.HasPrefix(cause.Field, strings.Join(path, ".")) {
+				again = true
+				for _, field := range addresses[u.Object.Resource.GroupResource()] {
+					unstructured.RemoveNestedField(u.Content.Object, field...)
+				}
+				u.leaveOut(cause.Field, "it is taken")
+			}
+		}
+	}
+	if !again {
+		return err
+	}
+	return create()
+}
+
+// addresses are the fields of a resource whose values only one object may have.
+var addresses = map[schema.GroupResource][][]string{
+	{Resource: "services"}: {{"spec", "clusterIP"}, {"spec", "clusterIPs"}},
+}
