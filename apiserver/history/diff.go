@@ -24,37 +24,37 @@ type difference struct {
 // compare appends the differences of two decoded JSON values, whose numbers are json.Numbers.
 // Elements of lists are compared by their index. Applied to old in their order, the differences
 // give new.
-func compare(all []difference, path []any, old, new any) []difference {
-	switch old := old.(type) {
+func compare(all []difference, path []any, before, after any) []difference {
+	switch before := before.(type) {
 	case map[string]any:
-		if new, ok := new.(map[string]any); ok {
-			return compareObjects(all, path, old, new)
+		if after, ok := after.(map[string]any); ok {
+			return compareObjects(all, path, before, after)
 		}
 	case []any:
-		if new, ok := new.([]any); ok {
-			return compareLists(all, path, old, new)
+		if after, ok := after.([]any); ok {
+			return compareLists(all, path, before, after)
 		}
 	}
-	if reflect.DeepEqual(old, new) {
+	if reflect.DeepEqual(before, after) {
 		return all
 	}
-	return append(all, difference{path: path, old: old, new: new})
+	return append(all, difference{path: path, old: before, new: after})
 }
 
-func compareObjects(all []difference, path []any, old, new map[string]any) []difference {
-	names := maps.Clone(old)
-	maps.Copy(names, new)
+func compareObjects(all []difference, path []any, before, after map[string]any) []difference {
+	names := maps.Clone(before)
+	maps.Copy(names, after)
 	for _, name := range slices.SortedFunc(maps.Keys(names), func(a, b string) int {
 		return cmp.Or(rank(path, a)-rank(path, b), strings.Compare(a, b))
 	}) {
 		at := append(slices.Clip(path), name)
-		before, existed := old[name]
-		after, exists := new[name]
+		was, existed := before[name]
+		is, exists := after[name]
 		switch {
 		case existed && exists:
-			all = compare(all, at, before, after)
+			all = compare(all, at, was, is)
 		default:
-			all = append(all, difference{path: at, old: before, new: after, added: !existed, removed: !exists})
+			all = append(all, difference{path: at, old: was, new: is, added: !existed, removed: !exists})
 		}
 	}
 	return all
@@ -73,17 +73,17 @@ func rank(path []any, name string) int {
 	return 0
 }
 
-func compareLists(all []difference, path []any, old, new []any) []difference {
+func compareLists(all []difference, path []any, before, after []any) []difference {
 	at := func(i int) []any { return append(slices.Clip(path), i) }
-	both := min(len(old), len(new))
+	both := min(len(before), len(after))
 	for i := range both {
-		all = compare(all, at(i), old[i], new[i])
+		all = compare(all, at(i), before[i], after[i])
 	}
-	for i := len(old) - 1; i >= both; i-- {
-		all = append(all, difference{path: at(i), old: old[i], removed: true})
+	for i := len(before) - 1; i >= both; i-- {
+		all = append(all, difference{path: at(i), old: before[i], removed: true})
 	}
-	for i := both; i < len(new); i++ {
-		all = append(all, difference{path: at(i), new: new[i], added: true})
+	for i := both; i < len(after); i++ {
+		all = append(all, difference{path: at(i), new: after[i], added: true})
 	}
 	return all
 }
