@@ -34,7 +34,7 @@ type encoded struct {
 // subresource of the same kind. It returns nil for a storage that wraps its registry in
 // another way than by embedding it.
 func newEncoded(r *Resource, main rest.Storage) *encoded {
-	if r.kind.Kind != r.docKind {
+	if r.serving.decodeReads || r.kind.Kind != r.docKind {
 		return nil
 	}
 	registry := registryOf(main)

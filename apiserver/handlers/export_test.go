@@ -16,9 +16,15 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 )
 
-// Upstream serves the writes of the API, and the reads that it answers from bytes, by upstream's
-// handlers, with upstream's field manager, and all else by the API.
-func (a *API) Upstream() http.Handler {
+// DecodeReads makes s decode all reads instead of answering them from bytes.
+func DecodeReads(s Serving) Serving {
+	s.decodeReads = true
+	return s
+}
+
+// UpstreamWrites serves the writes of the API by upstream's handlers, with upstream's field manager,
+// and all else by the API.
+func (a *API) UpstreamWrites() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		info, _ := request.RequestInfoFrom(req.Context())
 		for _, v := range a.Versions() {
@@ -26,7 +32,7 @@ func (a *API) Upstream() http.Handler {
 				continue
 			}
 			if r := v.Resource(strings.TrimSuffix(info.Resource+"/"+info.Subresource, "/")); r != nil {
-				if handler := r.upstream(info.Verb, strings.Contains(req.URL.Path, "/watch/")); handler != nil {
+				if handler := r.upstreamWrite(info.Verb); handler != nil {
 					handler(w, req)
 					return
 				}
@@ -36,7 +42,7 @@ func (a *API) Upstream() http.Handler {
 	})
 }
 
-func (r *Resource) upstream(verb string, forceWatch bool) http.HandlerFunc {
+func (r *Resource) upstreamWrite(verb string) http.HandlerFunc {
 	admit := r.serving.Admission
 	switch s := r.storage.(type) {
 	case rest.NamedCreater:
@@ -49,14 +55,6 @@ func (r *Resource) upstream(verb string, forceWatch bool) http.HandlerFunc {
 		}
 	}
 	switch verb {
-	case "get":
-		if r.encoded != nil {
-			return handlers.GetResource(r.storage.(rest.Getter), r.scope)
-		}
-	case "list", "watch":
-		if watcher, ok := r.storage.(rest.Watcher); ok && r.encoded != nil {
-			return handlers.ListResource(r.storage.(rest.Lister), watcher, r.scope, forceWatch, r.serving.MinRequestTimeout)
-		}
 	case "update":
 		return handlers.UpdateResource(r.storage.(rest.Updater), r.scope, admit)
 	case "patch":

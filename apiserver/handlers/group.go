@@ -60,6 +60,10 @@ type Serving struct {
 	MinRequestTimeout time.Duration
 	// MaxRequestBodyBytes bounds the body of a write, in bytes. Zero means 3 MiB.
 	MaxRequestBodyBytes int64
+
+	// decodeReads passes all reads on to upstream's handlers, so that tests can
+	// compare.
+	decodeReads bool
 }
 
 const (

@@ -236,7 +236,7 @@ func edited(edit func(metadata map[string]any)) func(string) string {
 func BenchmarkStatusPatch(b *testing.B) {
 	s := newAdmittingServer(b, nil, admitAll{})
 	ours := s.handler(s.serving)
-	handlers := map[string]http.Handler{"upstream": filterstest.WithContext(s.api.Upstream(), someone), "ours": ours}
+	handlers := map[string]http.Handler{"upstream": filterstest.WithContext(s.api.UpstreamWrites(), someone), "ours": ours}
 	used := map[string]int64{}
 	for name := range handlers {
 		s.create(b, "/api/v1/namespaces/first/pods", `{"metadata":{"name":"`+name+`","labels":{"app":"web"}},"spec":{"containers":[{"name":"c","image":"i","env":[{"name":"A","value":"1"},{"name":"B","value":"2"}]},{"name":"d","image":"i"}]}}`)

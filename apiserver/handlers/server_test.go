@@ -84,8 +84,9 @@ func newAdmittingServer(t testing.TB, wrap func(sqlstore.Driver) sqlstore.Driver
 		t.Cleanup(server.Close)
 		return server
 	}
+	s.handler(handlers.DecodeReads(serving))
+	s.upstream = serve(filterstest.WithContext(s.api.UpstreamWrites(), someone))
 	s.bytes = serve(s.handler(serving))
-	s.upstream = serve(filterstest.WithContext(s.api.Upstream(), someone))
 	return s
 }
 

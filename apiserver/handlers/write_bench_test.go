@@ -33,7 +33,7 @@ func (admitAll) Validate(context.Context, admission.Attributes, admission.Object
 func BenchmarkCreate(b *testing.B) {
 	s := newAdmittingServer(b, nil, admitAll{})
 	ours := s.handler(s.serving)
-	variants := map[string]http.Handler{"upstream": filterstest.WithContext(s.api.Upstream(), someone), "ours": ours, "small-stack": ours}
+	variants := map[string]http.Handler{"upstream": filterstest.WithContext(s.api.UpstreamWrites(), someone), "ours": ours, "small-stack": ours}
 	const batch = 20
 	used, created := map[string]int64{}, 0
 	for b.Loop() {

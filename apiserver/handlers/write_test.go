@@ -257,7 +257,7 @@ func TestWrite_EndsAtItsDeadline(t *testing.T) {
 	t.Parallel()
 	s := newAdmittingServer(t, nil, hanging{})
 	ours := s.handler(s.serving)
-	upstream := filterstest.WithContext(s.api.Upstream(), someone)
+	upstream := filterstest.WithContext(s.api.UpstreamWrites(), someone)
 	object := `{"metadata":{"name":"slow"},"data":{"a":"b"}}`
 	for _, c := range []call{
 		{method: http.MethodPost, path: configMaps, body: object},
