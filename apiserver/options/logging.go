@@ -1,8 +1,6 @@
 package options
 
 import (
-	"bytes"
-	"fmt"
 	"runtime"
 	"strings"
 
@@ -36,11 +34,9 @@ func setFilteredLog(sink logr.CallDepthLogSink) {
 //   - in text and without -v, the information of upstream's packages about their own work
 //     (caches that sync, controllers that start). The log in JSON keeps it for those who
 //     filter it by machine.
-//   - warnings and errors that one place in the source repeats faster than repeats admits. klog
-//     passes warnings to a sink for JSON as information, and so these are all kept.
+//   - warnings and errors that one place in the source repeats faster than repeats admits.
 type logSink struct {
 	logr.LogSink
-	depth   int // the sum of WithCallDepth
 	isText  bool
 	repeats *repeats
 }
@@ -49,9 +45,17 @@ type logSink struct {
 // depth of a sink of zap.
 func (s logSink) Init(logr.RuntimeInfo) {}
 
-// Info implements logr.LogSink.
+// Info implements logr.LogSink. klog passes warnings without a structure to a sink for JSON
+// as information.
 func (s logSink) Info(level int, message string, keysAndValues ...any) {
-	if _, function := s.origin(); s.isText && !isOwn(function) && !wantsAll() {
+	from := findOrigin()
+	if from.isWarning {
+		suppressed, ok := s.repeats.admit(from.place)
+		if !ok {
+			return
+		}
+		keysAndValues = appendSuppressed(keysAndValues, suppressed)
+	} else if s.isText && !from.isWanted() {
 		return
 	}
 	s.LogSink.Info(level, message, keysAndValues...)
@@ -59,42 +63,23 @@ func (s logSink) Info(level int, message string, keysAndValues ...any) {
 
 // Error implements logr.LogSink.
 func (s logSink) Error(err error, message string, keysAndValues ...any) {
-	place, _ := s.origin()
-	if suppressed, ok := s.repeats.admit(place); ok {
+	if suppressed, ok := s.repeats.admit(findOrigin().place); ok {
 		s.LogSink.Error(err, message, appendSuppressed(keysAndValues, suppressed)...)
 	}
 }
 
-// origin returns the place in the source and the function that a line comes from. Between this
-// method and the caller of logr.Logger are the logSink, the logr.Logger, and what depth counts.
-func (s logSink) origin() (place, function string) {
-	pc, file, line, _ := runtime.Caller(3 + s.depth)
-	if f := runtime.FuncForPC(pc); f != nil {
-		function = f.Name()
-	}
-	return fmt.Sprint(file, ":", line), function
-}
-
-// isOwn reports whether a function is this program's own.
-func isOwn(function string) bool {
-	return strings.HasPrefix(function, "byre/") || strings.HasPrefix(function, "main.")
-}
-
-// wantsAll reports whether upstream's information is wanted too.
-func wantsAll() bool { return klog.V(1).Enabled() }
-
-// writeBuffer writes a line of text that klog has formatted: the letter of its severity, the
-// time, the thread and the place, followed by "] ". Only upstream's code logs information this way.
+// writeBuffer writes a line of text that klog has formatted. It begins with the letter of its
+// severity.
 func (s logSink) writeBuffer(text textlogger.KlogBufferWriter, line []byte) {
+	from := findOrigin()
 	switch {
 	case len(line) == 0 || line[0] == 'F': // fatal: it is the last one
 	case line[0] == 'I':
-		if !wantsAll() {
+		if !from.isWanted() {
 			return
 		}
 	default:
-		header, _, _ := bytes.Cut(line, []byte("] "))
-		suppressed, ok := s.repeats.admit(string(header[bytes.LastIndexByte(header, ' ')+1:]))
+		suppressed, ok := s.repeats.admit(from.place)
 		if !ok {
 			return
 		}
@@ -117,9 +102,53 @@ func (s logSink) WithName(name string) logr.LogSink {
 
 // WithCallDepth implements logr.CallDepthLogSink.
 func (s logSink) WithCallDepth(depth int) logr.LogSink {
-	s.depth += depth
 	if deeper, ok := s.LogSink.(logr.CallDepthLogSink); ok {
 		s.LogSink = deeper.WithCallDepth(depth)
 	}
 	return s
+}
+
+// origin is where a line of the log comes from.
+type origin struct {
+	place
+	function  string
+	isWarning bool
+}
+
+// isWanted reports whether a line of information comes from this program's own code, or all
+// of them are wanted.
+func (o origin) isWanted() bool {
+	return klog.V(1).Enabled() || strings.HasPrefix(o.function, "byre/") || strings.HasPrefix(o.function, "main.")
+}
+
+// findOrigin finds the first caller that is not a part of the way to the log.
+func findOrigin() (o origin) {
+	var callers [24]uintptr
+	frames := runtime.CallersFrames(callers[:runtime.Callers(3, callers[:])])
+	for {
+		frame, more := frames.Next()
+		if !isLogging(frame.Function) {
+			o.place, o.function = place{frame.File, frame.Line}, frame.Function
+			return o
+		}
+		o.isWarning = o.isWarning || strings.HasPrefix(frame.Function, "k8s.io/klog/v2.Warning")
+		if !more {
+			return o
+		}
+	}
+}
+
+// isLogging reports whether a function is a part of the way to the log.
+func isLogging(function string) bool {
+	for _, prefix := range []string{
+		"k8s.io/klog/v2.", "github.com/go-logr/logr.", "log/slog.", "byre/apiserver/options.logSink.", "byre/apiserver/options.(*logSink).",
+		"byre/apiserver/options.setFilteredLog.",
+		// HandleError, by which most packages of Kubernetes log errors.
+		"k8s.io/apimachinery/pkg/util/runtime.",
+	} {
+		if strings.HasPrefix(function, prefix) {
+			return true
+		}
+	}
+	return false
 }

@@ -37,8 +37,7 @@ var logFormats = map[string]struct {
 }
 
 // TestLog_LimitsWhatOnePlaceRepeats: of warnings and errors, each place in the source has its
-// own limit, in both formats and by every function that logs, but for warnings in JSON;
-// information has none.
+// own limit, in both formats and by every function that logs; information has none.
 func TestLog_LimitsWhatOnePlaceRepeats(t *testing.T) {
 	for name, format := range logFormats {
 		t.Run(name, func(t *testing.T) {
@@ -56,9 +55,6 @@ func TestLog_LimitsWhatOnePlaceRepeats(t *testing.T) {
 					"slog":       func(i int) { slogger.Error("slog", "err", err, "i", i) },
 					"handled":    func(i int) { utilruntime.HandleErrorWithContext(t.Context(), err, "handled", "i", i) },
 				} {
-					if name == "json" && message == "warning" {
-						continue // klog gives a sink for JSON no severity
-					}
 					out.Reset()
 					for i := range 1000 {
 						log(i)

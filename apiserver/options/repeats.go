@@ -17,11 +17,17 @@ const (
 	repeatInterval = 10 * time.Second
 )
 
+// place is a line of the source.
+type place struct {
+	file string
+	line int
+}
+
 // repeats limits each place in the source by itself, so that a message that is repeated
 // displaces no other one. It has as many entries as the program has places that log.
 type repeats struct {
 	mu     sync.Mutex
-	places map[string]*repeat
+	places map[place]*repeat
 }
 
 type repeat struct {
@@ -30,17 +36,17 @@ type repeat struct {
 	suppressed int
 }
 
-func newRepeats() *repeats { return &repeats{places: map[string]*repeat{}} }
+func newRepeats() *repeats { return &repeats{places: map[place]*repeat{}} }
 
 // admit reports whether a place may write a line now, and then how many were left out since
 // its last one.
-func (r *repeats) admit(place string) (suppressed int, ok bool) {
+func (r *repeats) admit(p place) (suppressed int, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	at := r.places[place]
+	at := r.places[p]
 	if at == nil {
 		at = &repeat{limiter: rate.NewLimiter(rate.Every(repeatInterval), repeatBurst)}
-		r.places[place] = at
+		r.places[p] = at
 	}
 	if !at.limiter.Allow() {
 		at.suppressed++
