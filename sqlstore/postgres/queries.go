@@ -378,6 +378,7 @@ SELECT revision, time, op, verb, subresource, manager, who, real_user, audit_id,
        "group", resource, defined_by, namespace, name, uid, replaces, created_revision, form, expires, value,
        new_uid, new_form, new_expires, new_value
 FROM measured WHERE coalesce(before, 0) < $3 ORDER BY revision`
+
 	// selectChangesIn returns the changes of the namespaces $7 and $8 and the names from $9 to $10,
 	// of one resource, $4 to $6, or of all if $5 is empty. OFFSET 0 has the planner search the
 	// index by key once a resource, and the zero keeps it from using another index.

@@ -46,7 +46,11 @@ func (c *Client) PlanUndo(ctx context.Context, revision int64) (*Undo, error) {
 	if u.Object, err = c.object(change); err != nil {
 		return nil, err
 	}
-	if change.After == nil {
+	after, err := version(revision, change, change.After)
+	if err != nil {
+		return nil, err
+	}
+	if after.Content == nil {
 		return nil, fmt.Errorf("revision %d deleted %s: use undelete", revision, u.Object)
 	}
 	now, err := c.Now(ctx, u.Object)
@@ -64,10 +68,6 @@ func (c *Client) PlanUndo(ctx context.Context, revision int64) (*Undo, error) {
 	u.resourceVersion, _ = metadata["resourceVersion"].(string)
 	if u.uid != change.Object.UID {
 		return nil, fmt.Errorf("%s is another object since revision %d: it was deleted and created again", u.Object, revision)
-	}
-	after, err := version(revision, change, change.After)
-	if err != nil {
-		return nil, err
 	}
 	if change.Before == nil {
 		u.Deletes = true
