@@ -39,6 +39,10 @@ type Driver interface { //nolint:interfacebloat // one database: it has no part 
 	// Compacted returns History.Compacted of a resource, and State.Compacted if the resource
 	// has never had an object.
 	Compacted(ctx context.Context, of Resource) (int64, error)
+	// RevisionAt returns the revision of the last change whose time is not after a moment, by
+	// binary search; 0 if the oldest change that is left is younger. Where the database's clock
+	// was set back it is the last change before one of those that are after the moment.
+	RevisionAt(ctx context.Context, moment time.Time) (int64, error)
 	// CountChanges counts the newest changes of a resource, up to a limit. oldest is the
 	// revision of the oldest one that it has counted; 0 if there are none.
 	CountChanges(ctx context.Context, of Resource, limit int64) (count, oldest int64, err error)

@@ -54,13 +54,13 @@ func (s *Store) expireDue(ctx context.Context) error {
 // after a batch of which it could delete none.
 func (s *Store) expire(ctx context.Context) error {
 	for {
-		state, t, err := s.readClock(ctx)
+		_, t, err := s.readClock(ctx)
 		if err != nil {
 			return err
 		}
 		expired, err := s.Expired(ctx, t.old, s.options.BatchWrites)
 		if err == nil && t.jump > 0 {
-			expired, err = s.expiredSince(ctx, state, t, expired)
+			expired, err = s.expiredSince(ctx, t, expired)
 		}
 		if err != nil {
 			return fmt.Errorf("find expired records: %w", err)
@@ -76,7 +76,7 @@ func (s *Store) expire(ctx context.Context) error {
 // was set forward, and have expired by that clock. It ends the distinction of clock when
 // there are no records left that would expire too early without it, and no changes that
 // would be compacted too early.
-func (s *Store) expiredSince(ctx context.Context, state State, t times, expired []Record) ([]Record, error) {
+func (s *Store) expiredSince(ctx context.Context, t times, expired []Record) ([]Record, error) {
 	candidates, err := s.Expired(ctx, t.now, maxCandidates)
 	if err != nil {
 		return nil, err
@@ -90,9 +90,20 @@ func (s *Store) expiredSince(ctx context.Context, state State, t times, expired 
 			mayBeEarly = true
 		}
 	}
-	if !mayBeEarly && (s.options.Retention < 0 || state.Compacted >= t.jump) {
-		s.clock.forget(t.jump)
+	if mayBeEarly {
+		return expired, nil
 	}
+	histories, err := s.Histories(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range histories {
+		age, _ := s.options.retentionOf(GroupResource{h.Group, h.Resource.Resource})
+		if age >= 0 && 0 < h.First && h.First <= t.jump {
+			return expired, nil
+		}
+	}
+	s.clock.forget(t.jump)
 	return expired, nil
 }
 

@@ -16,16 +16,15 @@ type Options struct {
 	// Registerer registers the byre_store_* metrics. By default they are not registered.
 	Registerer prometheus.Registerer
 
-	// Retention is the age at which changes are deleted; the default is 24 hours. Negative
-	// means never.
+	// Retention is the age at which changes are deleted; the default is 7 days. Negative means
+	// never.
 	Retention time.Duration
 	// RetentionChanges is the number of changes of one resource above which the oldest ones
 	// are deleted, whatever their age; the default is 1,000,000 (with values of 5 kB about 5
 	// GB of disk). There may be a tenth more. Negative means any number. It does not apply to
 	// a resource whose history RetentionFor keeps for longer than Retention.
 	RetentionChanges int64
-	// RetentionFor says for how long the history of single resources is kept for SQL.
-	// Watches resume, and lists read at a revision, only after State.Compacted.
+	// RetentionFor says for how long the history of single resources is kept.
 	RetentionFor []ResourceRetention
 	// CompactInterval is the time between two compactions; the default is 1 minute.
 	CompactInterval time.Duration
@@ -56,7 +55,7 @@ func (o Options) withDefaults() Options {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	setDefault(&o.Retention, 24*time.Hour)
+	setDefault(&o.Retention, 7*24*time.Hour)
 	setDefault(&o.RetentionChanges, 1_000_000)
 	setDefault(&o.CompactInterval, time.Minute)
 	setDefault(&o.ExpireInterval, time.Second)

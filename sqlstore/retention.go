@@ -28,8 +28,7 @@ func (r GroupResource) Selects(of Resource) bool {
 	return r.rank(GroupResource{of.Group, of.Resource}) > 0
 }
 
-// ResourceRetention is how long the history of a resource is kept. It has an effect where
-// it is longer than Options.Retention, for which the history of all resources is kept.
+// ResourceRetention is how long the history of a resource is kept, in place of Options.Retention.
 type ResourceRetention struct {
 	// GroupResource selects the resource. With an empty group it selects the resource
 	// of that name in every group; the resource * with an empty group selects all
@@ -48,10 +47,10 @@ func (o *Options) retentionOf(of GroupResource) (age time.Duration, isLonger boo
 			best, age = rank, r.Age
 		}
 	}
-	if best > 0 && o.Retention >= 0 && (age < 0 || age > o.Retention) {
-		return age, true
+	if best == 0 {
+		return o.Retention, false
 	}
-	return o.Retention, false
+	return age, o.Retention >= 0 && (age < 0 || age > o.Retention)
 }
 
 // retainAlone calls retain unless another process is in it.

@@ -2,6 +2,7 @@ package sqlstore_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -56,6 +57,7 @@ func runFor(t *testing.T, model *storetest.Model, long time.Duration, options sq
 	t.Helper()
 	var out bytes.Buffer
 	options.Logger = slog.New(slog.NewTextHandler(&out, nil))
+	options.Retention = cmp.Or(options.Retention, day)
 	store := sqlstore.New(model, options)
 	ctx, cancel := context.WithTimeout(t.Context(), long)
 	defer cancel()
@@ -100,6 +102,30 @@ func TestRetention_KeepsForADayWhatNoOptionKeeps(t *testing.T) {
 	}
 }
 
+// A resource whose history is kept for less long than that of others loses it first.
+func TestRetention_IsShorterForOneResource(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		model := storetest.NewModel()
+		for range 5 {
+			for _, key := range []sqlstore.Key{{Group: "apps", Resource: "deployments"}, {Resource: "pods"}} {
+				key.Name = time.Now().Format(time.DateOnly)
+				if _, err := model.Commit(t.Context(), []sqlstore.Write{{Op: sqlstore.Create, Key: key, Value: []byte("1")}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			time.Sleep(day)
+		}
+		left, _ := runFor(t, model, time.Hour, sqlstore.Options{Retention: month, RetentionFor: []sqlstore.ResourceRetention{
+			{GroupResource: sqlstore.GroupResource{Resource: "pods"}, Age: 2*day + time.Hour},
+		}})
+		pods, _, err := model.CountChanges(t.Context(), sqlstore.Resource{Resource: "pods"}, 100)
+		if left != 5 || pods != 2 || err != nil {
+			t.Errorf("%d changes of deployments and %d of pods are left, %v; want 5 and 2", left, pods, err)
+		}
+	})
+}
+
 // A process whose options keep the history, and one that was stopped for long, delete only what is
 // too old, and do so at once.
 func TestRetention_DeletesAtOnceWhatTheLastProcessDidNotKeep(t *testing.T) {
@@ -134,7 +160,7 @@ func TestRetention_TellsWhenTheNumberDecides(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		model, registry := storetest.NewModel(), prometheus.NewRegistry()
 		var out bytes.Buffer
-		store := sqlstore.New(model, sqlstore.Options{RetentionChanges: 3, Registerer: registry, Logger: slog.New(slog.NewTextHandler(&out, nil))})
+		store := sqlstore.New(model, sqlstore.Options{Retention: day, RetentionChanges: 3, Registerer: registry, Logger: slog.New(slog.NewTextHandler(&out, nil))})
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() { _ = store.Run(ctx) })

@@ -5,7 +5,7 @@
 // see (rights), and makes an item of each that is left.
 //
 // Invariant: no item, and nothing in an error, depends on a change that the user may not see,
-// except for how many changes a request has examined. rights.sees decides for each change, after
+// except for how many changes a request has examined, and since when there is history. rights.sees decides for each change, after
 // it was read and before anything is made of it; what is not there and what may not be seen are
 // answered alike.
 //

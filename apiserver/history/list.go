@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apiserver/pkg/storage"
 
 	"byre/sqlstore"
@@ -55,6 +56,9 @@ func (s *Storage) List(ctx context.Context, options *internalversion.ListOptions
 	}
 	chosen := s.choose(ctx, options, histories)
 	at, err := begin(options, &chosen, state, histories)
+	if err == nil && options.Continue == "" {
+		err = s.bound(ctx, &at, &chosen, histories)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +70,7 @@ func (s *Storage) List(ctx context.Context, options *internalversion.ListOptions
 	if err := s.read(ctx, &p); err != nil {
 		return nil, err
 	}
-	if options.Continue != "" {
+	if options.Continue != "" || chosen.since != "" {
 		now, err := s.config.Driver.Histories(ctx)
 		if err != nil {
 			return nil, apiError(err)
@@ -159,6 +163,29 @@ func begin(options *internalversion.ListOptions, chosen *chosen, state sqlstore.
 		}
 	}
 	return at, nil
+}
+
+// bound moves the ends of a list to the moments that are chosen.
+func (s *Storage) bound(ctx context.Context, at *position, chosen *chosen, histories []sqlstore.History) (err error) {
+	for _, r := range chosen.fields.Requirements() {
+		if (r.Field == "since" || r.Field == "until") && r.Operator == selection.NotEquals {
+			return apierrors.NewBadRequest("the field selector " + r.Field + " takes = only")
+		}
+	}
+	if chosen.since != "" {
+		if at.After, err = s.revisionAt(ctx, chosen.since, chosen, histories); err != nil {
+			return err
+		}
+	}
+	if chosen.until != "" {
+		until, err := s.revisionAt(ctx, chosen.until, chosen, histories)
+		if err != nil {
+			return err
+		}
+		at.Revision = min(at.Revision, until)
+	}
+	at.After = min(at.After, at.Revision)
+	return nil
 }
 
 func resume(token string, state sqlstore.State) (at position, err error) {

@@ -3,7 +3,9 @@ package history
 import (
 	"context"
 	"strconv"
+	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -12,10 +14,11 @@ import (
 	"byre/sqlstore"
 )
 
-// selectable are the fields that a field selector may name.
+// selectable are what a field selector may name: fields, and the moments since and until.
 var selectable = []string{
 	"metadata.name", "metadata.namespace",
 	"object.group", "object.resource", "object.name", "object.uid", "who", "verb", "subresource",
+	"since", "until",
 }
 
 // chosen is what the options of a list select: query is what the database finds, and fields what
@@ -25,6 +28,9 @@ type chosen struct {
 	fields        fields.Selector
 	labels        labels.Selector
 	withoutStatus bool
+	// since and until are the values of these in the selector: a list has the changes after the
+	// one moment, up to the other. An empty one sets no bound.
+	since, until string
 	// nothing: no change can match.
 	nothing bool
 }
@@ -42,6 +48,8 @@ func (s *Storage) choose(ctx context.Context, options *internalversion.ListOptio
 			c.withoutStatus = false
 		}
 	}
+	c.since, _ = c.fields.RequiresExactMatch("since")
+	c.until, _ = c.fields.RequiresExactMatch("until")
 	c.query.Kept = true
 	c.query.Of, c.nothing = c.resource(histories)
 	if namespace := request.NamespaceValue(ctx); namespace != "" {
@@ -85,6 +93,7 @@ func (c *chosen) selects(change *sqlstore.Change) bool {
 		return false
 	}
 	return c.fields.Empty() || c.fields.Matches(fields.Set{
+		"since": c.since, "until": c.until,
 		"metadata.name": strconv.FormatInt(change.Revision, 10), "metadata.namespace": shownIn(key.Namespace),
 		"object.group": key.Group, "object.resource": key.Resource, "object.name": key.Name, "object.uid": change.New.UID,
 		"who": change.Author.User, "verb": change.Author.Verb, "subresource": change.Author.Subresource,
@@ -101,4 +110,33 @@ func (c *chosen) lostAfter(revision int64, histories []sqlstore.History) (sum in
 		}
 	}
 	return sum
+}
+
+// revisionAt returns the revision of a moment: the last one whose time is not after it. It fails with
+// the code 410 if changes of the selected resources after the moment are deleted.
+func (s *Storage) revisionAt(ctx context.Context, moment string, chosen *chosen, histories []sqlstore.History) (int64, error) {
+	revision, err := strconv.ParseInt(moment, 10, 64)
+	if err != nil {
+		at, err := time.Parse(time.RFC3339, moment)
+		if err != nil {
+			return 0, apierrors.NewBadRequest(strconv.Quote(moment) + " is neither a revision nor a time such as 2026-12-01T15:04:05Z")
+		}
+		if revision, err = s.config.Driver.RevisionAt(ctx, at); err != nil {
+			return 0, apiError(err)
+		}
+	}
+	var last sqlstore.History
+	for i := range histories {
+		if h := &histories[i]; chosen.lostAfter(revision, histories[i:i+1]) > 0 && h.Compacted > last.Compacted {
+			last = *h
+		}
+	}
+	if last.Compacted == 0 {
+		return revision, nil
+	}
+	message := "the history of " + last.String() + " does not reach back to " + moment + ": the earliest moment is revision " + strconv.FormatInt(last.Compacted, 10)
+	if last.First > 0 {
+		message += ", or " + last.FirstTime.UTC().Format(time.RFC3339Nano)
+	}
+	return 0, apierrors.NewResourceExpired(message)
 }

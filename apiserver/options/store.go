@@ -36,8 +36,8 @@ type StoreOptions struct {
 	// RetentionChanges is the greatest number of changes that are kept; 0 means no
 	// limit.
 	RetentionChanges int64
-	// RetentionFor is how long the history of single resources is kept, where that
-	// is longer than Retention: durations by "resource.group", "resource" or "*".
+	// RetentionFor is how long the history of single resources is kept, in place of
+	// Retention: durations by "resource.group", "resource" or "*".
 	RetentionFor map[string]string
 	// DatabaseQuota is the size in bytes at which the database takes only writes that
 	// do not make it larger; 0 means no limit.
@@ -78,7 +78,7 @@ const smallestReserve = 24 << 20
 // NewStoreOptions returns the defaults.
 func NewStoreOptions() StoreOptions {
 	return StoreOptions{
-		DataDir: "./byre-data", Retention: 24 * time.Hour, RetentionChanges: 1_000_000,
+		DataDir: "./byre-data", Retention: 7 * 24 * time.Hour, RetentionChanges: 1_000_000,
 		CompactionInterval: time.Minute, DiskReserve: resource.QuantityValue{Quantity: resource.MustParse("32Mi")},
 		GarbageCollection: true, DeleteCollectionWorkers: 1,
 	}
@@ -100,11 +100,11 @@ func (o *StoreOptions) AddFlags(fs *pflag.FlagSet) {
 	o.AddDatabaseFlags(fs)
 	fs.Lookup("data-dir").Usage = "Directory for the database, the certificates (pki/) and admin.kubeconfig."
 	fs.DurationVar(&o.Retention, "retention", o.Retention,
-		"How long history is kept: a watch resumes, and a list reads, from any revision younger than this. 0 keeps it for ever.")
+		"How long history is kept: a watch resumes, and a list reads, from any revision younger than this. 0 keeps it for ever. That of pods, nodes, leases, events, endpoints and endpointslices is kept for 24h at most.")
 	fs.Int64Var(&o.RetentionChanges, "retention-changes", o.RetentionChanges,
 		"How many changes of each resource are kept at most, give or take a tenth; 0 is no limit.")
 	fs.StringToStringVar(&o.RetentionFor, "retention-for", o.RetentionFor,
-		"How long the history of single resources is kept, where that is longer than --retention: a list such as 'deployments.apps=90d,events=2d,*=36h'. A resource without a group means every group, * every resource that is not named; 0 keeps it for ever. A shorter time here has no effect.")
+		"How long the history of single resources is kept, in place of --retention: a list such as 'deployments.apps=90d,pods=7d,*=36h'. A resource without a group means every group, * every resource that is not named; 0 keeps it for ever.")
 	fs.Var(&o.DatabaseQuota, "database-quota",
 		"How large the database may become, such as 8Gi; 0 is no limit. At that size writes that make it larger are refused, as kube-apiserver refuses them when its store is full, and /readyz fails. Deletes, renewals of Leases and compaction go on, and the rest does when 5% are free again. Counted are the pages of a SQLite file that are in use, or the tables and indexes of the PostgreSQL schema.")
 	fs.Var(&o.DiskReserve, "disk-reserve",
@@ -226,9 +226,29 @@ func (o *StoreOptions) Validate() []error {
 	return errs
 }
 
-// ResourceRetentions returns RetentionFor, parsed, in the order of the names.
+// shortLived are resources that change all the time, each change of little interest later. Their
+// history is kept for shortRetention, unless RetentionFor selects them.
+var shortLived = []string{"pods", "nodes", "leases", "events", "endpoints", "endpointslices"}
+
+const shortRetention = 24 * time.Hour
+
+// ResourceRetentions returns RetentionFor, parsed, in the order of the names, and what is kept for
+// shortRetention.
 func (o *StoreOptions) ResourceRetentions() ([]sqlstore.ResourceRetention, error) {
-	var all []sqlstore.ResourceRetention
+	all, err := o.namedRetentions()
+	if _, isSet := o.RetentionFor["*"]; isSet || o.Retention > 0 && o.Retention <= shortRetention {
+		return all, err
+	}
+	for _, name := range shortLived {
+		of := sqlstore.GroupResource{Resource: name}
+		if !slices.ContainsFunc(all, func(r sqlstore.ResourceRetention) bool { return r.GroupResource == of }) {
+			all = append(all, sqlstore.ResourceRetention{GroupResource: of, Age: shortRetention})
+		}
+	}
+	return all, err
+}
+
+func (o *StoreOptions) namedRetentions() (all []sqlstore.ResourceRetention, err error) {
 	for _, name := range slices.Sorted(maps.Keys(o.RetentionFor)) {
 		of := schema.ParseGroupResource(name)
 		age, err := ParseDuration(o.RetentionFor[name])

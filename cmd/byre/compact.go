@@ -32,9 +32,9 @@ func newCompactCommand() *cobra.Command {
 			"again. Resources that keep their history for longer than --retention, by --retention-for,\n" +
 			"are left out and named; --resource deletes theirs.\n\n" +
 			"A running server does it, with admin.kubeconfig of --data-dir; if none answers, or if\n" +
-			"--endpoint names a database, the database is opened instead; --retention is then the shortest\n" +
-			"time for which servers have kept the history of any resource. A SQLite file becomes\n" +
-			"smaller; PostgreSQL keeps the space for what is written next, until VACUUM FULL.",
+			"--endpoint names a database, the database is opened instead; --retention is then the time for\n" +
+			"which servers have kept the history of most resources. A SQLite file becomes smaller;\n" +
+			"PostgreSQL keeps the space for what is written next, until VACUUM FULL.",
 		Example: "  byre compact --data-dir /var/lib/byre --keep 10m\n" +
 			"  byre compact --data-dir /var/lib/byre --resource secrets",
 		Args: cobra.NoArgs,
@@ -142,19 +142,25 @@ func compactDatabase(ctx context.Context, endpoint string, keep time.Duration, r
 	}
 	histories, err := driver.Histories(ctx)
 	if err == nil {
-		result, err = apiserver.Compact(ctx, sqlstore.New(driver, sqlstore.Options{Retention: shortestRetention(histories)}), keep, resource)
+		result, err = apiserver.Compact(ctx, sqlstore.New(driver, sqlstore.Options{Retention: commonRetention(histories)}), keep, resource)
 	}
 	return result, errors.Join(err, driver.Close())
 }
 
-// shortestRetention returns what the servers' --retention is, as far as the database tells: they
-// record for how long they keep the history of each resource, which is never shorter. It is negative
-// if they keep all for ever, and 0 if none has said so.
-func shortestRetention(histories []sqlstore.History) (shortest time.Duration) {
+// commonRetention returns what the servers' --retention is, as far as the database tells: the time for
+// which they keep the history of most resources, and the shorter one of two. It is negative if that is
+// for ever, and 0 if none has said so.
+func commonRetention(histories []sqlstore.History) (common time.Duration) {
+	count := make(map[time.Duration]int)
 	for _, h := range histories {
-		if age := h.RetainedFor; age > 0 && (shortest <= 0 || age < shortest) || age < 0 && shortest == 0 {
-			shortest = age
+		if h.RetainedFor != 0 {
+			count[h.RetainedFor]++
 		}
 	}
-	return shortest
+	for age, n := range count {
+		if most := count[common]; n > most || n == most && age > 0 && (common < 0 || age < common) {
+			common = age
+		}
+	}
+	return common
 }

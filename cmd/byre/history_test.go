@@ -10,9 +10,11 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -363,6 +365,21 @@ func (h *chronicle) expectSelected(want history.ChangeList) {
 			h.Errorf("%s: %d changes, want %d", selector, len(list.Items), expected)
 		}
 	}
+	at := func(item history.Change) string { return item.Time.UTC().Format(time.RFC3339Nano) }
+	for selector, expected := range map[string]int{
+		"since=" + want.Items[2].Name: 3, "since=" + at(want.Items[2]): 3, "until=" + at(want.Items[2]): 3, "since=" + at(want.Items[5]): 0,
+		"until=" + want.Items[1].Name + ",since=" + want.Items[0].Name: 1, "since=9999999999": 0, "until=" + want.Items[1].Name + ",since=" + want.Items[2].Name: 0,
+	} {
+		list, _ := h.list("", inShop+"?fieldSelector="+url.QueryEscape("object.resource=configmaps,object.name=config,"+selector)+"&resourceVersionMatch=Exact&resourceVersion="+want.Items[5].Name)
+		if len(list.Items) != expected {
+			h.Errorf("%s: %d changes, want %d", selector, len(list.Items), expected)
+		}
+	}
+	for _, selector := range []string{"since=yesterday", "since!=1", "until!=1"} {
+		if status, body := h.as("", inShop+"?fieldSelector="+url.QueryEscape(selector), "application/json"); status != http.StatusBadRequest {
+			h.Errorf("%s: %d %s", selector, status, body)
+		}
+	}
 	if status, body := h.as("", inShop+"?fieldSelector=object.spec%3Dx", "application/json"); status != http.StatusBadRequest || !strings.Contains(body, "not a known field selector") {
 		h.Errorf("an unknown selector: %d %s", status, body)
 	}
@@ -417,6 +434,17 @@ func (h *chronicle) expectExpired(path string, first history.Change) {
 	} {
 		if status, body := h.as("", old, "application/json"); status != http.StatusGone || !strings.Contains(body, `"reason":"Expired"`) {
 			h.Errorf("%s: %d %s", old, status, body)
+		}
+	}
+	earliest := regexp.MustCompile(`the history of configmaps does not reach back to [^ ]+: the earliest moment is revision (\d+)`)
+	for _, moment := range []string{first.Name, first.Time.UTC().Format(time.RFC3339)} {
+		for _, field := range []string{"since", "until"} {
+			status, body := h.as("", path+url.QueryEscape(","+field+"="+moment), "application/json")
+			found := earliest.FindStringSubmatch(body)
+			if status != http.StatusGone || len(found) == 0 {
+				h.Fatalf("%s=%s: %d %s", field, moment, status, body)
+			}
+			h.list("", path+url.QueryEscape(","+field+"="+found[1]))
 		}
 	}
 	if list, _ := h.list("", path); len(list.Items) > 0 && list.Items[0].Revision == first.Revision {

@@ -106,7 +106,7 @@ func TestCompact_KnowsResources(t *testing.T) {
 	})
 }
 
-// Where no server tells its --retention, it is the shortest time for which any resource is kept.
+// Where no server tells its --retention, it is the time for which most resources are kept.
 func TestCompact_FindsTheRetention(t *testing.T) {
 	t.Parallel()
 	const day, never = 24 * time.Hour, -time.Second
@@ -118,12 +118,13 @@ func TestCompact_FindsTheRetention(t *testing.T) {
 		{[]time.Duration{0}, 0},
 		{[]time.Duration{90 * day, 0, 2 * day, never}, 2 * day},
 		{[]time.Duration{never, 0, never}, never},
+		{[]time.Duration{day, 7 * day, 0, 0, 0, 7 * day, 90 * day}, 7 * day},
 	} {
 		var histories []sqlstore.History
 		for _, age := range c.recorded {
 			histories = append(histories, sqlstore.History{RetainedFor: age})
 		}
-		if got := shortestRetention(histories); got != c.want {
+		if got := commonRetention(histories); got != c.want {
 			t.Errorf("of %v: %v, want %v", c.recorded, got, c.want)
 		}
 	}

@@ -137,6 +137,7 @@ func checkPlans(t *testing.T, conn *pgx.Conn, when string) {
 		"compact":       {deleteHistory, []any{"", "resource3", "builtin", 1000, "2020-01-01T00:00:00Z", 100}},
 		"histories":     {selectHistories, nil},
 		"compacted":     {selectCompacted, page[:3]},
+		"revision at":   {selectRevisionAt, []any{"2020-01-01T00:00:00Z"}},
 		"compact all":   {compactAll, nil},
 		"count changes": {countChanges, []any{"", "resource3", "builtin", 1000}},
 		"add":           {addResources, []any{[]string{""}, []string{"resource3"}, []string{"builtin"}, "instance"}},

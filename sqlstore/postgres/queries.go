@@ -206,6 +206,20 @@ ORDER BY r.id`
 SELECT coalesce((SELECT r.compacted FROM resources r WHERE r."group" = $1 AND r.resource = $2 AND r.defined_by = $3), s.compacted)
 FROM store s WHERE s.id = 1`
 
+	// selectRevisionAt halves the range from low, up to which no change is after $1, to high, from
+	// which on all are.
+	selectRevisionAt = `
+WITH RECURSIVE search(low, high) AS (
+    SELECT 0::bigint, coalesce((SELECT revision + 1 FROM undo_log ORDER BY revision DESC LIMIT 1), 0)
+  UNION ALL
+    SELECT CASE WHEN middle.time <= $1::text::timestamptz THEN middle.revision ELSE s.low END,
+           CASE WHEN middle.time <= $1::text::timestamptz THEN s.high ELSE (s.low + s.high) / 2 END
+    FROM search s, LATERAL (SELECT u.revision, u.time FROM undo_log u
+                            WHERE u.revision >= (s.low + s.high) / 2 AND s.low + 1 < s.high
+                            ORDER BY u.revision LIMIT 1) middle
+)
+SELECT max(low) FROM search`
+
 	countChanges = `
 SELECT count(*), coalesce(min(revision), 0) FROM (
     SELECT u.revision FROM undo_log u

@@ -41,6 +41,14 @@ func (d *Driver) Compacted(ctx context.Context, of sqlstore.Resource) (compacted
 	return compacted, err
 }
 
+// RevisionAt implements sqlstore.Driver.
+func (d *Driver) RevisionAt(ctx context.Context, moment time.Time) (revision int64, err error) {
+	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, _ position) error {
+		return conn.QueryRow(ctx, selectRevisionAt, formatTime(moment)).Scan(&revision)
+	})
+	return revision, err
+}
+
 // SetRetainedFor implements sqlstore.Driver.
 func (d *Driver) SetRetainedFor(ctx context.Context, ages map[sqlstore.Resource]time.Duration) error {
 	var resources []sqlstore.Resource

@@ -41,6 +41,15 @@ func (d *Driver) Compacted(ctx context.Context, of sqlstore.Resource) (compacted
 	return compacted, d.translate(err)
 }
 
+// RevisionAt implements sqlstore.Driver.
+func (d *Driver) RevisionAt(ctx context.Context, moment time.Time) (revision int64, err error) {
+	if err := d.flushBefore(func(m *memory) bool { return !m.covers(d.state.Load().Revision, nil) }); err != nil {
+		return 0, err
+	}
+	err = d.readers.db.QueryRowContext(ctx, selectRevisionAt, formatTime(moment)).Scan(&revision)
+	return revision, d.translate(err)
+}
+
 // SetRetainedFor implements sqlstore.Driver.
 func (d *Driver) SetRetainedFor(ctx context.Context, ages map[sqlstore.Resource]time.Duration) error {
 	return d.change(ctx, func(*sqlstore.State) error {

@@ -53,6 +53,19 @@ var plans = map[string]struct {
 		"SCALAR SUBQUERY",
 		"SEARCH r USING INDEX sqlite_autoindex_resources_1 (group=? AND resource=? AND defined_by=?)",
 	}},
+	"revision at": {selectRevisionAt, []string{
+		"CO-ROUTINE search",
+		"SETUP",
+		"SCAN CONSTANT ROW",
+		"SCALAR SUBQUERY",
+		"SEARCH undo_log",
+		"RECURSIVE STEP",
+		"SEARCH s USING INTEGER PRIMARY KEY (rowid=?)", // a row of the search: it holds one at a time
+		"SEARCH u USING INTEGER PRIMARY KEY (rowid=?)",
+		"CORRELATED SCALAR SUBQUERY",
+		"SEARCH undo_log USING INTEGER PRIMARY KEY (rowid>?)",
+		"SEARCH search",
+	}},
 	"add": {insertResource, []string{
 		"SEARCH store USING INTEGER PRIMARY KEY (rowid=?)",
 	}},

@@ -46,6 +46,20 @@ FROM resources r LEFT JOIN undo_log f
   ON f.revision = (SELECT u.revision FROM undo_log u WHERE u.resource_id = r.id ORDER BY u.revision LIMIT 1)
 ORDER BY r.id`
 
+	// selectRevisionAt halves the range from low, up to which no change is after ?1, to high, from
+	// which on all are.
+	selectRevisionAt = `
+WITH RECURSIVE search(low, high) AS (
+    SELECT 0, coalesce((SELECT max(revision) + 1 FROM undo_log), 0)
+  UNION ALL
+    SELECT CASE WHEN u.time <= ?1 THEN u.revision ELSE s.low END,
+           CASE WHEN u.time <= ?1 THEN s.high ELSE (s.low + s.high) / 2 END
+    FROM search s JOIN undo_log u
+      ON u.revision = (SELECT revision FROM undo_log WHERE revision >= (s.low + s.high) / 2 ORDER BY revision LIMIT 1)
+    WHERE s.low + 1 < s.high
+)
+SELECT max(low) FROM search`
+
 	countChanges = `
 SELECT count(*), coalesce(min(revision), 0) FROM (
     SELECT u.revision FROM undo_log u

@@ -264,6 +264,18 @@ func (m *Model) compactedOf(of sqlstore.Resource) int64 {
 	return m.state.Compacted
 }
 
+// RevisionAt implements sqlstore.Driver.
+func (m *Model) RevisionAt(_ context.Context, moment time.Time) (last int64, _ error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, c := range m.changes {
+		if !c.Time.After(moment) {
+			last = c.Revision
+		}
+	}
+	return last, nil
+}
+
 // SetRetainedFor implements sqlstore.Driver.
 func (m *Model) SetRetainedFor(_ context.Context, ages map[sqlstore.Resource]time.Duration) error {
 	m.mu.Lock()

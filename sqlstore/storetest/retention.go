@@ -132,6 +132,50 @@ func testRetentionByCount(f fixture) {
 	}
 }
 
+// testRevisionAt compares the binary search with a look at all changes, before and after the history
+// of a resource between the others is deleted.
+func testRevisionAt(f fixture) {
+	compare := func() {
+		changes, err := f.Changes(f.Context(), sqlstore.ChangesQuery{Kept: true, Limit: 1000})
+		if err != nil {
+			f.Fatal(err)
+		}
+		var moments []time.Time
+		for i := range changes {
+			moments = append(moments, changes[i].Time.Add(-time.Microsecond), changes[i].Time, changes[i].Time.Add(time.Microsecond))
+		}
+		for _, moment := range append(moments, time.Time{}, time.Now().Add(anHour)) {
+			want := int64(0)
+			for i := range changes {
+				if !changes[i].Time.After(moment) {
+					want = changes[i].Revision
+				}
+			}
+			if got, err := f.RevisionAt(f.Context(), moment); got != want || err != nil {
+				f.Errorf("the revision at %v of %d changes is %d, %v; want %d", moment, len(changes), got, err, want)
+			}
+		}
+	}
+	compare() // nothing
+	between := sqlstore.Key{Resource: "configmaps", Namespace: "n"}
+	last := int64(0)
+	for i := range 40 {
+		f.revision(create(key("n", "of"+string(rune('a'+i))), "v"))
+		if i > 4 && i < 30 { // several in a row, of which the middle is deleted later
+			between.Name = "of" + string(rune('a'+i))
+			last = f.revision(create(between, "v"))
+		}
+		if i%10 == 0 {
+			time.Sleep(2 * time.Millisecond)
+		}
+	}
+	compare()
+	if n, _, err := f.DeleteHistory(f.Context(), sqlstore.Deletion{Of: between.Of(), UpTo: last - 1, Limit: 1000}); n != 24 || err != nil {
+		f.Fatalf("deleted %d changes, %v", n, err)
+	}
+	compare()
+}
+
 // testChangesOf reads the changes of a quiet resource among those of a busy one.
 func testChangesOf(f fixture) {
 	quiet := sqlstore.Key{Group: "apps", Resource: "deployments", Name: "quiet"}

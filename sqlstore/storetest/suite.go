@@ -23,6 +23,7 @@ func Run(t *testing.T, open func(t *testing.T) sqlstore.Driver) {
 		"Changes":        testChanges,
 		"ChangesBySize":  testChangesBySize,
 		"ChangesOf":      testChangesOf,
+		"RevisionAt":     testRevisionAt,
 		"RetentionCount": testRetentionByCount,
 		"ListAt":         testListAt,
 		"Pages":          testPages,
@@ -45,6 +46,7 @@ func Run(t *testing.T, open func(t *testing.T) sqlstore.Driver) {
 		"StoreExpires":   testStoreExpires,
 		"StoreRetention": testStoreRetention,
 		"StoreClock":     testStoreClock,
+		"StoreClockOf":   testStoreClockOfEach,
 		"StoreShutdown":  testStoreShutdown,
 	} {
 		t.Run(name, func(t *testing.T) {

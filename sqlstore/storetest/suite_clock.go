@@ -106,3 +106,29 @@ func testStoreClock(f fixture) {
 		f.Errorf("history is compacted up to %d", state.Compacted)
 	}
 }
+
+// The database's clock is set forward, and the history of a busy resource is deleted up to what was
+// written afterwards. That of a quiet one is still judged by the time of before.
+func testStoreClockOfEach(f fixture) {
+	clock := &shifted{Driver: f.Driver}
+	f.Driver = clock
+	_, stop := start(f, sqlstore.Options{Retention: anHour, CompactInterval: time.Millisecond, ExpireInterval: time.Millisecond})
+	defer stop()
+	clock.set(0)
+	awaitReads := func() { f.until("reads of the clock", func() bool { return clock.count() > 20 }) }
+	quiet, busy := sqlstore.Key{Resource: "configmaps", Name: "quiet"}, key("n", "busy")
+	f.revision(create(quiet, "v"))
+	before := f.revision(create(busy, "v"))
+	awaitReads()
+	clock.set(2 * anHour)
+	awaitReads()
+	after := f.revision(update(busy, before, "w"))
+	if _, _, err := f.DeleteHistory(f.Context(), sqlstore.Deletion{Of: busy.Of(), UpTo: after, Limit: 10}); err != nil {
+		f.Fatal(err)
+	}
+	clock.set(2 * anHour)
+	awaitReads()
+	if compacted, err := f.Compacted(f.Context(), quiet.Of()); err != nil || compacted != 0 {
+		f.Errorf("the history of the quiet resource is compacted up to %d, %v", compacted, err)
+	}
+}
