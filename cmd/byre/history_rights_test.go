@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -130,12 +129,7 @@ func TestHistory_EqualsSQLForRandomRights(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			random := rand.New(rand.NewPCG(25, 1))
-			given := flags(t)
-			h := newChronicle(t, given...)
-			endpoint := "sqlite://" + filepath.Join(h.dir, "byre.db")
-			if len(given) > 0 {
-				endpoint = given[1]
-			}
+			h := newChronicle(t, flags(t)...)
 			namespaces, users := []string{"a", "b", "c"}, []string{"u0", "u1", "u2", "u3", "u4", "u5", "u6", "u7"}
 			for _, namespace := range namespaces {
 				h.makeNamespace(namespace)
@@ -156,16 +150,16 @@ func TestHistory_EqualsSQLForRandomRights(t *testing.T) {
 			granted := h.grantAtRandom(random, users, namespaces)
 			for user := range granted {
 				for _, namespace := range []string{"", "a", "b", "c"} {
-					h.expectAsSQL(endpoint, granted, user, namespace, random.IntN(20)+1)
+					h.expectAsSQL(granted, user, namespace, random.IntN(20)+1)
 				}
-				h.expectNoOthers(endpoint, granted, user, values)
+				h.expectNoOthers(granted, user, values)
 			}
 		})
 	}
 }
 
 // expectAsSQL compares a list with SQL. The rights that were just given take a moment.
-func (h *chronicle) expectAsSQL(endpoint string, granted grants, user, namespace string, limit int) {
+func (h *chronicle) expectAsSQL(granted grants, user, namespace string, limit int) {
 	h.Helper()
 	path, condition := allChanges, granted.where(user)
 	if namespace != "" {
@@ -187,7 +181,7 @@ func (h *chronicle) expectAsSQL(endpoint string, granted grants, user, namespace
 		if status != http.StatusOK {
 			return false
 		}
-		want := rows(h.T, endpoint, "SELECT revision FROM changes WHERE resource IN ('configmaps', 'secrets') AND revision <= "+last+" AND "+condition+" ORDER BY revision")
+		want := rows(h.T, h.endpoint, "SELECT revision FROM changes WHERE resource IN ('configmaps', 'secrets') AND revision <= "+last+" AND "+condition+" ORDER BY revision")
 		difference = fmt.Sprintf("%q, want %q", got, want)
 		return slices.Equal(got, want)
 	})
@@ -195,10 +189,10 @@ func (h *chronicle) expectAsSQL(endpoint string, granted grants, user, namespace
 
 // expectNoOthers expects that a user reads no value of an object that the user may not see, by the
 // name of any revision.
-func (h *chronicle) expectNoOthers(endpoint string, granted grants, user string, values map[string][]string) {
+func (h *chronicle) expectNoOthers(granted grants, user string, values map[string][]string) {
 	h.Helper()
 	_, _, text, _ := h.pages(user, allChanges, 0)
-	for _, row := range rows(h.T, endpoint, "SELECT namespace || '/changes/' || revision FROM changes WHERE namespace IN ('a', 'b', 'c') AND resource IN ('configmaps', 'secrets')") {
+	for _, row := range rows(h.T, h.endpoint, "SELECT namespace || '/changes/' || revision FROM changes WHERE namespace IN ('a', 'b', 'c') AND resource IN ('configmaps', 'secrets')") {
 		_, body := h.as(user, "/apis/history.byre.dev/v1/namespaces/"+row, "application/json")
 		text += body
 	}
