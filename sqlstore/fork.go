@@ -39,7 +39,7 @@ func (f Fork) Record(revision int64) (Record, error) {
 func ReadFork(ctx context.Context, get func(context.Context, Key) (Record, int64, error)) (*Fork, error) {
 	record, _, err := get(ctx, ForkKey)
 	if errors.Is(err, ErrNotFound) {
-		return nil, nil //nolint:nilnil // documented
+		return nil, nil
 	}
 	var stored forkRecord
 	if err == nil {
