@@ -77,6 +77,7 @@ func runScripts(t *testing.T, s *servers.Server, db database) {
 			env.Setenv("KUBECONFIG", own)
 			env.Setenv("KUBECACHEDIR", filepath.Join(env.WorkDir, "cache"))
 			env.Setenv("NS", fmt.Sprintf("s%02d-%s", scripts.Add(1), db.name))
+			env.Setenv("BYRE", programs.Byre.Path())
 			env.Setenv("SERVER", s.URL)
 			env.Setenv("CA", s.CAFile)
 			env.Setenv("HOOKS", hooks.URL)

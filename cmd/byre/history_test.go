@@ -33,9 +33,11 @@ import (
 // chronicle asks a server for changes, as different users.
 type chronicle struct {
 	*testing.T
-	dir    string
-	config *rest.Config
-	kube   kubernetes.Interface
+	dir string
+	// endpoint is a PostgreSQL, or SQLite in dir.
+	endpoint string
+	config   *rest.Config
+	kube     kubernetes.Interface
 }
 
 const (
@@ -157,9 +159,7 @@ func (h *chronicle) awaitRights(user, path string) {
 
 func newChronicle(t *testing.T, flags ...string) *chronicle {
 	t.Helper()
-	dir := t.TempDir()
-	h := &chronicle{T: t, dir: dir, config: startServer(t, dir, flags...).config(t)}
-	h.kube = kubernetes.NewForConfigOrDie(h.config)
+	h := (&chronicle{T: t}).of(t.TempDir(), flags...)
 	for _, resource := range []string{"configmaps", "secrets", "widgets"} {
 		_, err := h.kube.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{
 			ObjectMeta: metav1.ObjectMeta{Name: resource},
@@ -241,8 +241,103 @@ func TestHistory_ShowsWhatTheUserMayList(t *testing.T) {
 				_, err := definitions.Get(t.Context(), "widgets.example.com", metav1.GetOptions{})
 				return apierrors.IsNotFound(err)
 			})
-			h.expectOnly("frank", inShop, "canary-shop-config")
-			h.expectOnly("", inShop, canaries[1:]...)
+			encrypted := "--encryption-provider-config=" + encryption
+			for name, other := range map[string]*chronicle{"itself": h, "restored": h.restored(encrypted), "replica": h.replica(encrypted)} {
+				if other == nil {
+					continue
+				}
+				t.Log(name)
+				other.awaitRights("alice", inShop)
+				other.awaitRights("frank", inShop)
+				other.expectOnly("alice", inShop)
+				other.expectOnly("frank", inShop, "canary-shop-config")
+				other.expectOnly("", inShop, canaries[1:]...)
+			}
+			succeed(t, append([]string{"compact", "--keep=0s", "--resource=secrets"}, h.database()...)...)
+			h.expectOnly("alice", inShop)
+			h.expectOnly("", inShop, "canary-shop-config", "canary-shop-widget")
+		})
+	}
+}
+
+func (h *chronicle) isSQLite() bool { return strings.HasPrefix(h.endpoint, "sqlite://") }
+
+// database returns the flags that name the database.
+func (h *chronicle) database() []string {
+	if h.isSQLite() {
+		return []string{"--data-dir", h.dir}
+	}
+	return []string{"--endpoint", h.endpoint}
+}
+
+// restored starts a server on a copy of the database, which is restored from a backup.
+func (h *chronicle) restored(flags ...string) *chronicle {
+	h.Helper()
+	file, dir := filepath.Join(h.TempDir(), "backup"), h.TempDir()
+	succeed(h.T, append([]string{"backup", file}, h.database()...)...)
+	succeed(h.T, "restore", file, "--data-dir", dir)
+	return h.of(dir, append(flags, "--accept-new-keys")...)
+}
+
+// replica starts another server on the same PostgreSQL; nil if it is SQLite.
+func (h *chronicle) replica(flags ...string) *chronicle {
+	h.Helper()
+	if h.isSQLite() {
+		return nil
+	}
+	return h.of(h.TempDir(), append(flags, "--endpoint", h.endpoint, "--cert-dir", filepath.Join(h.dir, "pki"))...)
+}
+
+// of starts a server.
+func (h *chronicle) of(dir string, flags ...string) *chronicle {
+	h.Helper()
+	endpoint := "sqlite://" + filepath.Join(dir, "byre.db")
+	if i := slices.Index(flags, "--endpoint"); i >= 0 {
+		endpoint = flags[i+1]
+	}
+	other := &chronicle{T: h.T, dir: dir, endpoint: endpoint, config: startServer(h.T, dir, flags...).config(h.T)}
+	other.kube = kubernetes.NewForConfigOrDie(other.config)
+	return other
+}
+
+// What can't be decrypted any more is listed, and nothing of it is shown.
+func TestHistory_ListsWhatCanNotBeDecrypted(t *testing.T) {
+	t.Parallel()
+	for name, flags := range databases() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			file := filepath.Join(t.TempDir(), "encryption.yaml")
+			withKey := func(name, secret string) string {
+				h := `{"apiVersion":"apiserver.config.k8s.io/v1","kind":"EncryptionConfiguration","resources":[{"resources":["secrets"],"providers":[{"secretbox":{"keys":[{"name":"` +
+					name + `","secret":"` + base64.StdEncoding.EncodeToString([]byte(secret)) + `"}]}}]}]}`
+				if err := os.WriteFile(file, []byte(h), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				return "--encryption-provider-config=" + file
+			}
+			dir, given := t.TempDir(), flags(t)
+			first := startServer(t, dir, append(given, withKey("lost", "0123456789abcdef0123456789abcdef"))...)
+			secrets := kubernetes.NewForConfigOrDie(first.config(t)).CoreV1().Secrets("default")
+			secret, err := secrets.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}, StringData: map[string]string{"key": "before"}}, metav1.CreateOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			secret.Data["key"] = []byte("after")
+			if _, err := secrets.Update(t.Context(), secret, metav1.UpdateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			first.stop(t)
+			h := (&chronicle{T: t}).of(dir, append(given, withKey("new", "fedcba9876543210fedcba9876543210"))...)
+			list, text := h.list("", allChanges+"?fieldSelector=object.resource%3Dsecrets")
+			if len(list.Items) != 2 || !list.Items[0].Unreadable || !list.Items[1].Unreadable || list.Items[1].Changed != nil || list.Items[1].Verb != "update" || list.Items[1].Object.Name != "s" {
+				t.Errorf("changes of a Secret that can't be decrypted: %s", text)
+			}
+			for _, item := range list.Items {
+				if status, body := h.as("", "/apis/history.byre.dev/v1/namespaces/default/changes/"+item.Name, "application/json"); status != http.StatusOK ||
+					!strings.Contains(body, `"unreadable":true`) || strings.Contains(body, `"before":`) || strings.Contains(body, `"after":`) {
+					t.Errorf("change %s: %d %s", item.Name, status, body)
+				}
+			}
 		})
 	}
 }

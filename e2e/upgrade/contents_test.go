@@ -7,11 +7,13 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -20,6 +22,8 @@ import (
 	"byre/e2e/programs"
 	"byre/e2e/robustness/tables"
 	"byre/e2e/servers"
+	"byre/sqlstore"
+	"byre/sqlstore/backup"
 	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres/pgtest"
 )
@@ -85,7 +89,7 @@ func (s *site) serve(t *testing.T, program string, args ...string) (*client, fun
 		t.Fatal(err)
 	}
 	server, err := servers.Byre{Dir: s.dir, Endpoint: s.endpoint, Program: program, Args: append([]string{
-		"--encryption-provider-config", filepath.Join(s.dir, "encryption.yaml"),
+		"--encryption-provider-config", filepath.Join(s.dir, "encryption.yaml"), "--retention=720h",
 		"--runtime-config=api/all=true",
 		// With this one on the server itself asks LeaseCandidates whether they are there, and deletes them.
 		"--feature-gates=AllAlpha=true,AllBeta=true,CoordinatedLeaderElection=false",
@@ -117,6 +121,7 @@ func (s *site) serve(t *testing.T, program string, args ...string) (*client, fun
 }
 
 func testContents(t *testing.T, s *site) {
+	s.beginAWeekAgo(t)
 	c, stop := s.serve(t, s.older, "--controllers=")
 	created := create(t, c)
 	awaitConditions(t, c)
@@ -145,6 +150,7 @@ func testContents(t *testing.T, s *site) {
 	if after := s.changes(t, now); len(log) == 0 || !slices.Equal(after, log) {
 		t.Errorf("changes in SQL after the upgrade (-want +got):\n%s", gocmp.Diff(log, after))
 	}
+	expectAWeek(t, c)
 	added := createNew(t, c, served, created)
 	stop()
 
@@ -174,13 +180,105 @@ func testContents(t *testing.T, s *site) {
 	c, stop = s.serve(t, "", "--controllers=")
 	mustBe(t, "after the second upgrade", c.list(both, ""), want)
 	mustBe(t, "kinds that the older program has not", c.list(added, ""), inNew)
+	expectAWeek(t, c)
 	stop()
+}
+
+// days is how old the oldest history is.
+const days = 6
+
+// beginAWeekAgo has the older program change an object a few times in another database, and restores
+// that into this one as if the changes were days old.
+func (s *site) beginAWeekAgo(t *testing.T) {
+	t.Helper()
+	other := *s
+	other.kind, other.address = tables.SQLite, filepath.Join(s.dir, "week.db")
+	other.endpoint = (&url.URL{Scheme: "sqlite", Path: other.address}).String()
+	c, stop := other.serve(t, s.older, "--controllers=")
+	c.do(http.MethodPost, "/api/v1/namespaces", object{"metadata": object{"name": namespace}})
+	path := "/api/v1/namespaces/" + namespace + "/configmaps"
+	c.do(http.MethodPost, path, object{"metadata": object{"name": "aged"}})
+	for day := range days {
+		c.do(http.MethodPatch, path+"/aged", object{"data": object{"day": fmt.Sprint(day)}})
+	}
+	stop()
+	now, then := filepath.Join(s.dir, "now.backup"), filepath.Join(s.dir, "then.backup")
+	s.runOlder(t, "backup", "--endpoint", other.endpoint, now)
+	makeOlder(t, now, then)
+	s.runOlder(t, "restore", "--endpoint", s.endpoint, then)
+}
+
+func (s *site) runOlder(t *testing.T, args ...string) {
+	t.Helper()
+	if out, err := exec.CommandContext(t.Context(), s.older, args...).CombinedOutput(); err != nil {
+		t.Fatalf("%q: %v\n%s", args, err, out)
+	}
+}
+
+// makeOlder copies a backup and moves its changes to days ago.
+func makeOlder(t *testing.T, from, to string) {
+	t.Helper()
+	in, err := os.Open(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	file, err := backup.Open(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole := file.Snapshot()
+	aged := sqlstore.Snapshot{
+		Header: whole.Header,
+		Objects: func(yield func(*sqlstore.ObjectRow, error) bool) {
+			for row, err := range whole.Objects {
+				if err == nil {
+					row.Time = row.Time.AddDate(0, 0, -days)
+				}
+				if !yield(row, err) {
+					return
+				}
+			}
+		},
+		Changes: func(yield func(*sqlstore.ChangeRow, error) bool) {
+			for row, err := range whole.Changes {
+				if err == nil {
+					row.Time = row.Time.AddDate(0, 0, -days)
+				}
+				if !yield(row, err) {
+					return
+				}
+			}
+		},
+	}
+	out, err := os.Create(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(backup.Write(out, aged, file.Program), out.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// expectAWeek expects the changes that are days old.
+func expectAWeek(t *testing.T, c *client) {
+	t.Helper()
+	list := c.do(http.MethodGet, "/apis/history.byre.dev/v1/namespaces/"+namespace+"/changes?fieldSelector=object.name%3Daged", nil)
+	items, _ := list["items"].([]any)
+	for _, item := range items {
+		made, err := time.Parse(time.RFC3339, item.(object)["time"].(string))
+		if age := time.Since(made); err != nil || age < (days-1)*24*time.Hour {
+			t.Errorf("a change is %v old, %v", age, err)
+		}
+	}
+	if len(items) != 1+days {
+		t.Errorf("%d changes are left of the week, want %d", len(items), 1+days)
+	}
 }
 
 // create creates an object of each resource, and two where there may be many, and returns the resources.
 func create(t *testing.T, c *client) []resource {
 	t.Helper()
-	c.do(http.MethodPost, "/api/v1/namespaces", object{"metadata": object{"name": namespace}})
 	for _, definition := range etcd.GetCustomResourceDefinitionData() {
 		definition.APIVersion, definition.Kind = "apiextensions.k8s.io/v1", "CustomResourceDefinition"
 		c.do(http.MethodPost, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+// transcript is what docs/history.md shows of commands and their output. A number of the page, such
+// as a revision, stands for another one here, which is bound where it is first met.
+type transcript struct {
+	*testing.T
+	kubeconfig string
+	bound      map[string]string
+}
+
+var (
+	number = regexp.MustCompile(`\b\d{3,}\b`)
+	// What differs from run to run: ages, times and UIDs.
+	varying = regexp.MustCompile(`\b\d{4}-\d\d-\d\dT[\d:.]+Z|\b\d+[smhd]\b|\b[0-9a-f]{8}-[0-9a-f-]{27}\b`)
+	blanks  = regexp.MustCompile(` +(\n?)`)
+)
+
+// substitute puts the numbers of this run in place of those of the page.
+func (s *transcript) substitute(text string) string {
+	return number.ReplaceAllStringFunc(text, func(n string) string {
+		if actual, ok := s.bound[n]; ok {
+			return actual
+		}
+		return n
+	})
+}
+
+// run runs a command of the page, and compares what it prints.
+func (s *transcript) run(command, want string) {
+	s.Helper()
+	args := strings.Fields(s.substitute(strings.TrimPrefix(command, "kubectl byre ")))
+	var out bytes.Buffer
+	if status := run(s.Context(), "kubectl-byre", append(args, "--kubeconfig", s.kubeconfig), &out, &out); status != 0 {
+		s.Fatalf("%s: status %d\n%s", command, status, out.String())
+	}
+	got := out.String()
+	plain := func(text string) string {
+		return varying.ReplaceAllString(strings.ReplaceAll(blanks.ReplaceAllString(text, " $1"), " \n", "\n"), "*")
+	}
+	actual := number.FindAllString(plain(got), -1)
+	for i, n := range number.FindAllString(plain(want), -1) {
+		if _, known := s.bound[n]; !known && i < len(actual) {
+			s.bound[n] = actual[i]
+		}
+	}
+	if plain(s.substitute(want)) != plain(got) {
+		s.Errorf("%s prints\n%s\nthe page has\n%s", command, got, want)
+	}
+}
+
+// The commands of "A day of an operator" in docs/history.md print what it shows.
+func TestPast_DayOfAnOperator(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/history.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(page), "\n## A day of an operator\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	for name, flags := range databases() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			server := startServer(t, dir, append(flags(t), "--controllers=namespace-controller")...)
+			livelyMorning(t, server.config(t))
+			s := transcript{t, filepath.Join(dir, "admin.kubeconfig"), make(map[string]string)}
+			commands := 0
+			for i, block := range strings.Split(section, "```\n") {
+				if i%2 == 0 {
+					continue
+				}
+				command, output, _ := strings.Cut(strings.TrimPrefix(block, "$ "), "\n")
+				s.run(command, output)
+				commands++
+			}
+			if commands < 7 {
+				t.Errorf("the page has %d commands", commands)
+			}
+		})
+	}
+}
+
+// livelyMorning is what two people did before the operator asks.
+func livelyMorning(t *testing.T, config *rest.Config) {
+	t.Helper()
+	as := func(user string) *kubernetes.Clientset {
+		config := rest.CopyConfig(config)
+		config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:masters"}}
+		config.UserAgent = "kubectl/v1.37.2"
+		return kubernetes.NewForConfigOrDie(config)
+	}
+	must := func(_ any, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	alice, bob := as("alice"), as("bob")
+	ctx, create, patch := t.Context(), metav1.CreateOptions{}, metav1.PatchOptions{}
+	must(alice.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}, create))
+	labels := map[string]string{"app": "web"}
+	must(alice.AppsV1().Deployments("shop").Create(ctx, &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: "web"},
+		Spec: appsv1.DeploymentSpec{Replicas: new(int32(3)), Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "shop:1.4"}}},
+		}},
+	}, create))
+	must(alice.CoreV1().Services("shop").Create(ctx, &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: corev1.ServiceSpec{Selector: labels, Ports: []corev1.ServicePort{{Port: 80}}},
+	}, create))
+	must(alice.CoreV1().ConfigMaps("shop").Create(ctx, &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "limits"}, Data: map[string]string{"burst": "40", "rate": "20"},
+	}, create))
+	must(bob.AppsV1().Deployments("shop").Patch(ctx, "web", types.MergePatchType, []byte(`{"spec":{"replicas":30}}`), patch, "scale"))
+	must(bob.CoreV1().ConfigMaps("shop").Patch(ctx, "limits", types.MergePatchType, []byte(`{"data":{"burst":"99"}}`), patch))
+	must(nil, bob.CoreV1().Services("shop").Delete(ctx, "web", metav1.DeleteOptions{}))
+}
