@@ -248,7 +248,7 @@ func (s *Server) runBackends(ctx context.Context, services registration.APIServi
 	}
 	slices := s.slices.Discovery().V1().EndpointSlices()
 	available, err := remote.New(services, s.informers.Core().V1().Services(), slices, s.client.ApiregistrationV1(),
-		nil, s.certificate.CurrentCertKeyContent, s.follower.resolver, s.metrics.availability)
+		s.follower.transport.dialHolder(), s.certificate.CurrentCertKeyContent, s.follower.resolver, s.metrics.availability)
 	if err != nil {
 		return fmt.Errorf("aggregator: availability of backends: %w", err)
 	}

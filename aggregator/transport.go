@@ -52,15 +52,19 @@ type backendTransport struct {
 	proxy *httputil.ReverseProxy
 }
 
+// dialHolder is dial as client-go takes it.
+func (c *transportConfig) dialHolder() *transport.DialHolder {
+	if c.dial == nil {
+		return nil
+	}
+	return &transport.DialHolder{Dial: c.dial}
+}
+
 // newBackendTransport makes a transport with the current client certificate for the
 // Service and CA bundle of an APIService.
 func (c *transportConfig) newBackendTransport(service *apiregistrationv1.APIService) (*backendTransport, error) {
 	cert, key := c.certificate()
-	var dial *transport.DialHolder
-	if c.dial != nil {
-		dial = &transport.DialHolder{Dial: c.dial}
-	}
-	config := remote.BuildTransportConfig(dial, cert, key, service)
+	config := remote.BuildTransportConfig(c.dialHolder(), cert, key, service)
 	config.Wrap(x509metrics.NewDeprecatedCertificateRoundTripperWrapperConstructor(c.metrics.missingSAN, c.metrics.insecureSHA1))
 	base, err := transport.New(config)
 	if err != nil {

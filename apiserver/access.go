@@ -34,8 +34,12 @@ func (s *Server) buildAccess(ctx context.Context, resolver webhook.ServiceResolv
 	if s.audit, err = audit.New(o.Audit, s.egress.controlPlane); err != nil {
 		return err
 	}
+	plugins := o.Admission
+	if s.core.fork != nil {
+		plugins = withoutWebhooks(*plugins)
+	}
 	s.admission, err = admission.New(ctx, admission.Config{
-		Options:                           o.Admission,
+		Options:                           plugins,
 		ServerID:                          s.id,
 		Client:                            s.clients.kube,
 		Reader:                            s.clients.reader,

@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"time"
 
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apiserver/pkg/server/egressselector"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/controlplane/controller/clusterauthenticationtrust"
 
@@ -23,8 +25,8 @@ func (s *Server) newBuiltin(files pki.Files) (*registry.Builtin, error) {
 	if kubelet.TLSClientConfig.CertFile == "" {
 		kubelet.TLSClientConfig.CertFile, kubelet.TLSClientConfig.KeyFile = files.KubeletClientCert, files.KubeletKey
 	}
-	if s.egress.selector != nil {
-		kubelet.Lookup = s.egress.selector.Lookup
+	if s.egress.cluster != nil {
+		kubelet.Lookup = func(egressselector.NetworkContext) (utilnet.DialFunc, error) { return s.egress.cluster, nil }
 	}
 	return registry.New(registry.Config{
 		RESTOptions:             s.getter,

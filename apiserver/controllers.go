@@ -20,7 +20,7 @@ func (s *Server) newControllers(files pki.Files) (*controllers.Runner, error) {
 		return nil, err
 	}
 	o := s.config.Options
-	return controllers.New(controllers.Config{
+	config := controllers.Config{
 		Controllers:           o.EnabledControllers,
 		ClientConfig:          s.clients.as,
 		Self:                  s.clients.kube,
@@ -34,7 +34,11 @@ func (s *Server) newControllers(files pki.Files) (*controllers.Runner, error) {
 		NewMetadataWatch: s.watchStored,
 		ServerID:         s.id,
 		Shared:           s.core.database.Shared,
-	})
+	}
+	if s.core.fork != nil {
+		config.Controllers, config.WithControllerManager, config.WithScheduler = nil, false, false
+	}
+	return controllers.New(config)
 }
 
 // watchStored watches the metadata of a resource's objects in their stored bytes. It

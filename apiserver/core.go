@@ -32,6 +32,7 @@ type core struct {
 	database Database
 	store    *sqlstore.Store
 	feed     *watch.Feed
+	fork     *sqlstore.Fork // nil unless the server must act as that of a fork
 }
 
 func openCore(ctx context.Context, c Config) (*core, error) {
@@ -56,6 +57,10 @@ func openCore(ctx context.Context, c Config) (*core, error) {
 	if err := warnOfUnknownResources(ctx, database.Driver, c.Options.Store, logger); err != nil {
 		return nil, errors.Join(err, database.Driver.Close())
 	}
+	fork, err := readFork(ctx, database.Driver, c.Options.Store.Adopt)
+	if err != nil {
+		return nil, errors.Join(err, database.Driver.Close())
+	}
 	legacyregistry.Registerer().MustRegister(newStoreInfo(database, c.Options.Store))
 	legacyregistry.Registerer().MustRegister(backupCollector{database.Driver})
 	feed := watch.New(database.Driver, watch.Options{
@@ -74,7 +79,7 @@ func openCore(ctx context.Context, c Config) (*core, error) {
 		Quota:            c.Options.Store.DatabaseQuota.Value(),
 		CompactInterval:  c.Options.Store.CompactionInterval,
 	})
-	return &core{database: database, store: store, feed: feed}, nil
+	return &core{database: database, store: store, feed: feed, fork: fork}, nil
 }
 
 // newStoreInfo makes the metric byre_store_info. Its labels tell which database the

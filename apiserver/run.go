@@ -67,7 +67,7 @@ const recordInterval = 10 * time.Second
 
 // recordTrustedKeys records the server's keys in the database once the server has started and
 // can encrypt. It fails if another server has recorded keys meanwhile that this one does not
-// trust. The server is ready after the first try: whoever has seen it ready finds its keys
+// trust. With --adopt it also deletes the record that the database is a fork. The server is ready after the first try: whoever has seen it ready finds its keys
 // recorded, unless the database takes no writes.
 func (s *Server) recordTrustedKeys(ctx context.Context) error {
 	select {
@@ -83,6 +83,9 @@ func (s *Server) recordTrustedKeys(ctx context.Context) error {
 		var untrusted *auth.UntrustedKeyError
 		if errors.As(err, &untrusted) {
 			return err
+		}
+		if err == nil && s.config.Options.Store.Adopt {
+			err = s.core.adopt(ctx)
 		}
 		s.triedToRecordKeys.Signal()
 		if err == nil {

@@ -228,6 +228,9 @@ func (s *Server) prepare(ctx, base context.Context) (pki.Files, error) {
 	if s.core, err = openCore(ctx, s.config); err != nil {
 		return files, err
 	}
+	if s.core.fork != nil {
+		s.egress.cluster = refuseDial
+	}
 	if files, err = s.ensurePKI(); err != nil {
 		return files, err
 	}

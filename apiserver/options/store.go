@@ -58,6 +58,8 @@ type StoreOptions struct {
 	// AcceptNewKeys allows a CA and service account keys other than those that are
 	// recorded in the database.
 	AcceptNewKeys bool
+	// Adopt makes a database that "byre fork" has made a cluster of its own.
+	Adopt bool
 	// GarbageCollection keeps an owner until its dependents are deleted or orphaned, as
 	// the delete request demands.
 	GarbageCollection bool
@@ -119,6 +121,8 @@ func (o *StoreOptions) AddFlags(fs *pflag.FlagSet) {
 		"Use a PostgreSQL whose fsync or synchronous_commit is off, which may lose acknowledged writes.")
 	fs.BoolVar(&o.AcceptNewKeys, "accept-new-keys", o.AcceptNewKeys,
 		"Serve with a CA or service account keys other than those that the database was served with. Clients' certificates and tokens of the old ones are refused then.")
+	fs.BoolVar(&o.Adopt, "adopt", o.Adopt,
+		"Make a database of byre fork a cluster of its own, from this start on: controllers run, and webhooks and aggregated API servers are called. It changes nothing for any other database.")
 	fs.BoolVar(&o.GarbageCollection, "enable-garbage-collector", o.GarbageCollection,
 		"Keep an owner until its dependents are deleted or orphaned, as its deletion asks for. If false, the garbage collector does not run either.")
 	fs.IntVar(&o.DeleteCollectionWorkers, "delete-collection-workers", o.DeleteCollectionWorkers,

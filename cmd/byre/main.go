@@ -93,7 +93,7 @@ func newRootCommand() *cobra.Command {
 		Version:       apiserver.ProgramVersion(),
 	}
 	root.SetVersionTemplate(versionText())
-	root.AddCommand(newServeCommand(), newMigrateCommand(), newBackupCommand(), newRestoreCommand(), newCopyCommand(),
+	root.AddCommand(newServeCommand(), newMigrateCommand(), newBackupCommand(), newRestoreCommand(), newCopyCommand(), newForkCommand(),
 		newImportCommand(), newExportCommand(), newCheckCommand(), newCompactCommand(), newStatusCommand(),
 		newConfigCommand(), newCertsCommand(), newKubeconfigCommand(), newVersionCommand(), newManCommand())
 	root.AddCommand(newEnvtestAssetsCommand())

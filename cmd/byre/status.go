@@ -155,8 +155,11 @@ func readStoppedStatus(ctx context.Context, store options.StoreOptions) (status.
 		return nil
 	}
 	err = withDatabase(endpoint,
-		func(path string) error {
+		func(path string) (err error) {
 			if err := sqlite.ReadSnapshot(ctx, path, header); err != nil {
+				return err
+			}
+			if s.Database.Fork, err = sqlite.ReadFork(ctx, path); err != nil {
 				return err
 			}
 			last, err := sqlite.ReadLastBackup(path)
@@ -176,6 +179,9 @@ func readPostgresStatus(ctx context.Context, dsn string, d *status.Database, hea
 	}
 	defer func() { err = errors.Join(err, driver.Close()) }()
 	if d.SizeBytes, err = driver.Size(ctx); err != nil {
+		return err
+	}
+	if d.Fork, err = sqlstore.ReadFork(ctx, driver.Get); err != nil {
 		return err
 	}
 	last, err := driver.LastBackup(ctx)
@@ -225,6 +231,9 @@ func printDatabase(line func(name, format string, args ...any), d status.Databas
 		return
 	}
 	line("Database", "%s, %s, schema %d, %s", d.Kind, d.Address, d.Schema, bytesText(d.SizeBytes))
+	if f := d.Fork; f != nil {
+		line("FORK", "of revision %d, %s: without controllers and webhooks until \"byre serve --adopt\"", f.Revision, f.Time.UTC().Format(time.RFC3339))
+	}
 	line("Revision", "%d", d.Revision)
 	history := fmt.Sprintf("%d changes after revision %d", d.Revision-d.CompactedRevision, d.CompactedRevision)
 	if d.Retention != "" {

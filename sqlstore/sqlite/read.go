@@ -95,17 +95,21 @@ func (d *Driver) Get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, in
 }
 
 func (r *reader) get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, int64, error) {
+	record, snapshot, err := scanRecord(r.selectObject.QueryRowContext(ctx, key.Group, key.Resource, key.Owner.String(), key.Namespace, key.Name), key)
+	r.seen.observe(snapshot)
+	return record, snapshot, err
+}
+
+// scanRecord returns the result of selectObject, as Driver.Get does; the revision is 0 if it fails.
+func scanRecord(row *sql.Row, key sqlstore.Key) (sqlstore.Record, int64, error) {
 	var (
 		snapshot                  int64
 		uid, form, expires, value sql.NullString
 		created, revision, sum    sql.NullInt64
 	)
-	err := r.selectObject.QueryRowContext(ctx, key.Group, key.Resource, key.Owner.String(), key.Namespace, key.Name).
-		Scan(&snapshot, &uid, &created, &revision, &form, &expires, &value, &sum)
-	if err != nil {
+	if err := row.Scan(&snapshot, &uid, &created, &revision, &form, &expires, &value, &sum); err != nil {
 		return sqlstore.Record{}, 0, err
 	}
-	r.seen.observe(snapshot)
 	if !revision.Valid {
 		return sqlstore.Record{}, snapshot, sqlstore.ErrNotFound
 	}
@@ -117,6 +121,7 @@ func (r *reader) get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, in
 		Key: key, UID: uid.String, Created: created.Int64, Revision: revision.Int64,
 		Form: form.String, Value: bytes(value.String),
 	}
+	var err error
 	record.Expires, err = parseExpiry(expires)
 	return record, snapshot, err
 }

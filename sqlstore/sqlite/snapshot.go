@@ -63,6 +63,17 @@ func ReadIdle(ctx context.Context, path string, read func(sqlstore.Snapshot) err
 	return readSnapshot(ctx, lock.Path, true, read)
 }
 
+// ReadFork is sqlstore.ReadFork of the database in the file at path, which may be in use.
+func ReadFork(ctx context.Context, path string) (fork *sqlstore.Fork, err error) {
+	err = readTransaction(ctx, path, func(_ *file, tx *sql.Tx) error {
+		fork, err = sqlstore.ReadFork(ctx, func(ctx context.Context, key sqlstore.Key) (sqlstore.Record, int64, error) {
+			return scanRecord(tx.QueryRowContext(ctx, selectObject, key.Group, key.Resource, key.Owner.String(), key.Namespace, key.Name), key)
+		})
+		return err
+	})
+	return fork, err
+}
+
 // readError is an error of the function that the caller of ReadSnapshot passed.
 type readError struct{ err error }
 

@@ -41,7 +41,12 @@ type trustedKeysRecord struct {
 	trustedKeys
 }
 
-var trustedKeysKey = sqlstore.Key{Group: "byre", Resource: "trusts", Owner: sqlstore.BuiltIn, Name: "trust"}
+// TrustedKeysKey is the key of the record in the database. In a fork ("byre fork") the record of the
+// database that it was made of is under SourceKeysKey.
+var (
+	TrustedKeysKey = sqlstore.Key{Group: "byre", Resource: "trusts", Owner: sqlstore.BuiltIn, Name: "trust"}
+	SourceKeysKey  = sqlstore.Key{Group: "byre", Resource: "trusts", Owner: sqlstore.BuiltIn, Name: "source"}
+)
 
 // readTrustedKeys reads the keys of the files that authentication is configured with.
 func readTrustedKeys(o AuthenticationOptions) (trustedKeys, error) {
@@ -204,10 +209,34 @@ type (
 )
 
 // Check returns an *UntrustedKeyError if this server and the others would not accept each
-// other's credentials, unless the server may have new keys.
+// other's credentials, unless the server may have new keys. It also fails if the tokens of a fork
+// would be those of the cluster that it was made of.
 func (k *TrustedKeys) Check(ctx context.Context, database keyReader) error {
-	_, err := k.compare(ctx, database)
+	if _, err := k.compare(ctx, database); err != nil {
+		return err
+	}
+	source, _, err := readRecord(ctx, database, SourceKeysKey)
+	if err == nil && slices.Contains(source.ServiceAccountKeys, k.own.SigningKey) && !k.acceptNew {
+		return fmt.Errorf("service account tokens would be signed by %s, a key of the cluster that this is a fork of: serve the fork with a --data-dir of its own", k.own.SigningKey)
+	}
+	if errors.Is(err, sqlstore.ErrNotFound) {
+		return nil
+	}
 	return err
+}
+
+// readRecord returns the keys that a record has, and its revision. It fails with
+// sqlstore.ErrNotFound.
+func readRecord(ctx context.Context, database keyReader, key sqlstore.Key) (trustedKeys, int64, error) {
+	record, _, err := database.Get(ctx, key)
+	var stored trustedKeysRecord
+	if err == nil {
+		err = json.Unmarshal(record.Value, &stored)
+	}
+	if err != nil {
+		return trustedKeys{}, 0, fmt.Errorf("read the keys of the database: %w", err)
+	}
+	return stored.trustedKeys, record.Revision, nil
 }
 
 // Record stores the keys for the servers that start later. The caller calls it when the server
@@ -237,28 +266,24 @@ func (k *TrustedKeys) compare(ctx context.Context, database keyReader) (*sqlstor
 		return nil, fmt.Errorf("keys: %w", err)
 	}
 	w := &sqlstore.Write{
-		Op: sqlstore.Create, Key: trustedKeysKey, Form: "byre/1", Value: value,
+		Op: sqlstore.Create, Key: TrustedKeysKey, Form: "byre/1", Value: value,
 		Author: sqlstore.Author{User: "byre", Verb: "create"},
 	}
-	record, _, err := database.Get(ctx, trustedKeysKey)
+	stored, revision, err := readRecord(ctx, database, TrustedKeysKey)
 	if errors.Is(err, sqlstore.ErrNotFound) {
 		return w, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the keys of the database: %w", err)
+		return nil, err
 	}
-	var stored trustedKeysRecord
-	if err := json.Unmarshal(record.Value, &stored); err != nil {
-		return nil, fmt.Errorf("read the keys of the database: %w", err)
-	}
-	if k.own.equal(stored.trustedKeys) {
+	if k.own.equal(stored) {
 		return nil, nil
 	}
 	var untrusted *UntrustedKeyError
-	if errors.As(k.own.check(stored.trustedKeys), &untrusted) && !k.acceptNew {
+	if errors.As(k.own.check(stored), &untrusted) && !k.acceptNew {
 		return nil, fmt.Errorf("%w: %s; if the old keys are not wanted any more, start with --accept-new-keys once",
 			untrusted, k.files.remedy(untrusted))
 	}
-	w.Op, w.Replaces, w.Author.Verb = sqlstore.Update, record.Revision, "update"
+	w.Op, w.Replaces, w.Author.Verb = sqlstore.Update, revision, "update"
 	return w, nil
 }

@@ -137,6 +137,12 @@ func (s *Status) addMetrics(text []byte) error {
 			Time: time.Unix(int64(backup.GetGauge().GetValue()), 0).UTC(), Revision: revision, Location: label(backup, "location"),
 		}
 	}
+	for _, fork := range families["byre_store_fork_timestamp_seconds"].GetMetric() {
+		d.Fork = &sqlstore.Fork{Time: time.Unix(int64(fork.GetGauge().GetValue()), 0).UTC()}
+		if d.Fork.Revision, err = strconv.ParseInt(label(fork, "revision"), 10, 64); err != nil {
+			return err
+		}
+	}
 	for _, info := range families["byre_store_info"].GetMetric() {
 		d.Kind, d.Address = label(info, "kind"), label(info, "database")
 		d.Retention, d.RetentionChanges = label(info, "retention"), label(info, "retention_changes")

@@ -52,6 +52,8 @@ type Database struct {
 	// QuotaBytes is 0 without a quota. UsedBytes is the size that is compared with it.
 	QuotaBytes int64 `json:"quotaBytes,omitempty"`
 	UsedBytes  int64 `json:"usedBytes,omitempty"`
+	// Fork is set if the database is a fork that is not adopted.
+	Fork *sqlstore.Fork `json:"fork,omitempty"`
 	// LastBackup is the last one that "byre backup" has made; nil if none is recorded.
 	LastBackup *sqlstore.LastBackup `json:"lastBackup,omitempty"`
 }
