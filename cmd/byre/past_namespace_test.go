@@ -5,12 +5,16 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -380,5 +384,30 @@ func TestPast_NamesAreCompleted(t *testing.T) {
 		if status := run(t.Context(), "/usr/bin/kubectl_complete-byre", words, &out, io.Discard); status != 0 || out.String() != want {
 			t.Errorf("completion of %q: status %d, %q, want %q", line, status, out.String(), want)
 		}
+	}
+}
+
+// The history of one resource may be shorter than what is asked for.
+func TestPast_LogSaysFromWhenOnItIsWhole(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if strings.Contains(r.URL.Query().Get("fieldSelector"), "since=") {
+			w.WriteHeader(http.StatusGone)
+			fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","code":410,"reason":"Expired","message":"the history of pods begins at noon"}`)
+			return
+		}
+		fmt.Fprintf(w, `{"columnDefinitions":[{"name":"Revision"}],"rows":[
+			{"cells":["old"],"object":{"metadata":{"creationTimestamp":"2001-01-01T00:00:00Z"}}},
+			{"cells":["new"],"object":{"metadata":{"creationTimestamp":%q}}}]}`, time.Now().UTC().Format(time.RFC3339))
+	}))
+	t.Cleanup(server.Close)
+	kubeconfig := filepath.Join(t.TempDir(), "empty")
+	if err := os.WriteFile(kubeconfig, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, errOut := succeed(t, "log", "-n", "shop", "--since", "2d", "--server", server.URL, "--kubeconfig", kubeconfig)
+	if out != "REVISION\nnew\n" || errOut != "not all changes are there any more: the history of pods begins at noon\n" {
+		t.Errorf("the log is %q, %q", out, errOut)
 	}
 }
