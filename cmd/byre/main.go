@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -43,7 +44,11 @@ func runProcess() int {
 // change the process: a server sets its feature gates and its logger, and check with keys
 // replaces the logger.
 func run(ctx context.Context, path string, args []string, out, errOut io.Writer) int {
-	root := newCommand(filepath.Base(path))
+	name := filepath.Base(path)
+	if name == "kubectl_complete-byre" { // kubectl starts it for the arguments of its plugin
+		name, args = "kubectl-byre", slices.Concat([]string{cobra.ShellCompRequestCmd}, args)
+	}
+	root := newCommand(name)
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(errOut)

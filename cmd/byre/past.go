@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/pmezard/go-difflib/difflib"
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/tools/clientcmd"
@@ -23,7 +23,7 @@ import (
 
 // newPastCommands returns the commands that show and reverse what happened, through the API server.
 func newPastCommands() []*cobra.Command {
-	return []*cobra.Command{newLogCommand(), newShowCommand(), newDiffCommand(), newBlameCommand(), newUndoCommand(), newUndeleteCommand()}
+	return []*cobra.Command{newLogCommand(), newShowCommand(), newDiffCommand(), newBlameCommand(), newUndoCommand(), newUndeleteCommand(), newRollbackCommand()}
 }
 
 // newPluginCommand returns the root command of the program as a plugin of kubectl, whose file is called
@@ -120,11 +120,19 @@ func newLogCommand() *cobra.Command {
 					return fmt.Errorf("--since: %q is not a time such as 2d, 12h or 5m", since)
 				}
 				after = time.Now().Add(-age)
+				query.Fields["since"] = after.UTC().Format(time.RFC3339)
 			}
-			return printLog(cmd.Context(), cmd.OutOrStdout(), client, query, after)
+			err = printLog(cmd.Context(), cmd.OutOrStdout(), client, query, after)
+			if since != "" && apierrors.IsResourceExpired(err) {
+				fmt.Fprintln(cmd.ErrOrStderr(), "not all changes are there any more:", err)
+				delete(query.Fields, "since")
+				err = printLog(cmd.Context(), cmd.OutOrStdout(), client, query, after)
+			}
+			return err
 		},
 	}
 	flags.addTo(cmd)
+	cmd.ValidArgsFunction = completeObject(&flags, false)
 	cmd.Flags().StringVar(&since, "since", "", "Only changes of this time, such as 2h or 3d.")
 	cmd.Flags().StringVar(&who, "who", "", "Only changes of this user.")
 	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "The changes of all namespaces.")
@@ -192,6 +200,7 @@ func visible(text string) string {
 
 func newShowCommand() *cobra.Command {
 	var flags clusterFlags
+	var output outputFlag
 	var at string
 	cmd := &cobra.Command{
 		Use:     "show TYPE/NAME --at T",
@@ -200,6 +209,9 @@ func newShowCommand() *cobra.Command {
 		Example: "  kubectl byre show configmap/settings --at -2h",
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := output.validate(); err != nil {
+				return err
+			}
 			moment, err := parseMoment(at)
 			if err != nil {
 				return fmt.Errorf("--at: %w", err)
@@ -219,11 +231,15 @@ func newShowCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			_, err = io.WriteString(cmd.OutOrStdout(), text)
-			return err
+			return output.print(cmd.OutOrStdout(), v.Content, func(out io.Writer) error {
+				_, err := io.WriteString(out, text)
+				return err
+			})
 		},
 	}
 	flags.addTo(cmd)
+	output.addTo(cmd)
+	cmd.ValidArgsFunction = completeObject(&flags, false)
 	cmd.Flags().StringVar(&at, "at", "", "The moment: "+momentHelp+".")
 	_ = cmd.MarkFlagRequired("at") // the flag is there
 	return cmd
@@ -268,6 +284,7 @@ func newDiffCommand() *cobra.Command {
 		},
 	}
 	flags.addTo(cmd)
+	cmd.ValidArgsFunction = completeObject(&flags, false)
 	cmd.Flags().StringVar(&at, "at", "", "The first moment: "+momentHelp+".")
 	cmd.Flags().StringVar(&to, "to", "", "The second moment: "+momentHelp+". If not set, now.")
 	return cmd
@@ -322,6 +339,7 @@ func newBlameCommand() *cobra.Command {
 		},
 	}
 	flags.addTo(cmd)
+	cmd.ValidArgsFunction = completeObject(&flags, false)
 	output.addTo(cmd)
 	return cmd
 }
@@ -342,156 +360,4 @@ func printBlame(out io.Writer, leaves []plugin.Leaf) error {
 		printRow(w, []any{c.Revision, c.Time.UTC().Format(time.RFC3339), c.Who, c.Manager, leaf.Path, string(value)})
 	}
 	return w.Flush()
-}
-
-// writeFlags are those of commands that write.
-type writeFlags struct {
-	dryRun string
-	yes    bool
-}
-
-func (f *writeFlags) addTo(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.dryRun, "dry-run", "none", "none, or server: the server checks the request and stores nothing.")
-	cmd.Flags().BoolVarP(&f.yes, "yes", "y", false, "Do not ask.")
-}
-
-// confirm asks, unless a flag says what the answer is. It reports whether the request is to be made.
-func (f *writeFlags) confirm(cmd *cobra.Command) (bool, error) {
-	if f.dryRun != "none" && f.dryRun != "server" {
-		return false, fmt.Errorf("--dry-run must be none or server, not %q", f.dryRun)
-	}
-	if f.yes || f.isDry() {
-		return true, nil
-	}
-	fmt.Fprint(cmd.OutOrStdout(), "Do it? [y/N] ")
-	answer, err := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
-	if err != nil && !errors.Is(err, io.EOF) {
-		return false, err
-	}
-	switch strings.ToLower(strings.TrimSpace(answer)) {
-	case "y", "yes":
-		return true, nil
-	}
-	fmt.Fprintln(cmd.OutOrStdout(), "nothing done")
-	return false, nil
-}
-
-func (f *writeFlags) isDry() bool { return f.dryRun == "server" }
-
-// done says what was done.
-func (f *writeFlags) done(out io.Writer, what string) {
-	if f.isDry() {
-		what += " (server dry run)"
-	}
-	fmt.Fprintln(out, what)
-}
-
-func newUndoCommand() *cobra.Command {
-	var flags clusterFlags
-	var write writeFlags
-	cmd := &cobra.Command{
-		Use:   "undo REVISION",
-		Short: "Reverse a change",
-		Long: "Reverse a change of an object: by a patch of the fields that it changed, or by a deletion if it\n" +
-			"created the object. If a later change has changed one of them, nothing is done.\n" +
-			"The change is one of the namespace; those of objects without one are in \"default\".",
-		Example: "  kubectl byre undo 4711 -n shop",
-		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			moment, err := parseMoment(args[0])
-			if err != nil || moment.Revision == 0 {
-				return fmt.Errorf("%q is not a revision", args[0])
-			}
-			client, _, err := flags.connect()
-			if err != nil {
-				return err
-			}
-			undo, err := client.PlanUndo(cmd.Context(), moment.Revision)
-			if err != nil {
-				return err
-			}
-			out := cmd.OutOrStdout()
-			switch {
-			case undo.Deletes:
-				fmt.Fprintf(out, "delete %s\n", undo.Object)
-			case len(undo.Patch) == 0:
-				fmt.Fprintln(out, "nothing to undo")
-				return nil
-			default:
-				fmt.Fprintf(out, "patch %s\n", undo.Object)
-				for _, operation := range undo.Patch {
-					if err := printOperation(out, operation); err != nil {
-						return err
-					}
-				}
-			}
-			if ok, err := write.confirm(cmd); err != nil || !ok {
-				return err
-			}
-			if err := client.Undo(cmd.Context(), undo, write.isDry()); err != nil {
-				return err
-			}
-			write.done(out, fmt.Sprintf("revision %d of %s is undone", moment.Revision, undo.Object))
-			return nil
-		},
-	}
-	flags.addTo(cmd)
-	write.addTo(cmd)
-	return cmd
-}
-
-// printOperation prints an operation of a patch; tests are not for people.
-func printOperation(out io.Writer, o plugin.Operation) error {
-	if o.Op == "test" {
-		return nil
-	}
-	value, err := json.Marshal(o.Value)
-	if o.Op == "remove" {
-		value = nil
-	}
-	printRow(out, []any{"  " + strings.TrimSpace(o.Op+" "+o.Path+" "+string(value))})
-	return err
-}
-
-func newUndeleteCommand() *cobra.Command {
-	var flags clusterFlags
-	var write writeFlags
-	cmd := &cobra.Command{
-		Use:   "undelete TYPE/NAME",
-		Short: "Create a deleted object again",
-		Long: "Create the last version of a deleted object again, without what the server sets, and say what\n" +
-			"was left out. It is a new object, with another UID.",
-		Example: "  kubectl byre undelete configmap/settings",
-		Args:    cobra.RangeArgs(1, 2),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			client, o, err := flags.find(args)
-			if err != nil {
-				return err
-			}
-			undelete, err := client.PlanUndelete(cmd.Context(), o)
-			if err != nil {
-				return err
-			}
-			out := cmd.OutOrStdout()
-			if undelete.Content == nil {
-				fmt.Fprintf(out, "%s exists: nothing to do\n", o)
-				return nil
-			}
-			fmt.Fprintf(out, "create %s as it was before revision %d deleted it\n", o, undelete.Revision)
-			if ok, err := write.confirm(cmd); err != nil || !ok {
-				return err
-			}
-			if err := client.Create(cmd.Context(), undelete, write.isDry()); err != nil {
-				return err
-			}
-			for _, what := range undelete.LeftOut {
-				fmt.Fprintln(out, "left out: "+visible(what))
-			}
-			write.done(out, o.String()+" is created again")
-			return nil
-		},
-	}
-	flags.addTo(cmd)
-	write.addTo(cmd)
-	return cmd
 }

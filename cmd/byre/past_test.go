@@ -97,6 +97,7 @@ func TestPast_IsShownAndReversed(t *testing.T) {
 
 		p.run("alice", []string{"create ", affinity, "bob", `metadata.annotations: <none>`, `spec.sessionAffinity: "None" → "ClientIP"`}, "log", "service/web")
 		p.run("alice", []string{"services/web"}, "log", "--since", "1h", "--who", "bob")
+		p.run("alice", []string{"services/web"}, "log", "--since", "30d") // before the first revision
 		if out := p.run("alice", nil, "log", "--who", "nobody"); strings.Contains(out, "web") {
 			t.Errorf("the log of nobody is %s", out)
 		}
@@ -104,6 +105,7 @@ func TestPast_IsShownAndReversed(t *testing.T) {
 		if out := p.run("alice", []string{"sessionAffinity: None"}, "show", "svc/web", "--at", created.ResourceVersion); strings.Contains(out, "bob") {
 			t.Errorf("the first version is %s", out)
 		}
+		p.run("alice", []string{`"sessionAffinity": "None"`}, "show", "svc/web", "--at", created.ResourceVersion, "-o", "json")
 		p.fail("alice", "did not exist", "show", "svc/web", "--at", "-1d")
 		p.fail("mallory", "forbidden", "log", "service/web")
 		p.fail("alice", "forbidden", "log", "-A")

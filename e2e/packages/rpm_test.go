@@ -37,7 +37,7 @@ func TestRPM_HasTheFiles(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		"/usr/bin/byre", "/usr/bin/kubectl-byre", "/usr/lib/systemd/system/byre.service", "/usr/lib/sysusers.d/byre.conf",
+		"/usr/bin/byre", "/usr/bin/kubectl-byre", "/usr/bin/kubectl_complete-byre", "/usr/lib/systemd/system/byre.service", "/usr/lib/sysusers.d/byre.conf",
 		"/usr/share/man/man8/byre-serve.8.gz", "/usr/share/zsh/site-functions/_byre",
 	} {
 		if !slices.Contains(names, want) {

@@ -32,6 +32,7 @@ const tables = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 // Client asks a server. It is safe for concurrent use.
 type Client struct {
 	raw       rest.Interface
+	resources discovery.DiscoveryInterface
 	objects   dynamic.Interface
 	mapper    meta.RESTMapper
 	namespace string
@@ -41,6 +42,7 @@ type Client struct {
 func NewClient(config *rest.Config, namespace string) (*Client, error) {
 	config = rest.CopyConfig(config)
 	config.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
+	config.QPS, config.Burst = 50, 300 // as kubectl
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, err
@@ -59,7 +61,7 @@ func NewClient(config *rest.Config, namespace string) (*Client, error) {
 	}
 	cached := memory.NewMemCacheClient(found)
 	mapper := restmapper.NewShortcutExpander(restmapper.NewDeferredDiscoveryRESTMapper(cached), cached, nil)
-	return &Client{raw, objects, mapper, namespace}, nil
+	return &Client{raw, cached, objects, mapper, namespace}, nil
 }
 
 // Object names an object of a cluster.
@@ -211,7 +213,9 @@ func answer(result rest.Result) ([]byte, error) {
 	case err == nil:
 		return result.Raw()
 	case apierrors.IsNotFound(err) && errors.As(err, &status) && (status.Status().Details == nil || status.Status().Details.Name == ""):
-		return nil, errors.New("the server has no resource changes of " + history.GroupName + ": is it byre?")
+		return nil, errNoChanges
 	}
 	return nil, err
 }
+
+var errNoChanges = errors.New("the server has no resource changes of " + history.GroupName + ": is it byre?")

@@ -11,6 +11,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"byre/apiserver/history"
 )
 
 // Undelete is an object that is to be created again.
@@ -34,65 +37,105 @@ func (c *Client) PlanUndelete(ctx context.Context, o Object) (*Undelete, error) 
 	if err != nil {
 		return nil, err
 	}
-	// The last change is the deletion. A deletion that finalizers delayed began with an update that
-	// set the deletion timestamp, and the controllers have taken the object apart since.
+	deleted, err := c.deletion(ctx, o, changes)
+	if err != nil {
+		return nil, err
+	}
+	u.Content, u.Revision = deleted.content, deleted.ended
+	return u, c.prepare(ctx, u, nil)
+}
+
+// deletion is how an object was deleted: content is what it was before the revision began, and ended
+// removed it. They differ if finalizers delayed the deletion.
+type deletion struct {
+	content      *unstructured.Unstructured
+	began, ended int64
+}
+
+// deletion returns the deletion that the last of the object's changes is, or ends.
+func (c *Client) deletion(ctx context.Context, o Object, changes []history.Change) (d deletion, err error) {
+	// A deletion that finalizers delayed began with an update that set the deletion timestamp, and
+	// the controllers have taken the object apart since.
 	for _, listed := range slices.Backward(changes) {
 		change, err := c.Change(ctx, o.changesIn(), listed.Revision)
 		if err != nil {
-			return nil, err
+			return d, err
 		}
 		v, err := version(change.Replaces, change, change.Before)
 		if err != nil {
-			return nil, err
+			return d, err
 		}
 		if v.Content == nil {
 			break
 		}
 		content := &unstructured.Unstructured{Object: v.Content}
-		if u.Content == nil || content.GetUID() == u.Content.GetUID() {
-			if u.Content == nil {
-				u.Revision = change.Revision
-			}
-			u.Content = content
+		if d.content == nil {
+			d.ended = change.Revision
+		} else if content.GetUID() != d.content.GetUID() {
+			break
 		}
+		d.content, d.began = content, change.Revision
 		if content.GetDeletionTimestamp() == nil {
 			break
 		}
 	}
-	if u.Content == nil {
-		return nil, fmt.Errorf("%s: %w", o, errNoVersion)
+	if d.content == nil {
+		return d, fmt.Errorf("%s: %w", o, errNoVersion)
 	}
-	return u, c.prepare(ctx, u)
+	return d, nil
 }
 
-// dropped are the fields that the server or a controller sets for one object only, by resource; "" is
+// ofOne are the fields that the server or a controller sets for one object only, by resource; "" is
 // every resource.
-var dropped = map[schema.GroupResource][][]string{
+var ofOne = map[schema.GroupResource][][]string{
 	{}:                                 {{"status"}},
 	{Resource: "pods"}:                 {{"spec", "nodeName"}},
 	{Group: "batch", Resource: "jobs"}: {{"spec", "selector"}, {"spec", "template", "metadata", "labels", "controller-uid"}, {"spec", "template", "metadata", "labels", "batch.kubernetes.io/controller-uid"}},
 	{Resource: "namespaces"}:           {{"spec", "finalizers"}},
 	{Resource: "services"}:             {{"spec", "healthCheckNodePort"}},
 	{Resource: "serviceaccounts"}:      {{"secrets"}},
+	{Resource: "persistentvolumeclaims"}: {
+		{"metadata", "annotations", "pv.kubernetes.io/bind-completed"}, {"metadata", "annotations", "pv.kubernetes.io/bound-by-controller"},
+	},
+	{Group: "apps", Resource: "deployments"}: {{"metadata", "annotations", "deployment.kubernetes.io/revision"}},
 }
 
-// prepare takes out of the content what can't be created again.
-func (c *Client) prepare(ctx context.Context, u *Undelete) error {
+// fieldsOfOne returns the paths of ofOne in an object of a resource.
+func fieldsOfOne(resource schema.GroupResource, content map[string]any) [][]string {
+	if manual, _, _ := unstructured.NestedBool(content, "spec", "manualSelector"); manual {
+		return ofOne[schema.GroupResource{}] // a Job whose selector its author has set
+	}
+	return slices.Concat(ofOne[schema.GroupResource{}], ofOne[resource])
+}
+
+// prepare takes out of the content what can't be created again. owners has the UIDs of objects that have
+// been created again, by those that they had.
+func (c *Client) prepare(ctx context.Context, u *Undelete, owners map[types.UID]types.UID) error {
 	content := u.Content
+	// The content is in the version in which it was stored.
+	u.Object.Resource.Version = content.GroupVersionKind().Version
 	content.Object = strip(content.Object)
-	for _, resource := range []schema.GroupResource{{}, u.Object.Resource.GroupResource()} {
-		for _, path := range dropped[resource] {
-			if _, exists, _ := unstructured.NestedFieldNoCopy(content.Object, path...); exists {
-				unstructured.RemoveNestedField(content.Object, path...)
-				u.leaveOut(strings.Join(path, "."), "the server sets it")
-			}
+	for _, path := range fieldsOfOne(u.Object.Resource.GroupResource(), content.Object) {
+		if _, exists, _ := unstructured.NestedFieldNoCopy(content.Object, path...); exists {
+			unstructured.RemoveNestedField(content.Object, path...)
+			u.leaveOut(strings.Join(path, "."), "the server sets it")
 		}
 	}
+	return c.adopt(ctx, u, owners)
+}
+
+// adopt leaves out the owners that are gone, and gives the others the UIDs that they have.
+func (c *Client) adopt(ctx context.Context, u *Undelete, owners map[types.UID]types.UID) error {
 	var kept []metav1.OwnerReference
-	for _, owner := range content.GetOwnerReferences() {
-		exists, err := c.exists(ctx, owner, u.Object.Namespace)
-		if err != nil {
-			return err
+	for _, owner := range u.Content.GetOwnerReferences() {
+		uid, exists := owners[owner.UID]
+		if exists {
+			owner.UID = uid
+		} else {
+			var err error
+			if exists, err = c.exists(ctx, owner, u.Object.Namespace); err != nil {
+				return err
+			}
 		}
 		if exists {
 			kept = append(kept, owner)
@@ -100,7 +143,7 @@ func (c *Client) prepare(ctx context.Context, u *Undelete) error {
 		}
 		u.leaveOut("metadata.ownerReferences: "+owner.Kind+"/"+owner.Name, "it is gone")
 	}
-	content.SetOwnerReferences(kept)
+	u.Content.SetOwnerReferences(kept)
 	return nil
 }
 
@@ -127,15 +170,19 @@ func (c *Client) exists(ctx context.Context, owner metav1.OwnerReference, namesp
 	return err == nil && object.GetUID() == owner.UID, err
 }
 
-// Create creates the object. If an address of a Service is taken, the Service gets another one.
-func (c *Client) Create(ctx context.Context, u *Undelete, dryRun bool) error {
-	create := func() error {
-		_, err := c.client(u.Object).Create(ctx, u.Content, metav1.CreateOptions{DryRun: dryRunOption(dryRun), FieldManager: manager})
-		return err
+// Create creates the object and returns its UID. If an address of a Service is taken, the Service gets
+// another one.
+func (c *Client) Create(ctx context.Context, u *Undelete, dryRun bool) (types.UID, error) {
+	create := func() (types.UID, error) {
+		created, err := c.client(u.Object).Create(ctx, u.Content, metav1.CreateOptions{DryRun: dryRunOption(dryRun), FieldManager: manager})
+		if err != nil {
+			return "", err
+		}
+		return created.GetUID(), nil
 	}
-	err := create()
+	uid, err := create()
 	if !apierrors.IsInvalid(err) {
-		return err
+		return uid, err
 	}
 	var status apierrors.APIStatus
 	errors.As(err, &status)
@@ -152,7 +199,7 @@ func (c *Client) Create(ctx context.Context, u *Undelete, dryRun bool) error {
 		}
 	}
 	if !again {
-		return err
+		return "", err
 	}
 	return create()
 }

@@ -57,7 +57,7 @@ func (c *Client) At(ctx context.Context, o Object, m Moment) (Version, error) {
 
 func version(revision int64, change *history.Change, content *runtime.RawExtension) (Version, error) {
 	if change.Unreadable {
-		return Version{}, fmt.Errorf("the object at revision %d can't be read any more", change.Revision)
+		return Version{}, fmt.Errorf("revision %d: %w", change.Revision, errUnreadable)
 	}
 	v := Version{Revision: revision}
 	if content == nil {
@@ -97,4 +97,7 @@ func (v Version) YAML() (string, error) {
 	return string(text), err
 }
 
-var errNoVersion = errors.New("the history has no version of it")
+var (
+	errNoVersion  = errors.New("the history has no version of it")
+	errUnreadable = errors.New("the object can't be read any more")
+)

@@ -1,0 +1,282 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"byre/cmd/byre/plugin"
+)
+
+// writeFlags are those of commands that write.
+type writeFlags struct {
+	dryRun string
+	yes    bool
+}
+
+func (f *writeFlags) addTo(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.dryRun, "dry-run", "none", "none, or server: the server checks the request and stores nothing.")
+	cmd.Flags().BoolVarP(&f.yes, "yes", "y", false, "Do not ask.")
+}
+
+// confirm asks, unless a flag says what the answer is. It reports whether the request is to be made.
+func (f *writeFlags) confirm(cmd *cobra.Command) (bool, error) {
+	if f.dryRun != "none" && f.dryRun != "server" {
+		return false, fmt.Errorf("--dry-run must be none or server, not %q", f.dryRun)
+	}
+	if f.yes || f.isDry() {
+		return true, nil
+	}
+	fmt.Fprint(cmd.OutOrStdout(), "Do it? [y/N] ")
+	answer, err := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return false, err
+	}
+	switch strings.ToLower(strings.TrimSpace(answer)) {
+	case "y", "yes":
+		return true, nil
+	}
+	fmt.Fprintln(cmd.OutOrStdout(), "nothing done")
+	return false, nil
+}
+
+func (f *writeFlags) isDry() bool { return f.dryRun == "server" }
+
+// done says what was done.
+func (f *writeFlags) done(out io.Writer, what string) {
+	if f.isDry() {
+		what += " (server dry run)"
+	}
+	fmt.Fprintln(out, what)
+}
+
+func newUndoCommand() *cobra.Command {
+	var flags clusterFlags
+	var write writeFlags
+	cmd := &cobra.Command{
+		Use:   "undo REVISION",
+		Short: "Reverse a change",
+		Long: "Reverse a change of an object: by a patch of the fields that it changed, or by a deletion if it\n" +
+			"created the object. If a later change has changed one of them, nothing is done.\n" +
+			"The change is one of the namespace; those of objects without one are in \"default\".",
+		Example: "  kubectl byre undo 4711 -n shop",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			moment, err := parseMoment(args[0])
+			if err != nil || moment.Revision == 0 {
+				return fmt.Errorf("%q is not a revision", args[0])
+			}
+			client, _, err := flags.connect()
+			if err != nil {
+				return err
+			}
+			undo, err := client.PlanUndo(cmd.Context(), moment.Revision)
+			if err != nil {
+				return err
+			}
+			out := cmd.OutOrStdout()
+			switch {
+			case undo.Deletes:
+				fmt.Fprintf(out, "delete %s\n", undo.Object)
+			case len(undo.Patch) == 0:
+				fmt.Fprintln(out, "nothing to undo")
+				return nil
+			default:
+				fmt.Fprintf(out, "patch %s\n", undo.Object)
+				for _, operation := range undo.Patch {
+					if err := printOperation(out, operation); err != nil {
+						return err
+					}
+				}
+			}
+			if ok, err := write.confirm(cmd); err != nil || !ok {
+				return err
+			}
+			if err := client.Undo(cmd.Context(), undo, write.isDry()); err != nil {
+				return err
+			}
+			write.done(out, fmt.Sprintf("revision %d of %s is undone", moment.Revision, undo.Object))
+			return nil
+		},
+	}
+	flags.addTo(cmd)
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
+	write.addTo(cmd)
+	return cmd
+}
+
+// printOperation prints an operation of a patch; tests are not for people.
+func printOperation(out io.Writer, o plugin.Operation) error {
+	if o.Op == "test" {
+		return nil
+	}
+	value, err := json.Marshal(o.Value)
+	if o.Op == "remove" {
+		value = nil
+	}
+	printRow(out, []any{"  " + strings.TrimSpace(o.Op+" "+o.Path+" "+string(value))})
+	return err
+}
+
+func newUndeleteCommand() *cobra.Command {
+	var flags clusterFlags
+	var write writeFlags
+	cmd := &cobra.Command{
+		Use:   "undelete {TYPE/NAME | -n NAMESPACE}",
+		Short: "Create a deleted object, or a deleted namespace, again",
+		Long: "Create the last version of a deleted object again, without what the server sets, and say what\n" +
+			"was left out. It is a new object, with another UID.\n" +
+			"With a namespace alone, create the deleted namespace again with the objects that its deletion\n" +
+			"deleted, but for those that controllers make. It needs the rights of a cluster administrator.",
+		Example: "  kubectl byre undelete configmap/settings\n" +
+			"  kubectl byre undelete -n shop",
+		Args: cobra.MaximumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				if !cmd.Flags().Changed("namespace") {
+					return errors.New("name an object, as TYPE/NAME, or a namespace with -n")
+				}
+				client, namespace, err := flags.connect()
+				if err != nil {
+					return err
+				}
+				plan, err := client.PlanUndeleteNamespace(cmd.Context(), namespace)
+				if err != nil {
+					return err
+				}
+				return write.carryOut(cmd, client, plan)
+			}
+			client, o, err := flags.find(args)
+			if err != nil {
+				return err
+			}
+			undelete, err := client.PlanUndelete(cmd.Context(), o)
+			if err != nil {
+				return err
+			}
+			out := cmd.OutOrStdout()
+			if undelete.Content == nil {
+				fmt.Fprintf(out, "%s exists: nothing to do\n", o)
+				return nil
+			}
+			fmt.Fprintf(out, "create %s as it was before revision %d deleted it\n", o, undelete.Revision)
+			if ok, err := write.confirm(cmd); err != nil || !ok {
+				return err
+			}
+			if _, err := client.Create(cmd.Context(), undelete, write.isDry()); err != nil {
+				return err
+			}
+			for _, what := range undelete.LeftOut {
+				fmt.Fprintln(out, "left out: "+visible(what))
+			}
+			write.done(out, o.String()+" is created again")
+			return nil
+		},
+	}
+	flags.addTo(cmd)
+	cmd.ValidArgsFunction = completeObject(&flags, true)
+	write.addTo(cmd)
+	return cmd
+}
+
+func newRollbackCommand() *cobra.Command {
+	var flags clusterFlags
+	var write writeFlags
+	var at, selector string
+	var prune bool
+	cmd := &cobra.Command{
+		Use:   "rollback --at T",
+		Short: "Make the objects of a namespace again what they were",
+		Long: "Make the objects of a namespace again what they were at a moment: create what was deleted since,\n" +
+			"replace what was changed, and with --prune delete what was created. What controllers own, and the\n" +
+			"status, are left to the controllers. T is " + momentHelp + ".",
+		Example: "  kubectl byre rollback -n shop --at -2h\n" +
+			"  kubectl byre rollback -n shop --at 4711 -l app=web --prune",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			moment, err := parseMoment(at)
+			if err != nil {
+				return fmt.Errorf("--at: %w", err)
+			}
+			selected, err := labels.Parse(selector)
+			if err != nil {
+				return fmt.Errorf("--selector: %w", err)
+			}
+			client, namespace, err := flags.connect()
+			if err != nil {
+				return err
+			}
+			plan, err := client.PlanRollback(cmd.Context(), namespace, moment, selected, prune)
+			if err != nil {
+				return err
+			}
+			return write.carryOut(cmd, client, plan)
+		},
+	}
+	flags.addTo(cmd)
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
+	write.addTo(cmd)
+	cmd.Flags().StringVar(&at, "at", "", "The moment: "+momentHelp+".")
+	_ = cmd.MarkFlagRequired("at") // the flag is there
+	cmd.Flags().StringVarP(&selector, "selector", "l", "", "Only objects that have these labels, or had them then, such as app=web.")
+	cmd.Flags().BoolVar(&prune, "prune", false, "Delete what was created since.")
+	return cmd
+}
+
+// carryOut prints a plan, asks, and makes its requests. A request that fails does not keep it from
+// making the others.
+func (f *writeFlags) carryOut(cmd *cobra.Command, client *plugin.Client, plan *plugin.Plan) error {
+	out := cmd.OutOrStdout()
+	for _, step := range plan.Steps {
+		fmt.Fprintln(out, step.Verb, step.Object)
+		for _, operation := range step.Patch {
+			if err := printOperation(out, operation); err != nil {
+				return err
+			}
+		}
+	}
+	for _, what := range plan.LeftOut {
+		fmt.Fprintln(out, "left out: "+visible(what))
+	}
+	if len(plan.Steps) == 0 {
+		fmt.Fprintln(out, "nothing to do")
+		return nil
+	}
+	if ok, err := f.confirm(cmd); err != nil || !ok {
+		return err
+	}
+	failed := 0
+	for _, step := range plan.Steps {
+		err := client.Do(cmd.Context(), plan, step, f.isDry())
+		for _, what := range step.LeftOut {
+			fmt.Fprintf(out, "left out of %s: %s\n", step.Object, visible(what))
+		}
+		isNamespace := step.Object.Resource.Resource == "namespaces"
+		switch {
+		case err != nil && (isNamespace || cmd.Context().Err() != nil):
+			return err
+		case err != nil:
+			failed++
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s %s: %s\n", step.Verb, step.Object, visible(err.Error()))
+			continue
+		}
+		f.done(out, step.Object.String()+" is "+pastOf[step.Verb])
+		if isNamespace && f.isDry() {
+			fmt.Fprintln(out, "the server can't check the other objects, as the namespace does not exist")
+			return nil
+		}
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d of %d requests failed: run the command again when their causes are gone", failed, len(plan.Steps))
+	}
+	return nil
+}
+
+// pastOf is what the verbs of steps have done.
+var pastOf = map[string]string{"create": "created again", "update": "as it was", "delete": "deleted"}

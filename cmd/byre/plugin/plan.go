@@ -1,0 +1,138 @@
+package plugin
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Plan brings objects of a namespace back to what they were.
+type Plan struct {
+	// Steps are in the order in which they are to be made.
+	Steps []*Step
+	// LeftOut is what is not brought back, with the reason.
+	LeftOut []string
+
+	// owners has the UIDs of the objects by those that they had. An object that is to be created has
+	// the one that it had until it is created, and is in pending.
+	owners  map[types.UID]types.UID
+	pending map[types.UID]bool
+}
+
+// Step is a request for one object of a plan.
+type Step struct {
+	Undelete
+	// Verb is create, update or delete.
+	Verb string
+	// Patch is what an update changes.
+	Patch []Operation
+	// uid is that of the object as it is; of one that is to be created, the one that it had.
+	uid             types.UID
+	resourceVersion string
+}
+
+// Do makes the request of a step. dryRun has the server check it and store nothing.
+func (c *Client) Do(ctx context.Context, p *Plan, s *Step, dryRun bool) error {
+	dry := dryRunOption(dryRun)
+	if s.Verb == "delete" {
+		err := c.client(s.Object).Delete(ctx, s.Object.Name, metav1.DeleteOptions{
+			DryRun: dry, Preconditions: &metav1.Preconditions{UID: &s.uid, ResourceVersion: &s.resourceVersion},
+		})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	}
+	owners := s.Content.GetOwnerReferences()
+	for i := range owners {
+		if p.pending[owners[i].UID] {
+			return fmt.Errorf("its owner %s/%s does not exist", owners[i].Kind, owners[i].Name)
+		}
+		if uid, known := p.owners[owners[i].UID]; known {
+			owners[i].UID = uid
+		}
+	}
+	s.Content.SetOwnerReferences(owners)
+	if s.Verb == "update" {
+		_, err := c.client(s.Object).Update(ctx, s.Content, metav1.UpdateOptions{DryRun: dry, FieldManager: manager})
+		return err
+	}
+	uid, err := c.Create(ctx, &s.Undelete, dryRun)
+	if apierrors.IsAlreadyExists(err) {
+		s.leaveOut("all of it", "somebody has created it meanwhile") // as controllers do in a new namespace
+		return nil
+	}
+	if err == nil {
+		p.owners[s.uid] = uid
+		delete(p.pending, s.uid)
+	}
+	return err
+}
+
+// sort puts owners before what they own, and what is referred to before what refers to it.
+func (p *Plan) sort() {
+	slices.SortStableFunc(p.Steps, func(a, b *Step) int {
+		order := cmp.Compare(rank(a.Object.Resource.GroupResource()), rank(b.Object.Resource.GroupResource()))
+		if a.Verb == "delete" {
+			order = -order
+		}
+		return cmp.Or(slices.Index(verbs, a.Verb)-slices.Index(verbs, b.Verb), order, cmp.Compare(a.Object.String(), b.Object.String()))
+	})
+	created := map[types.UID]*Step{}
+	for _, s := range p.Steps {
+		if s.Verb == "create" {
+			created[s.uid] = s
+		}
+	}
+	var sorted []*Step
+	visited := map[*Step]bool{}
+	var visit func(*Step)
+	visit = func(s *Step) {
+		if visited[s] {
+			return
+		}
+		visited[s] = true
+		if s.Verb == "create" {
+			for _, owner := range s.Content.GetOwnerReferences() {
+				if owner := created[owner.UID]; owner != nil {
+					visit(owner)
+				}
+			}
+		}
+		sorted = append(sorted, s)
+	}
+	for _, s := range p.Steps {
+		visit(s)
+	}
+	p.Steps = sorted
+}
+
+var (
+	verbs = []string{"create", "update", "delete"}
+	// first is created before other resources, and last after them.
+	first = []schema.GroupResource{
+		{Resource: "namespaces"}, {Resource: "serviceaccounts"}, {Resource: "configmaps"}, {Resource: "secrets"},
+		{Resource: "persistentvolumeclaims"}, {Group: "rbac.authorization.k8s.io", Resource: "roles"},
+		{Group: "rbac.authorization.k8s.io", Resource: "rolebindings"}, {Group: "networking.k8s.io", Resource: "networkpolicies"},
+		{Resource: "services"},
+	}
+	last = []schema.GroupResource{
+		{Group: "apps", Resource: "daemonsets"}, {Group: "apps", Resource: "deployments"}, {Group: "apps", Resource: "replicasets"},
+		{Group: "apps", Resource: "statefulsets"}, {Resource: "replicationcontrollers"}, {Group: "batch", Resource: "cronjobs"},
+		{Group: "batch", Resource: "jobs"}, {Resource: "pods"}, {Resource: "limitranges"}, {Resource: "resourcequotas"},
+	}
+)
+
+// rank is the place of a resource in the order of creation.
+func rank(resource schema.GroupResource) int {
+	if i := slices.Index(first, resource); i >= 0 {
+		return i
+	}
+	return len(first) + 1 + slices.Index(last, resource)
+}

@@ -1,0 +1,101 @@
+package plugin
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/rest"
+)
+
+// fake answers with texts for paths. Of lists of changes, it answers those of a resource whose history is
+// too short with 410.
+func fake(t *testing.T, expired string, answers map[string]string) *Client {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if selector := r.URL.Query().Get("fieldSelector"); slices.Contains(strings.Split(selector, ","), "object.resource="+expired) {
+			w.WriteHeader(http.StatusGone)
+			fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","code":410,"reason":"Expired","message":"the history of %s does not reach back to 3"}`, expired)
+			return
+		}
+		text, found := answers[r.URL.Path]
+		if !found {
+			w.WriteHeader(http.StatusNotFound)
+			text = `{"kind":"Status","apiVersion":"v1","status":"Failure","code":404,"reason":"NotFound","details":{"name":"x"}}`
+		}
+		fmt.Fprint(w, text)
+	}))
+	t.Cleanup(server.Close)
+	client, err := NewClient(&rest.Config{Host: server.URL}, "shop")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+const (
+	changesPath = "/apis/history.byre.dev/v1/namespaces/shop/changes"
+	verbsOfAll  = `"verbs":["create","delete","get","list","update"]`
+	unreadable  = `"metadata":{"name":"5"},"revision":5,"replaces":2,"unreadable":true,"object":{"group":"","resource":"configmaps","namespace":"shop","name":"sealed"}`
+)
+
+// unreadableChange is a server with a change of a ConfigMap that can't be decrypted any more.
+func unreadableChange() map[string]string {
+	return map[string]string{
+		"/api":  `{"kind":"APIVersions","versions":["v1"]}`,
+		"/apis": `{"kind":"APIGroupList","apiVersion":"v1","groups":[]}`,
+		"/api/v1": `{"kind":"APIResourceList","groupVersion":"v1","resources":[
+			{"name":"configmaps","kind":"ConfigMap","namespaced":true,` + verbsOfAll + `},{"name":"pods","kind":"Pod","namespaced":true,` + verbsOfAll + `}]}`,
+		"/api/v1/namespaces/shop/configmaps": `{"kind":"ConfigMapList","apiVersion":"v1","metadata":{},"items":[]}`,
+		"/api/v1/namespaces/shop/pods":       `{"kind":"PodList","apiVersion":"v1","metadata":{},"items":[]}`,
+		changesPath:                          `{"kind":"ChangeList","items":[{` + unreadable + `}]}`,
+		changesPath + "/5":                   `{"kind":"Change",` + unreadable + `}`,
+	}
+}
+
+func TestUndo_RefusesAnUnreadableChange(t *testing.T) {
+	t.Parallel()
+	_, err := fake(t, "none", unreadableChange()).PlanUndo(t.Context(), 5)
+	if err == nil || !strings.Contains(err.Error(), "can't be read any more") {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+// Pods have a shorter history than what makes them.
+func TestRollback_LeavesOutWhatIsNotThereAnyMore(t *testing.T) {
+	t.Parallel()
+	plan, err := fake(t, "pods", unreadableChange()).PlanRollback(t.Context(), "shop", Moment{Revision: 3}, labels.Everything(), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := strings.Join(plan.LeftOut, "\n")
+	for _, want := range []string{"pods (the history of pods does not reach back to 3", "configmaps/sealed (revision 5: the object can't be read any more)"} {
+		if !strings.Contains(left, want) {
+			t.Errorf("%q is not left out: %s", want, left)
+		}
+	}
+	if len(plan.Steps) > 0 {
+		t.Errorf("%d steps", len(plan.Steps))
+	}
+}
+
+func TestRollback_NeedsTheHistoryOfWhatPeopleWrite(t *testing.T) {
+	t.Parallel()
+	_, err := fake(t, "configmaps", unreadableChange()).PlanRollback(t.Context(), "shop", Moment{Revision: 3}, labels.Everything(), true)
+	if err == nil || !strings.Contains(err.Error(), "the history of configmaps does not reach back to 3") || apierrors.IsNotFound(err) {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+func TestTypes_AreThoseThatCanBeListed(t *testing.T) {
+	t.Parallel()
+	if got := strings.Join(fake(t, "none", unreadableChange()).Types(), " "); got != "configmaps pods" {
+		t.Errorf("the types are %s", got)
+	}
+}
