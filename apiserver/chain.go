@@ -63,8 +63,9 @@ func (s *Server) newDiscovery() *discovery.Registry {
 // scheme.
 func (s *Server) newGroups() ([]handlers.Group, *runtime.Scheme) {
 	scheme, builtin := history.NewScheme(), storage.BuiltinResources(effectiveVersion())
-	changes := history.New(history.Config{
+	s.changes = history.New(history.Config{
 		Driver:       s.core.database.Driver,
+		Feed:         s.core.feed,
 		Authorizer:   s.auth.Authorizer,
 		Transformers: s.encryption.transformers,
 		Prefix: func(of sqlstore.Resource) string {
@@ -74,7 +75,7 @@ func (s *Server) newGroups() ([]handlers.Group, *runtime.Scheme) {
 			return builtin.ResourcePrefix(schema.GroupResource{Group: of.Group, Resource: of.Resource})
 		},
 	})
-	return append(s.builtin.Groups(), history.NewGroup(scheme, changes)), scheme
+	return append(s.builtin.Groups(), history.NewGroup(scheme, s.changes)), scheme
 }
 
 // builtinModels are the built-in groups with the models of their types.

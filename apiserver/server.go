@@ -24,6 +24,7 @@ import (
 	"byre/apiserver/controllers/controlplane"
 	"byre/apiserver/delegation"
 	"byre/apiserver/handlers/openapi"
+	"byre/apiserver/history"
 	"byre/apiserver/process/health"
 	"byre/apiserver/process/lifecycle"
 	"byre/apiserver/process/loopback"
@@ -67,6 +68,7 @@ type Server struct {
 	admission  *admission.Admission
 	flow       *filters.FlowControl // nil without priority and fairness
 	builtin    *registry.Builtin
+	changes    *history.Storage
 	bootstrap  *bootstrap.Bootstrap
 	// controlplane is what every server of a cluster runs; controllers is what one
 	// server of the cluster runs.

@@ -37,10 +37,13 @@ func (s *Server) stages(release func()) []lifecycle.Stage {
 			Components: s.requestComponents(),
 		},
 		{
-			Name:       "built-in API",
-			Components: []lifecycle.Component{{Name: "built-in groups", Run: s.builtin.Run}},
-			Prepare:    s.startInformers,
-			Release:    s.stopLoopback,
+			Name: "built-in API",
+			Components: []lifecycle.Component{
+				{Name: "built-in groups", Run: s.builtin.Run},
+				{Name: "watches of changes", Run: s.changes.Run},
+			},
+			Prepare: s.startInformers,
+			Release: s.stopLoopback,
 		},
 		{
 			Name:       "controllers",

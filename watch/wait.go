@@ -34,6 +34,35 @@ func (f *Feed) WaitFor(ctx context.Context, revision int64) error {
 	}
 }
 
+// Position is a place in the changes of all resources.
+type Position struct {
+	// Revision is the last one before the position.
+	Revision int64
+	adopted  *adoption
+}
+
+// Position returns the position after the last change that the feed has applied. It fails with
+// ErrClosed, and with the context's error.
+func (f *Feed) Position(ctx context.Context) (Position, error) {
+	if err := f.wait(ctx, f.started); err != nil {
+		return Position{}, err
+	}
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return Position{f.revision, f.adopted}, nil
+}
+
+// AwaitChange waits until the feed has applied a change after a position. It fails with
+// ErrCompacted where a Subscription would: if the feed has read all state again since the position
+// was made. It fails with ErrClosed, and with the context's error.
+func (f *Feed) AwaitChange(ctx context.Context, after Position) error {
+	err := f.await(ctx, after.Revision+1, after.adopted)
+	if errors.Is(err, errAdopted) {
+		return ErrCompacted
+	}
+	return err
+}
+
 // adoption returns the last adoption.
 func (f *Feed) adoption() *adoption {
 	f.mu.RLock()
@@ -42,9 +71,18 @@ func (f *Feed) adoption() *adoption {
 }
 
 // awaitApplied waits until the feed has applied a revision, which the caller has learned while a
-// was the last adoption. It fails with errAdopted when the feed adopts another state, which may
-// be at a lower revision and never reach the awaited one.
+// was the last adoption. If other processes write to the store, the change may be theirs, and
+// awaitApplied has the tail read it at once. It fails with errAdopted when the feed adopts another
+// state, which may be at a lower revision and never reach the awaited one.
 func (f *Feed) awaitApplied(ctx context.Context, revision int64, a *adoption) error {
+	if !f.isSoleWriter() && revision > f.Revision() {
+		f.hint(revision)
+	}
+	return f.await(ctx, revision, a)
+}
+
+// await is awaitApplied for a revision that may not exist yet: the tail does not look for it.
+func (f *Feed) await(ctx context.Context, revision int64, a *adoption) error {
 	f.mu.RLock()
 	applied, ended := f.revision >= revision, f.adopted != a
 	f.mu.RUnlock()
@@ -72,9 +110,7 @@ func (f *Feed) awaitApplied(ctx context.Context, revision int64, a *adoption) er
 	return err
 }
 
-// addWait adds a wait to Feed.waits. It returns nil if the revision is applied already. If other
-// processes write to the store, the change may be theirs, and addWait has the tail read it at
-// once.
+// addWait adds a wait to Feed.waits. It returns nil if the revision is applied already.
 func (f *Feed) addWait(revision int64, a *adoption) (*revisionWait, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -86,10 +122,6 @@ func (f *Feed) addWait(revision int64, a *adoption) (*revisionWait, error) {
 	}
 	w := revisionWait{revision, make(chan struct{})}
 	f.waits = append(f.waits, w)
-	if !f.isSoleWriter() {
-		f.target = max(f.target, revision)
-		signal(f.behind)
-	}
 	return &w, nil
 }
 

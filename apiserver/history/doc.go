@@ -9,5 +9,9 @@
 // it was read and before anything is made of it; what is not there and what may not be seen are
 // answered alike.
 //
-// A Storage starts nothing, and needs no shutdown.
+// The tail reads each change once for all watches of the process, while there are any; a watch
+// that is behind the tail reads from the database by itself.
+//
+// The caller runs Storage.Run, beside which watches are served. It cancels Run's context before the
+// feed's and before it closes the driver; Run then ends the watches, and joins their goroutines.
 package history

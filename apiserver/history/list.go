@@ -107,7 +107,7 @@ func (s *Storage) read(ctx context.Context, p *page) error {
 		if err != nil {
 			return apiError(err)
 		}
-		rights.refresh()
+		created := newCreations(s.config.Driver)
 		for i := range changes {
 			c := &changes[i]
 			if c.Revision > p.upTo {
@@ -119,7 +119,7 @@ func (s *Storage) read(ctx context.Context, p *page) error {
 			if !p.selects(c) {
 				continue
 			}
-			if sees, err := rights.sees(ctx, c); err != nil {
+			if sees, err := rights.sees(ctx, c, created); err != nil {
 				return err
 			} else if !sees {
 				continue
@@ -155,11 +155,7 @@ func begin(options *internalversion.ListOptions, chosen *chosen, state sqlstore.
 	case options.ResourceVersionMatch == metav1.ResourceVersionMatchExact:
 		at.Revision = wanted
 		if chosen.lostAfter(wanted, histories) > 0 {
-			last := int64(0)
-			for i := range histories {
-				last = max(last, histories[i].Compacted)
-			}
-			return at, expired(wanted, last)
+			return at, expiredSince(wanted, histories)
 		}
 	}
 	return at, nil

@@ -3,6 +3,7 @@ package history
 import (
 	"context"
 	"errors"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -12,25 +13,27 @@ import (
 	"byre/sqlstore"
 )
 
+// answersHold is for how long an answer of the authorizer is used: a watch shows what was revoked
+// for no longer.
+const answersHold = 10 * time.Second
+
 // rights tells which changes the user of a request may see. One goroutine uses it, for one
 // request.
 type rights struct {
 	driver     sqlstore.Driver
 	authorizer authorizer.UnconditionalAuthorizer
 	user       user.Info
-	// decisions has what the authorizer has answered.
+	// decisions has what the authorizer has answered since the time asked.
 	decisions map[question]bool
-	// created has the create revisions of namespaces and definitions; 0 of what does not
-	// exist.
-	created map[sqlstore.Key]int64
+	asked     time.Time
 }
 
 // question asks whether the user may do verb to the objects of a resource in a namespace, or in
-// all if it is empty. since is the create revision of that namespace: an answer about a namespace
-// does not hold for one that is created again.
+// all if it is empty. since is the create revision of that namespace, and defined that of the
+// definition of a custom resource: an answer does not hold for what is created again.
 type question struct {
 	verb, group, resource, namespace string
-	since                            int64
+	since, defined                   int64
 }
 
 func (s *Storage) rightsOf(ctx context.Context) (*rights, error) {
@@ -38,49 +41,52 @@ func (s *Storage) rightsOf(ctx context.Context) (*rights, error) {
 	if !ok {
 		return nil, apierrors.NewInternalError(errors.New("the request has no user"))
 	}
-	return &rights{driver: s.config.Driver, authorizer: s.config.Authorizer, user: who, decisions: make(map[question]bool)}, nil
+	return &rights{driver: s.config.Driver, authorizer: s.config.Authorizer, user: who, decisions: make(map[question]bool), asked: time.Now()}, nil
 }
-
-// refresh forgets which namespaces and definitions exist. The caller calls it after it has read
-// changes and before it asks for them: so none of them is of a namespace that is created later
-// than rights knows.
-func (r *rights) refresh() { r.created = make(map[sqlstore.Key]int64) }
 
 // sees reports whether the user may see a change: may list changes and the object's resource,
 // both cluster-wide or both in the object's namespace. A change that is older than the namespace,
 // or than the definition of the resource, is not of what has these names now.
-func (r *rights) sees(ctx context.Context, c *sqlstore.Change) (bool, error) {
+func (r *rights) sees(ctx context.Context, c *sqlstore.Change, created *creations) (bool, error) {
 	key := c.New.Key
+	asked := question{verb: "list", group: key.Group, resource: key.Resource}
+	var err error
 	if key.Owner == sqlstore.Custom {
-		defined, err := r.createdAt(ctx, sqlstore.Key{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions", Name: key.Resource + "." + key.Group})
-		if err != nil {
+		if asked.defined, err = created.of(ctx, definitionKey(key.Group, key.Resource)); err != nil {
 			return false, err
 		}
-		if defined == 0 || c.Revision < defined {
+		if asked.defined == 0 || c.Revision < asked.defined {
 			// What the resource was, nobody can be asked any more.
 			return r.may(ctx, question{verb: "*", group: "*", resource: "*"})
 		}
 	}
-	if sees, err := r.seesIn(ctx, key, "", 0); sees || err != nil || key.Namespace == "" {
+	if sees, err := r.seesAs(ctx, asked); sees || err != nil || key.Namespace == "" {
 		return sees, err
 	}
-	since, err := r.createdAt(ctx, sqlstore.Key{Resource: "namespaces", Name: key.Namespace})
-	if err != nil || since == 0 || c.Revision < since {
+	asked.namespace = key.Namespace
+	if asked.since, err = created.of(ctx, namespaceKey(key.Namespace)); err != nil || asked.since == 0 || c.Revision < asked.since {
 		return false, err
 	}
-	return r.seesIn(ctx, key, key.Namespace, since)
+	return r.seesAs(ctx, asked)
 }
 
-func (r *rights) seesIn(ctx context.Context, key sqlstore.Key, namespace string, since int64) (bool, error) {
-	lists, err := r.may(ctx, question{"list", groupResource.Group, groupResource.Resource, namespace, since})
+// seesAs reports whether the answer is yes to a question, and to that for changes in the same
+// namespace.
+func (r *rights) seesAs(ctx context.Context, q question) (bool, error) {
+	changes := question{verb: "list", group: groupResource.Group, resource: groupResource.Resource, namespace: q.namespace, since: q.since}
+	lists, err := r.may(ctx, changes)
 	if !lists || err != nil {
 		return false, err
 	}
-	return r.may(ctx, question{"list", key.Group, key.Resource, namespace, since})
+	return r.may(ctx, q)
 }
 
-// may asks the authorizer once.
+// may asks the authorizer, unless it has answered a short time ago.
 func (r *rights) may(ctx context.Context, q question) (bool, error) {
+	if time.Since(r.asked) >= answersHold {
+		clear(r.decisions)
+		r.asked = time.Now()
+	}
 	allowed, asked := r.decisions[q]
 	if asked {
 		return allowed, nil
@@ -92,19 +98,26 @@ func (r *rights) may(ctx context.Context, q question) (bool, error) {
 	if allowed = decision == authorizer.DecisionAllow; !allowed && err != nil {
 		return false, apierrors.NewInternalError(err)
 	}
+	if allowed {
+		if allowed, err = r.isOfNow(ctx, q); err != nil {
+			return false, err
+		}
+	}
 	r.decisions[q] = allowed
 	return allowed, nil
 }
 
-// createdAt returns the revision that created an object; 0 if it does not exist.
-func (r *rights) createdAt(ctx context.Context, key sqlstore.Key) (int64, error) {
-	if created, known := r.created[key]; known {
-		return created, nil
+// isOfNow reports whether the namespace and the definition of a question are still there. The
+// caller calls it after the authorizer has answered, which knows them by their names only: the
+// answer may be about others that were created meanwhile.
+func (r *rights) isOfNow(ctx context.Context, q question) (bool, error) {
+	for key, known := range map[sqlstore.Key]int64{namespaceKey(q.namespace): q.since, definitionKey(q.group, q.resource): q.defined} {
+		if known == 0 {
+			continue
+		}
+		if created, err := createdNow(ctx, r.driver, key); err != nil || created != known {
+			return false, err
+		}
 	}
-	record, _, err := r.driver.Get(ctx, key)
-	if err != nil && !errors.Is(err, sqlstore.ErrNotFound) {
-		return 0, apiError(err)
-	}
-	r.created[key] = record.Created
-	return record.Created, nil
+	return true, nil
 }

@@ -28,6 +28,7 @@ func NewScheme() *runtime.Scheme {
 	// The types of metav1 are those of the core group: with another version of them the OpenAPI
 	// documents of this and of other servers would define them differently.
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	scheme.AddUnversionedTypes(schema.GroupVersion{Version: "v1"}, &metav1.WatchEvent{})
 	err := scheme.AddFieldLabelConversionFunc(groupVersion.WithKind("Change"), func(label, value string) (string, string, error) {
 		if !slices.Contains(selectable, label) {
 			return "", "", fmt.Errorf("%q is not a known field selector: only %q", label, selectable)

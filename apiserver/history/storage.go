@@ -16,11 +16,14 @@ import (
 	"k8s.io/klog/v2"
 
 	"byre/sqlstore"
+	"byre/watch"
 )
 
 // Config is what New needs. All fields but Transformers are required.
 type Config struct {
-	Driver     sqlstore.Driver
+	Driver sqlstore.Driver
+	// Feed follows the database of Driver.
+	Feed       *watch.Feed
 	Authorizer authorizer.UnconditionalAuthorizer
 	// Transformers gives the encryption of a resource; nil, or a nil result, means none.
 	Transformers func(schema.GroupResource) value.Transformer
@@ -37,17 +40,27 @@ func (c *Config) transformer(gr schema.GroupResource) value.Transformer {
 }
 
 // Storage is the rest.Storage of changes. It is safe for concurrent use.
-type Storage struct{ config Config }
+type Storage struct {
+	config Config
+	tail   *tail
+}
 
 var (
 	_ rest.Getter               = (*Storage)(nil)
 	_ rest.Lister               = (*Storage)(nil)
+	_ rest.Watcher              = (*Storage)(nil)
 	_ rest.Scoper               = (*Storage)(nil)
 	_ rest.SingularNameProvider = (*Storage)(nil)
 )
 
 // New makes a Storage.
-func New(config Config) *Storage { return &Storage{config} }
+func New(config Config) *Storage { return &Storage{config, newTail(config.Driver, config.Feed)} }
+
+// Run serves watches until ctx ends. Then it ends them, and joins their goroutines.
+func (s *Storage) Run(ctx context.Context) error {
+	s.tail.run(ctx)
+	return nil
+}
 
 // New implements rest.Storage.
 func (*Storage) New() runtime.Object { return &Change{} }
@@ -82,8 +95,7 @@ func (s *Storage) Get(ctx context.Context, name string, _ *metav1.GetOptions) (r
 	if err != nil {
 		return nil, err
 	}
-	rights.refresh()
-	if sees, err := rights.sees(ctx, &changes[0]); err != nil {
+	if sees, err := rights.sees(ctx, &changes[0], newCreations(s.config.Driver)); err != nil {
 		return nil, err
 	} else if !sees {
 		return nil, s.absent(ctx, revision)
@@ -129,7 +141,7 @@ func apiError(err error) error {
 	switch {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return err
-	case errors.Is(err, sqlstore.ErrUnavailable), errors.Is(err, sqlstore.ErrClosed):
+	case errors.Is(err, sqlstore.ErrUnavailable), errors.Is(err, sqlstore.ErrClosed), errors.Is(err, watch.ErrClosed):
 		unavailable := apierrors.NewServiceUnavailable(sqlstore.Public(err))
 		unavailable.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
 		return unavailable

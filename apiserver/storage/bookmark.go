@@ -12,9 +12,9 @@ import (
 // watch cache has the same value.
 const preTimeout = 2 * time.Second
 
-// bookmarkSchedule says when the next bookmark of a watch is due: after an
+// BookmarkSchedule says when the next bookmark of a watch is due: after an
 // interval, and shortly before the watch ends. The zero value is never due.
-type bookmarkSchedule struct {
+type BookmarkSchedule struct {
 	clock    clock.Clock
 	interval time.Duration
 	deadline time.Time // zero: none
@@ -22,13 +22,14 @@ type bookmarkSchedule struct {
 	tick     clock.Timer
 }
 
-func newBookmarkSchedule(c clock.Clock, interval time.Duration, deadline time.Time) bookmarkSchedule {
-	b := bookmarkSchedule{clock: c, interval: interval, deadline: deadline}
+// NewBookmarkSchedule returns the schedule of a watch; without a deadline if it is zero.
+func NewBookmarkSchedule(c clock.Clock, interval time.Duration, deadline time.Time) BookmarkSchedule {
+	b := BookmarkSchedule{clock: c, interval: interval, deadline: deadline}
 	b.plan(c.Now())
 	return b
 }
 
-func (b *bookmarkSchedule) plan(now time.Time) {
+func (b *BookmarkSchedule) plan(now time.Time) {
 	b.next = now.Add(b.interval)
 	if last := b.deadline.Add(-preTimeout); !b.deadline.IsZero() && last.Before(b.next) {
 		b.next = last
@@ -38,8 +39,8 @@ func (b *bookmarkSchedule) plan(now time.Time) {
 	}
 }
 
-// due reports whether a bookmark is due, and plans the next one if so.
-func (b *bookmarkSchedule) due() bool {
+// Due reports whether a bookmark is due, and plans the next one if so.
+func (b *BookmarkSchedule) Due() bool {
 	if b.next.IsZero() {
 		return false
 	}
@@ -51,8 +52,8 @@ func (b *bookmarkSchedule) due() bool {
 	return true
 }
 
-// timer fires when the next bookmark is due.
-func (b *bookmarkSchedule) timer() <-chan time.Time {
+// Timer fires when the next bookmark is due.
+func (b *BookmarkSchedule) Timer() <-chan time.Time {
 	if b.next.IsZero() {
 		return nil
 	}
@@ -65,7 +66,8 @@ func (b *bookmarkSchedule) timer() <-chan time.Time {
 	return b.tick.C()
 }
 
-func (b *bookmarkSchedule) stop() {
+// Stop stops the timer.
+func (b *BookmarkSchedule) Stop() {
 	if b.tick != nil {
 		b.tick.Stop()
 	}

@@ -50,7 +50,7 @@ type cursor struct {
 	startRevision, readRevision int64
 	// nextError is the error that next returns after the changes that it has returned.
 	nextError error
-	bookmarks bookmarkSchedule
+	bookmarks BookmarkSchedule
 }
 
 // initialEvents are the objects that exist when a watch starts.
@@ -82,7 +82,7 @@ func (s *Store) cursor(ctx context.Context, key string, opts storage.ListOptions
 	c.initialized = func() { utilflowcontrol.WatchInitialized(ctx) }
 	if opts.Predicate.AllowWatchBookmarks || opts.ProgressNotify {
 		deadline, _ := ctx.Deadline()
-		c.bookmarks = newBookmarkSchedule(s.cfg.Clock, s.cfg.BookmarkInterval, deadline)
+		c.bookmarks = NewBookmarkSchedule(s.cfg.Clock, s.cfg.BookmarkInterval, deadline)
 	}
 	c.nextError = c.start(ctx)
 	return c, nil
@@ -203,7 +203,7 @@ func (c *cursor) next(ctx context.Context) ([]change, error) {
 			c.nextError = err
 			return batch, nil
 		}
-		if c.bookmarks.due() && upTo > c.startRevision {
+		if c.bookmarks.Due() && upTo > c.startRevision {
 			batch = append(batch, change{typ: apiwatch.Bookmark, revision: upTo})
 		}
 		if len(batch) > 0 {
@@ -345,7 +345,7 @@ func (c *cursor) waitForWork(ctx context.Context) error {
 	select {
 	case <-c.subscription.Ready():
 		return nil
-	case <-c.bookmarks.timer():
+	case <-c.bookmarks.Timer():
 		return nil
 	case <-c.s.cfg.Ending.Begun():
 		return nil
@@ -360,6 +360,6 @@ func (c *cursor) close() {
 	if c.subscription != nil {
 		c.subscription.Close()
 	}
-	c.bookmarks.stop()
+	c.bookmarks.Stop()
 	c.initial = nil
 }

@@ -108,9 +108,10 @@ const (
 	// defaultKeyPrefix is etcd's prefix in a stock kube-apiserver. Encryption
 	// authenticates values with it, so that encrypted values of a stock server can be
 	// imported.
-	defaultKeyPrefix        = "/registry"
-	defaultBookmarkInterval = time.Minute
-	defaultFutureTimeout    = 3 * time.Second
+	defaultKeyPrefix     = "/registry"
+	defaultFutureTimeout = 3 * time.Second
+	// DefaultBookmarkInterval is the greatest time between two bookmarks of a watch.
+	DefaultBookmarkInterval = time.Minute
 )
 
 // Store keeps the objects of one resource. It is safe for concurrent use.
@@ -163,7 +164,7 @@ func New(cfg Config) (*Store, error) {
 		cfg.Clock = clock.RealClock{}
 	}
 	if cfg.BookmarkInterval == 0 {
-		cfg.BookmarkInterval = defaultBookmarkInterval
+		cfg.BookmarkInterval = DefaultBookmarkInterval
 	}
 	if cfg.FutureTimeout == 0 {
 		cfg.FutureTimeout = defaultFutureTimeout

@@ -490,7 +490,7 @@ func (h *chronicle) expectDescribed(path string, last history.Change) {
 	h.Helper()
 	for path, wants := range map[string][]string{
 		inShop + "/" + last.Name:    {`"before":{"apiVersion":"v1"`, `"data":{"key":"4"}`, `"after":`, `"data":{"key":"5"}`},
-		"/apis/history.byre.dev/v1": {`"name":"changes"`, `"singularName":"change"`, `"namespaced":true`, `"verbs":["get","list"]`},
+		"/apis/history.byre.dev/v1": {`"name":"changes"`, `"singularName":"change"`, `"namespaced":true`, `"verbs":["get","list","watch"]`},
 		"/apis/apiregistration.k8s.io/v1/apiservices/v1.history.byre.dev":     {`"type":"Available"`, `"reason":"Local"`},
 		"/openapi/v3/apis/history.byre.dev/v1":                                {"dev.byre.history.v1.Change", "MoreChanged is how many"},
 		"/apis/rbac.authorization.k8s.io/v1/clusterroles/byre:history-viewer": {`"verbs":["get","list","watch"]`},

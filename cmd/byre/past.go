@@ -85,14 +85,15 @@ const momentHelp = "a revision, a time of RFC 3339, or one before now such as -2
 func newLogCommand() *cobra.Command {
 	var flags clusterFlags
 	var since, who string
-	var everywhere, withStatus bool
+	var everywhere, withStatus, follow bool
 	cmd := &cobra.Command{
 		Use:   "log [TYPE/NAME]",
 		Short: "List the changes of an object, or of a namespace",
 		Long: "List the changes of an object, or of a namespace, the oldest first: what the user of the\n" +
 			"kubeconfig may list, in the resource changes and in that of each object.",
 		Example: "  kubectl byre log deployment/web\n" +
-			"  kubectl byre log -n shop --since 2h --who alice",
+			"  kubectl byre log -n shop --since 2h --who alice\n" +
+			"  kubectl byre log -n shop --follow",
 		Args: cobra.MaximumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			client, namespace, err := flags.connect()
@@ -122,11 +123,11 @@ func newLogCommand() *cobra.Command {
 				after = time.Now().Add(-age)
 				query.Fields["since"] = after.UTC().Format(time.RFC3339)
 			}
-			err = printLog(cmd.Context(), cmd.OutOrStdout(), client, query, after)
+			err = printLog(cmd.Context(), cmd.OutOrStdout(), client, query, after, follow)
 			if since != "" && apierrors.IsResourceExpired(err) {
 				fmt.Fprintln(cmd.ErrOrStderr(), "not all changes are there any more:", err)
 				delete(query.Fields, "since")
-				err = printLog(cmd.Context(), cmd.OutOrStdout(), client, query, after)
+				err = printLog(cmd.Context(), cmd.OutOrStdout(), client, query, after, follow)
 			}
 			return err
 		},
@@ -137,44 +138,57 @@ func newLogCommand() *cobra.Command {
 	cmd.Flags().StringVar(&who, "who", "", "Only changes of this user.")
 	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "The changes of all namespaces.")
 	cmd.Flags().BoolVar(&withStatus, "status", false, "The changes of the status too.")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "Print further changes as they are made.")
 	return cmd
 }
 
-// printLog prints the changes after a time as the server's tables have them.
-func printLog(ctx context.Context, out io.Writer, client *plugin.Client, query plugin.Query, after time.Time) error {
-	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
-	printed := false
-	err := client.Tables(ctx, query, func(table *metav1.Table) error {
-		columns := table.ColumnDefinitions
-		if !printed && len(columns) > 0 {
-			printed = true
-			var names []any
-			for _, column := range columns {
-				if column.Priority == 0 {
-					names = append(names, strings.ToUpper(column.Name))
-				}
+// logPrinter prints changes after a time as the server's tables have them.
+type logPrinter struct {
+	w       *tabwriter.Writer
+	after   time.Time
+	columns []metav1.TableColumnDefinition
+}
+
+func (p *logPrinter) print(table *metav1.Table) error {
+	if p.columns == nil && len(table.ColumnDefinitions) > 0 {
+		p.columns = table.ColumnDefinitions
+		var names []any
+		for _, column := range p.columns {
+			if column.Priority == 0 {
+				names = append(names, strings.ToUpper(column.Name))
 			}
-			printRow(w, names)
 		}
-		for _, row := range table.Rows {
-			var object metav1.PartialObjectMetadata
-			if err := json.Unmarshal(row.Object.Raw, &object); err != nil {
-				return err
-			}
-			if object.CreationTimestamp.Time.Before(after) {
-				continue
-			}
-			var cells []any
-			for i, cell := range row.Cells {
-				if i >= len(columns) || columns[i].Priority == 0 {
-					cells = append(cells, cell)
-				}
-			}
-			printRow(w, cells)
+		printRow(p.w, names)
+	}
+	for _, row := range table.Rows {
+		var object metav1.PartialObjectMetadata
+		if err := json.Unmarshal(row.Object.Raw, &object); err != nil {
+			return err
 		}
-		return nil
+		if object.CreationTimestamp.Time.Before(p.after) {
+			continue
+		}
+		var cells []any
+		for i, cell := range row.Cells {
+			if i >= len(p.columns) || p.columns[i].Priority == 0 {
+				cells = append(cells, cell)
+			}
+		}
+		printRow(p.w, cells)
+	}
+	return nil
+}
+
+// printLog prints the changes after a time, and with follow those to come, until ctx ends.
+func printLog(ctx context.Context, out io.Writer, client *plugin.Client, query plugin.Query, after time.Time, follow bool) error {
+	p := logPrinter{w: tabwriter.NewWriter(out, 0, 0, 3, ' ', 0), after: after}
+	revision, err := client.Tables(ctx, query, p.print)
+	if err = errors.Join(err, p.w.Flush()); err != nil || !follow {
+		return err
+	}
+	return client.Follow(ctx, query, revision, func(table *metav1.Table) error {
+		return errors.Join(p.print(table), p.w.Flush())
 	})
-	return errors.Join(err, w.Flush())
 }
 
 // printRow prints the cells of a row. A cell has one line: other people have written what is in it.

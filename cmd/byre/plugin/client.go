@@ -146,15 +146,18 @@ func (o Object) Query(withStatus bool) Query {
 	}}
 }
 
-// Tables calls f for each page of the selected changes, the oldest first, as a table of the server.
-func (c *Client) Tables(ctx context.Context, q Query, f func(*metav1.Table) error) error {
-	return c.pages(ctx, q, tables, func(data []byte) (string, error) {
+// Tables calls f for each page of the selected changes, the oldest first, as a table of the server. It
+// returns the resourceVersion of the list.
+func (c *Client) Tables(ctx context.Context, q Query, f func(*metav1.Table) error) (revision string, err error) {
+	err = c.pages(ctx, q, tables, func(data []byte) (string, error) {
 		var table metav1.Table
 		if err := json.Unmarshal(data, &table); err != nil {
 			return "", err
 		}
+		revision = table.ResourceVersion
 		return table.Continue, f(&table)
 	})
+	return revision, err
 }
 
 // Changes returns the selected changes, the oldest first.
@@ -171,10 +174,7 @@ func (c *Client) Changes(ctx context.Context, q Query) (all []history.Change, er
 // pages calls f with the body of each page; it returns the continue token of the next one.
 func (c *Client) pages(ctx context.Context, q Query, accept string, f func([]byte) (string, error)) error {
 	for next := ""; ; {
-		request := c.raw.Get().AbsPath(path(q.Namespace)).SetHeader("Accept", accept).Param("limit", strconv.Itoa(pageSize))
-		if selector := q.selector(); selector != "" {
-			request = request.Param("fieldSelector", selector)
-		}
+		request := c.get(q, accept).Param("limit", strconv.Itoa(pageSize))
 		if next != "" {
 			request = request.Param("continue", next)
 		}
@@ -186,6 +186,15 @@ func (c *Client) pages(ctx context.Context, q Query, accept string, f func([]byt
 			return err
 		}
 	}
+}
+
+// get returns a request for the selected changes.
+func (c *Client) get(q Query, accept string) *rest.Request {
+	request := c.raw.Get().AbsPath(path(q.Namespace)).SetHeader("Accept", accept)
+	if selector := q.selector(); selector != "" {
+		request = request.Param("fieldSelector", selector)
+	}
+	return request
 }
 
 // Change returns a change with the object before and after it.

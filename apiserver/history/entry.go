@@ -1,0 +1,69 @@
+package history
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"byre/sqlstore"
+)
+
+// entry is a change as watches share it: its item is made once, and each encoding of it.
+type entry struct {
+	sqlstore.Change
+	created *creations
+
+	once sync.Once
+	item *Change
+
+	mu      sync.Mutex
+	encoded map[runtime.Identifier][]byte
+}
+
+var _ runtime.CacheableObject = (*entry)(nil)
+
+// prepare makes the item. The context of the watch that comes first must not end the work for the
+// others.
+func (e *entry) prepare(ctx context.Context, s *Storage) {
+	e.once.Do(func() { e.item = s.item(context.WithoutCancel(ctx), &e.Change, false) })
+}
+
+// GetObject implements runtime.CacheableObject. The caller has called prepare.
+func (e *entry) GetObject() runtime.Object { return e.item.DeepCopyObject() }
+
+// CacheEncode implements runtime.CacheableObject.
+func (e *entry) CacheEncode(id runtime.Identifier, encode func(runtime.Object, io.Writer) error, w io.Writer) error {
+	data, err := e.encoding(id, encode)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(data)
+	return err
+}
+
+func (e *entry) encoding(id runtime.Identifier, encode func(runtime.Object, io.Writer) error) ([]byte, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if data, known := e.encoded[id]; known {
+		return data, nil
+	}
+	var data bytes.Buffer
+	if err := encode(e.GetObject(), &data); err != nil {
+		return nil, err
+	}
+	if e.encoded == nil {
+		e.encoded = make(map[runtime.Identifier][]byte)
+	}
+	e.encoded[id] = data.Bytes()
+	return data.Bytes(), nil
+}
+
+// GetObjectKind implements runtime.Object.
+func (e *entry) GetObjectKind() schema.ObjectKind { return e.item.GetObjectKind() }
+
+// DeepCopyObject implements runtime.Object.
+func (e *entry) DeepCopyObject() runtime.Object { return e.GetObject() }

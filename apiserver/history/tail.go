@@ -1,0 +1,283 @@
+package history
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"byre/sqlstore"
+	"byre/watch"
+)
+
+const (
+	// tailChanges and tailBytes bound what the tail reads at once.
+	tailChanges = 2048
+	tailBytes   = 4 << 20
+	// windowChanges and windowBytes bound the changes in memory, by number and by the bytes of
+	// their values.
+	windowChanges = 4096
+	windowBytes   = 8 << 20
+	// pause is the least time between two reads of the tail. It bounds what watches cost the
+	// database, however often it is written to; a change that comes later than that after the
+	// last is read at once.
+	pause = 100 * time.Millisecond
+	// retryInterval is how long the tail waits after a read that has failed.
+	retryInterval = time.Second
+)
+
+// tail reads each change once for all watches of the process, while there are any.
+type tail struct {
+	driver sqlstore.Driver
+	feed   *watch.Feed
+	// joined receives when the first watch has joined.
+	joined chan struct{}
+
+	mu sync.Mutex
+	// window is nil while nobody watches.
+	window *window
+	closed bool
+	// watches are the goroutines of the watches.
+	watches sync.WaitGroup
+}
+
+// window has the changes that the tail has read last.
+//
+// Invariant: it has every change after the revision after, up to last, in order. Watches send what
+// it has, and would otherwise miss changes. The tail keeps it: it reads after last, without a
+// selection, and ends the window if a revision is missing.
+type window struct {
+	after int64
+	last  watch.Position
+	// entries is replaced and never changed in place: watches hold parts of it.
+	entries []*entry
+	bytes   int
+	// created is that of the entries which come next.
+	created *creations
+	// changed is closed at the next change of the window, which makes another one.
+	changed chan struct{}
+	// ended is the error with which the watches end; nil while the window lives.
+	ended   error
+	watches int
+}
+
+func newTail(driver sqlstore.Driver, feed *watch.Feed) *tail {
+	return &tail{driver: driver, feed: feed, joined: make(chan struct{}, 1)}
+}
+
+// run reads changes until ctx ends. Then it ends the watches, and waits for their goroutines.
+func (t *tail) run(ctx context.Context) {
+	isFailing := false
+	for t.awaitWatch(ctx) {
+		err := t.read(ctx)
+		if ctx.Err() != nil {
+			break
+		}
+		interval := pause
+		if err != nil {
+			interval = retryInterval
+		}
+		if (err != nil) != isFailing {
+			isFailing = err != nil
+			klog.InfoS("Watches of changes wait for the database", "failing", isFailing, "err", err)
+		}
+		select {
+		case <-time.After(interval):
+		case <-ctx.Done():
+		}
+	}
+	t.mu.Lock()
+	t.closed = true
+	if t.window != nil {
+		t.window.end(watch.ErrClosed)
+	}
+	t.mu.Unlock()
+	t.watches.Wait()
+}
+
+// awaitWatch waits until there is a watch. It returns false when ctx ends.
+func (t *tail) awaitWatch(ctx context.Context) bool {
+	for ctx.Err() == nil {
+		t.mu.Lock()
+		watched := t.window != nil
+		t.mu.Unlock()
+		if watched {
+			return true
+		}
+		select {
+		case <-t.joined:
+		case <-ctx.Done():
+		}
+	}
+	return false
+}
+
+// join adds a watch, which calls leave when it ends. run waits until then.
+func (t *tail) join(ctx context.Context) (*window, error) {
+	// The position comes before the state that the watch reads next: so that the window has what is
+	// later than that state.
+	at, err := t.feed.Position(ctx)
+	if err != nil {
+		return nil, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return nil, watch.ErrClosed
+	}
+	if t.window == nil {
+		t.window = &window{changed: make(chan struct{})}
+		t.window.restart(at, t.driver)
+		select {
+		case t.joined <- struct{}{}:
+		default:
+		}
+	}
+	t.window.watches++
+	t.watches.Add(1)
+	return t.window, nil
+}
+
+func (t *tail) leave(w *window) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if w.watches--; w.watches == 0 && t.window == w {
+		t.window = nil
+	}
+	t.watches.Done()
+}
+
+// read waits for changes after the window, and reads them.
+func (t *tail) read(ctx context.Context) error {
+	t.mu.Lock()
+	w := t.window
+	if w == nil {
+		t.mu.Unlock()
+		return nil
+	}
+	after := w.last
+	t.mu.Unlock()
+	err := t.feed.AwaitChange(ctx, after)
+	var changes []sqlstore.Change
+	if err == nil && t.isWatched(w) {
+		changes, err = t.driver.Changes(ctx, sqlstore.ChangesQuery{After: after.Revision, Limit: tailChanges, Size: tailBytes})
+		if errors.Is(err, sqlstore.ErrCompacted) {
+			return t.restart(ctx, w)
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case errors.Is(err, watch.ErrCompacted) || err == nil && !areDense(changes, after.Revision):
+		// The watches end with 410, as all watches of the process do.
+		w.end(watch.ErrCompacted)
+		if t.window == w {
+			t.window = nil
+		}
+		return nil
+	case err != nil:
+		return apiError(err)
+	}
+	w.add(changes, t.driver)
+	return nil
+}
+
+func (t *tail) isWatched(w *window) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.window == w
+}
+
+// restart begins the window again, because retention has deleted changes that it lacks. The
+// watches read what is left from the database, and end if something that they select is not.
+func (t *tail) restart(ctx context.Context, w *window) error {
+	at, err := t.feed.Position(ctx)
+	if err != nil {
+		return apiError(err)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	w.restart(at, t.driver)
+	w.change()
+	return nil
+}
+
+// areDense reports whether the changes are those after a revision, and none is missing.
+func areDense(changes []sqlstore.Change, after int64) bool {
+	for i := range changes {
+		if changes[i].Revision != after+int64(i)+1 {
+			return false
+		}
+	}
+	return true
+}
+
+func (w *window) restart(at watch.Position, driver sqlstore.Driver) {
+	w.after, w.last, w.entries, w.bytes = at.Revision, at, nil, 0
+	w.created = newCreations(driver)
+}
+
+// change wakes the watches.
+func (w *window) change() {
+	close(w.changed)
+	w.changed = make(chan struct{})
+}
+
+func (w *window) end(err error) {
+	if w.ended == nil {
+		w.ended = err
+		w.change()
+	}
+}
+
+// add adds changes, and drops the oldest ones that are too many.
+func (w *window) add(changes []sqlstore.Change, driver sqlstore.Driver) {
+	if len(changes) == 0 {
+		return
+	}
+	if slices.ContainsFunc(changes, func(c sqlstore.Change) bool { return changesCreations(&c) }) {
+		w.created = newCreations(driver)
+	}
+	added := make([]*entry, len(changes))
+	for i := range changes {
+		added[i] = &entry{Change: changes[i], created: w.created}
+		w.bytes += changes[i].Size()
+	}
+	w.last.Revision = added[len(added)-1].Revision
+	all, dropped := slices.Concat(w.entries, added), 0
+	for len(all)-dropped > windowChanges || w.bytes > windowBytes && dropped < len(all) {
+		w.after = all[dropped].Revision
+		w.bytes -= all[dropped].Size()
+		dropped++
+	}
+	w.entries = slices.Clone(all[dropped:])
+	w.change()
+}
+
+// view is what a watch at a revision finds in the window.
+type view struct {
+	// isBehind: changes after the revision are not in the window any more.
+	isBehind bool
+	entries  []*entry
+	// last is the last revision of the window.
+	last    int64
+	changed <-chan struct{}
+}
+
+// view returns what the window has after a revision. It fails with the error that has ended it.
+func (t *tail) view(w *window, after int64) (view, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if w.ended != nil {
+		return view{}, w.ended
+	}
+	v := view{isBehind: after < w.after, last: w.last.Revision, changed: w.changed}
+	if !v.isBehind {
+		first, _ := slices.BinarySearchFunc(w.entries, after+1, func(e *entry, revision int64) int { return int(e.Revision - revision) })
+		v.entries = w.entries[first:]
+	}
+	return v, nil
+}

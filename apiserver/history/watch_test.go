@@ -1,0 +1,571 @@
+package history
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"byre/sqlstore"
+	"byre/sqlstore/storetest"
+	"byre/watch"
+)
+
+// countingDriver counts the calls of Changes, and can say that its database was restored.
+type countingDriver struct {
+	*storetest.Model
+	reads    atomic.Int64
+	restored atomic.Bool
+}
+
+func (d *countingDriver) Changes(ctx context.Context, q sqlstore.ChangesQuery) ([]sqlstore.Change, error) {
+	d.reads.Add(1)
+	return d.Model.Changes(ctx, q)
+}
+
+func (d *countingDriver) State(ctx context.Context) (sqlstore.State, error) {
+	state, err := d.Model.State(ctx)
+	if d.restored.Load() {
+		state.Epoch = "restored"
+	}
+	return state, err
+}
+
+// bench is a Storage over a model, and the feed that it follows.
+type bench struct {
+	*testing.T
+	driver  *countingDriver
+	feed    *watch.Feed
+	storage *Storage
+	stop    func()
+
+	mu sync.Mutex
+	// granted are the users and namespaces that the authorizer allows; a namespace is "" for all.
+	granted map[[2]string]bool
+	asked   int
+	writing sync.Mutex
+}
+
+// Authorize implements the authorizer.
+func (b *bench) Authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.asked++
+	if b.granted[[2]string{a.GetUser().GetName(), a.GetNamespace()}] {
+		return authorizer.DecisionAllow, "", nil
+	}
+	return authorizer.DecisionNoOpinion, "", nil
+}
+
+func (b *bench) grant(who, namespace string, allowed bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.granted[[2]string{who, namespace}] = allowed
+}
+
+// newBench starts a Storage. shared says that other processes may write to the database.
+func newBench(t *testing.T, shared bool) *bench {
+	b := &bench{T: t, driver: &countingDriver{Model: storetest.NewModel()}, granted: map[[2]string]bool{{"admin", ""}: true}}
+	var driver sqlstore.Driver = b.driver
+	if shared {
+		driver = storetest.Shared(b.driver)
+	}
+	b.feed = watch.New(driver, watch.Options{})
+	b.storage = New(Config{Driver: driver, Feed: b.feed, Authorizer: b, Prefix: func(of sqlstore.Resource) string { return of.Resource }})
+	feeding, stopFeed := context.WithCancel(context.Background())
+	running, stop := context.WithCancel(context.Background())
+	var feed, storage sync.WaitGroup
+	feed.Go(func() { _ = b.feed.Run(feeding) })
+	storage.Go(func() { _ = b.storage.Run(running) })
+	b.stop = sync.OnceFunc(func() {
+		stop()
+		storage.Wait()
+		stopFeed()
+		feed.Wait()
+	})
+	t.Cleanup(b.stop)
+	b.write("", "namespaces", "shop", sqlstore.Create)
+	b.write("", "namespaces", "bank", sqlstore.Create)
+	return b
+}
+
+// write makes a change, and returns its revision.
+func (b *bench) write(namespace, resource, name string, op sqlstore.Op) int64 {
+	return b.writeAs(sqlstore.Author{User: "writer", Verb: string(op)}, namespace, resource, name, op)
+}
+
+func (b *bench) writeAs(author sqlstore.Author, namespace, resource, name string, op sqlstore.Op) int64 {
+	b.writing.Lock()
+	defer b.writing.Unlock()
+	key := sqlstore.Key{Namespace: namespace, Resource: resource, Name: name}
+	w := sqlstore.Write{Op: op, Key: key, UID: "u", Author: author}
+	if op != sqlstore.Create {
+		old, _, err := b.driver.Get(b.Context(), key)
+		if err != nil {
+			b.Error(err)
+		}
+		w.Replaces = old.Revision
+	}
+	if op != sqlstore.Delete {
+		w.Value = fmt.Appendf(nil, `{"kind":"Thing","metadata":{"name":%q},"data":{"key":"%d"}}`, name, w.Replaces)
+	}
+	outcomes, err := b.driver.Commit(b.Context(), []sqlstore.Write{w})
+	if err != nil || outcomes[0].Err != nil {
+		b.Error(err, outcomes)
+		return 0
+	}
+	revision := outcomes[0].Revision
+	changes, err := b.driver.Model.Changes(b.Context(), sqlstore.ChangesQuery{After: revision - 1, Kept: true, Limit: 1})
+	if err != nil {
+		b.Error(err)
+	}
+	b.feed.Publish(changes)
+	return revision
+}
+
+func as(ctx context.Context, who, namespace string) context.Context {
+	return request.WithNamespace(request.WithUser(ctx, &user.DefaultInfo{Name: who}), namespace)
+}
+
+// watch begins a watch of a user, which ends with the test.
+func (b *bench) watch(who, namespace string, options internalversion.ListOptions) apiwatch.Interface {
+	b.Helper()
+	w, err := b.storage.Watch(as(b.Context(), who, namespace), &options)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(w.Stop)
+	return w
+}
+
+func from(revision int64) internalversion.ListOptions {
+	return internalversion.ListOptions{ResourceVersion: strconv.FormatInt(revision, 10)}
+}
+
+func (b *bench) last() int64 {
+	state, _ := b.driver.State(b.Context())
+	return state.Revision
+}
+
+// received returns the events of a watch until it is idle, as text: a revision for ADDED. It is for
+// tests in a bubble.
+func received(w apiwatch.Interface) (all []string) {
+	for {
+		synctest.Wait()
+		select {
+		case event, open := <-w.ResultChan():
+			if !open {
+				return append(all, "closed")
+			}
+			all = append(all, describe(event))
+		default:
+			return all
+		}
+	}
+}
+
+func describe(event apiwatch.Event) string {
+	switch object := event.Object.(type) {
+	case *entry:
+		return string(event.Type[:1]) + object.item.Name
+	case *Change:
+		return strings.TrimSpace(string(event.Type) + " " + object.Annotations[metav1.InitialEventsAnnotationKey])
+	case *metav1.Status:
+		return fmt.Sprint(object.Code)
+	}
+	return fmt.Sprintf("%T", event.Object)
+}
+
+func (b *bench) expect(w apiwatch.Interface, want ...string) {
+	b.Helper()
+	if got := received(w); !slices.Equal(got, want) {
+		b.Errorf("the watch has sent %q, want %q", got, want)
+	}
+}
+
+func added(revision int64) string { return "A" + strconv.FormatInt(revision, 10) }
+
+// Watches from any revision, begun while others write, send what a list has after it.
+func TestWatch_SendsWhatAListHas(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, false)
+	start := b.last()
+	const writers, writes = 4, 60
+	var writing sync.WaitGroup
+	for i := range writers {
+		writing.Go(func() {
+			name := fmt.Sprint("w", i)
+			b.write("shop", "configmaps", name, sqlstore.Create)
+			for range writes {
+				b.write("shop", "configmaps", name, sqlstore.Update)
+				b.writeAs(sqlstore.Author{Verb: "update", Subresource: "status"}, "shop", "configmaps", name, sqlstore.Update)
+			}
+		})
+	}
+	watches := map[int64]apiwatch.Interface{}
+	for i := range int64(40) {
+		at := start + 2*i
+		if b.last() >= at {
+			watches[at] = b.watch("admin", "shop", from(at))
+		}
+	}
+	watches[0] = b.watch("admin", "shop", internalversion.ListOptions{})
+	writing.Wait()
+	list, err := b.storage.List(as(t.Context(), "admin", "shop"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at, w := range watches {
+		for _, item := range list.(*ChangeList).Items {
+			if item.Revision <= at {
+				continue
+			}
+			event, open := <-w.ResultChan()
+			got, ok := event.Object.(*entry)
+			if !open || !ok {
+				t.Fatalf("from %d: %v", at, event)
+			}
+			want, _ := json.Marshal(item)
+			if have, _ := json.Marshal(got.GetObject()); event.Type != apiwatch.Added || !bytes.Equal(have, want) {
+				t.Fatalf("from %d: %s %s, want %s", at, event.Type, have, want)
+			}
+		}
+	}
+	if len(watches) < 3 || len(list.(*ChangeList).Items) != writers*(writes+1) {
+		t.Errorf("%d watches, %d items", len(watches), len(list.(*ChangeList).Items))
+	}
+}
+
+// However many watch, the database is read once for a batch of changes; and not at all if nobody does.
+func TestWatch_ReadsTheDatabaseOnceForAll(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, false)
+		readsOf := func(do func()) int64 {
+			synctest.Wait()
+			before := b.driver.reads.Load()
+			do()
+			time.Sleep(time.Second)
+			synctest.Wait()
+			return b.driver.reads.Load() - before
+		}
+		writeBatches := func() {
+			for range 5 {
+				for range 10 {
+					b.write("shop", "configmaps", "c"+strconv.FormatInt(b.last(), 10), sqlstore.Create)
+				}
+				time.Sleep(time.Second)
+			}
+		}
+		if reads := readsOf(writeBatches); reads != 0 {
+			t.Errorf("%d reads although nobody watches", reads)
+		}
+		at := b.last()
+		var watches []apiwatch.Interface
+		b.grant("alice", "shop", true)
+		for i := range 200 {
+			watches = append(watches, b.watch([]string{"admin", "alice"}[i%2], "shop", from(at)))
+		}
+		// The first change of a batch is read at once, and the others after a pause.
+		if reads := readsOf(func() {
+			writeBatches()
+			var want []string
+			for revision := at + 1; revision <= b.last(); revision++ {
+				want = append(want, added(revision))
+			}
+			for _, w := range watches {
+				b.expect(w, want...)
+			}
+		}); reads < 5 || reads > 10 {
+			t.Errorf("%d reads for 5 batches", reads)
+		}
+		for _, w := range watches {
+			w.Stop()
+		}
+		if reads := readsOf(writeBatches); reads != 0 {
+			t.Errorf("%d reads although nobody watches any more", reads)
+		}
+	})
+}
+
+// The authorizer is asked again after answersHold, not for each change.
+func TestWatch_EndsToShowWhatIsRevoked(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, false)
+		b.grant("alice", "shop", true)
+		w := b.watch("alice", "shop", from(b.last()))
+		b.write("bank", "configmaps", "a", sqlstore.Create)
+		first := b.write("shop", "configmaps", "a", sqlstore.Create)
+		b.expect(w, added(first))
+		asked := b.asked
+		time.Sleep(answersHold / 2)
+		b.expect(w)
+		b.grant("alice", "shop", false)
+		second := b.write("shop", "configmaps", "a", sqlstore.Update)
+		b.expect(w, added(second))
+		if b.asked != asked {
+			t.Errorf("the authorizer was asked %d times for a second change", b.asked-asked)
+		}
+		time.Sleep(answersHold / 2)
+		b.write("shop", "configmaps", "a", sqlstore.Update)
+		time.Sleep(answersHold)
+		b.write("shop", "configmaps", "a", sqlstore.Update)
+		time.Sleep(answersHold)
+		b.expect(w)
+		b.grant("alice", "shop", true)
+		third := b.write("shop", "configmaps", "a", sqlstore.Update)
+		b.expect(w, added(third))
+	})
+}
+
+// What is known of a namespace does not hold for one that is created again: neither for those who
+// had rights in the first, nor for those who have rights in the second.
+func TestWatch_ANamespaceThatIsCreatedAgainInheritsNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, false)
+		start := b.last()
+		b.grant("alice", "shop", true)
+		alice, admin := b.watch("alice", "shop", from(start)), b.watch("admin", "shop", from(start))
+		first := b.write("shop", "secrets", "a", sqlstore.Create)
+		b.expect(alice, added(first))
+		removed := b.write("shop", "secrets", "a", sqlstore.Delete)
+		b.write("", "namespaces", "shop", sqlstore.Delete)
+		b.grant("alice", "shop", false)
+		b.write("", "namespaces", "shop", sqlstore.Create)
+		b.grant("bob", "shop", true)
+		second := b.write("shop", "secrets", "a", sqlstore.Create)
+		bob := b.watch("bob", "shop", from(start))
+		time.Sleep(time.Second)
+		b.expect(alice)
+		b.expect(bob, added(second))
+		b.expect(b.watch("bob", "shop", internalversion.ListOptions{}), added(second))
+		b.expect(admin, added(first), added(removed), added(second))
+	})
+}
+
+// An answer of the authorizer is about names. It does not count if the namespace was created again
+// before it came.
+func TestRights_AnAnswerIsNotForALaterNamespace(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, false)
+	b.write("shop", "secrets", "a", sqlstore.Create)
+	changes, err := b.driver.Changes(t.Context(), sqlstore.ChangesQuery{After: b.last() - 1, Limit: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	created := newCreations(b.driver)
+	if _, err := created.of(t.Context(), namespaceKey("shop")); err != nil {
+		t.Fatal(err)
+	}
+	b.write("", "namespaces", "shop", sqlstore.Delete)
+	b.write("", "namespaces", "shop", sqlstore.Create)
+	b.grant("bob", "shop", true)
+	rights, err := b.storage.rightsOf(as(t.Context(), "bob", "shop"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sees, err := rights.sees(t.Context(), &changes[0], created); sees || err != nil {
+		t.Errorf("bob sees a change of the namespace before: %v, %v", sees, err)
+	}
+}
+
+func TestWatch_SelectsAsAListDoes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, false)
+		options := from(b.last())
+		all := b.watch("admin", "", options)
+		options.FieldSelector = fields.ParseSelectorOrDie("object.resource=pods")
+		pods := b.watch("admin", "", options)
+		options.FieldSelector = fields.ParseSelectorOrDie("subresource=status")
+		status := b.watch("admin", "", options)
+		cluster := b.watch("admin", "default", from(b.last()))
+		settings := b.write("shop", "configmaps", "a", sqlstore.Create)
+		pod := b.write("shop", "pods", "a", sqlstore.Create)
+		b.writeAs(sqlstore.Author{Verb: "update", Subresource: "status"}, "shop", "pods", "a", sqlstore.Update)
+		namespace := b.write("", "namespaces", "new", sqlstore.Create)
+		time.Sleep(time.Second)
+		b.expect(all, added(settings), added(pod), added(namespace))
+		b.expect(pods, added(pod))
+		b.expect(status, added(namespace-1))
+		b.expect(cluster, added(namespace))
+	})
+}
+
+// What retention has deleted is an error for a watch that selects it, and only for that.
+func TestWatch_ExpiresByTheSelectedResource(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, false)
+		start := b.last()
+		for range 3 {
+			b.write("shop", "pods", "p"+strconv.FormatInt(b.last(), 10), sqlstore.Create)
+		}
+		kept := b.write("shop", "configmaps", "a", sqlstore.Create)
+		pods := sqlstore.Resource{Resource: "pods"}
+		if _, _, err := b.driver.DeleteHistory(t.Context(), sqlstore.Deletion{Of: pods, UpTo: start + 2, Limit: 100}); err != nil {
+			t.Fatal(err)
+		}
+		b.expect(b.watch("admin", "shop", from(start)), "410", "closed")
+		b.expect(b.watch("admin", "shop", from(start+2)), added(start+3), added(kept))
+		options := from(start)
+		options.FieldSelector = fields.ParseSelectorOrDie("object.resource=configmaps")
+		b.expect(b.watch("admin", "shop", options), added(kept))
+		b.expect(b.watch("admin", "shop", internalversion.ListOptions{ResourceVersion: "0"}), added(start+3), added(kept))
+		b.expect(b.watch("admin", "shop", from(kept+1)), "504", "closed")
+		if _, err := b.storage.Watch(as(t.Context(), "admin", "shop"), &internalversion.ListOptions{ResourceVersion: "x"}); !apierrors.IsBadRequest(err) {
+			t.Errorf("an invalid revision: %v", err)
+		}
+	})
+}
+
+// A watch whose client does not read goes on where it stopped, from the database.
+func TestWatch_ASlowClientMissesNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, false)
+		at := b.last()
+		slow, expired := b.watch("admin", "shop", from(at)), b.watch("admin", "shop", from(at))
+		for range 2 * windowChanges {
+			b.write("shop", "pods", "p"+strconv.FormatInt(b.last(), 10), sqlstore.Create)
+		}
+		time.Sleep(10 * time.Second)
+		if kept := len(b.storage.tail.window.entries); kept != windowChanges {
+			t.Errorf("the window has %d changes", kept)
+		}
+		got := received(slow)
+		for i := range got {
+			if got[i] != added(at+1+int64(i)) {
+				t.Fatalf("event %d is %s", i, got[i])
+			}
+		}
+		if len(got) != 2*windowChanges {
+			t.Errorf("%d events", len(got))
+		}
+		if _, _, err := b.driver.DeleteHistory(t.Context(), sqlstore.Deletion{Of: sqlstore.Resource{Resource: "pods"}, UpTo: at + windowChanges, Limit: 4 * windowChanges}); err != nil {
+			t.Fatal(err)
+		}
+		if got := received(expired); len(got) < 2 || got[len(got)-2] != "410" {
+			t.Errorf("a watch whose changes are deleted has sent %d events, the last %q", len(got), got[max(len(got)-2, 0):])
+		}
+	})
+}
+
+// Retention may delete what the tail has not read yet. Only watches that select it end.
+func TestWatch_GoesOnAfterACompaction(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, false)
+		options := from(b.last())
+		all := b.watch("admin", "shop", options)
+		options.FieldSelector = fields.ParseSelectorOrDie("object.resource=configmaps")
+		settings := b.watch("admin", "shop", options)
+		first := b.write("shop", "configmaps", "a", sqlstore.Create)
+		synctest.Wait()
+		// The tail pauses now.
+		deleted := b.write("shop", "pods", "a", sqlstore.Create)
+		second := b.write("shop", "configmaps", "a", sqlstore.Update)
+		if _, _, err := b.driver.DeleteHistory(t.Context(), sqlstore.Deletion{Of: sqlstore.Resource{Resource: "pods"}, UpTo: deleted, Limit: 10}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		third := b.write("shop", "configmaps", "a", sqlstore.Update)
+		time.Sleep(time.Second)
+		b.expect(settings, added(first), added(second), added(third))
+		b.expect(all, added(first), "410", "closed")
+	})
+}
+
+func TestWatch_ExpiresWithTheEpoch(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, true)
+		time.Sleep(2 * time.Second)
+		w := b.watch("admin", "shop", from(b.last()))
+		b.expect(w)
+		b.driver.restored.Store(true)
+		time.Sleep(2 * time.Second)
+		b.expect(w, "410", "closed")
+		again := b.watch("admin", "shop", from(b.last()))
+		first := b.write("shop", "configmaps", "a", sqlstore.Create)
+		time.Sleep(2 * time.Second)
+		b.expect(again, added(first))
+	})
+}
+
+// Bookmarks are those of every resource: one ends the initial events, and others come each minute.
+func TestWatch_SendsBookmarks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, false)
+		first := b.write("shop", "configmaps", "a", sqlstore.Create)
+		yes, no := true, false
+		initial := b.watch("admin", "shop", internalversion.ListOptions{SendInitialEvents: &yes, AllowWatchBookmarks: true, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan})
+		now := b.watch("admin", "shop", internalversion.ListOptions{SendInitialEvents: &no, AllowWatchBookmarks: true})
+		b.expect(initial, added(first), "BOOKMARK true")
+		b.expect(now)
+		b.write("bank", "configmaps", "a", sqlstore.Create)
+		time.Sleep(61 * time.Second)
+		b.expect(initial, "BOOKMARK")
+		b.expect(now, "BOOKMARK")
+	})
+}
+
+// The end of Run ends the watches without an error, and waits for them.
+func TestWatch_EndsWithRun(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, false)
+		idle := b.watch("admin", "shop", from(b.last()))
+		b.expect(idle)
+		b.stop()
+		b.expect(idle, "closed")
+		if _, err := b.storage.Watch(as(t.Context(), "admin", "shop"), nil); !apierrors.IsServiceUnavailable(err) {
+			t.Errorf("a watch after the end: %v", err)
+		}
+	})
+}
+
+// An item is encoded once for all watches in one format.
+func TestEntry_EncodesOnce(t *testing.T) {
+	t.Parallel()
+	e := &entry{item: &Change{Revision: 7}}
+	encodings := map[runtime.Identifier]int{}
+	for range 3 {
+		for _, id := range []runtime.Identifier{"a", "b"} {
+			var out strings.Builder
+			if err := e.CacheEncode(id, func(object runtime.Object, w io.Writer) error {
+				encodings[id]++
+				_, err := fmt.Fprint(w, id, object.(*Change).Revision)
+				return err
+			}, &out); err != nil || out.String() != string(id)+"7" {
+				t.Errorf("%q, %v", out.String(), err)
+			}
+		}
+	}
+	if !maps.Equal(encodings, map[runtime.Identifier]int{"a": 1, "b": 1}) {
+		t.Error(encodings)
+	}
+}
