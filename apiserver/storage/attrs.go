@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apiserver/pkg/storage"
 
+	"byre/apiserver/storage/jsontext"
 	"byre/sqlstore"
 	"byre/watch/representation"
 )
@@ -114,20 +115,20 @@ func scanLabels(r *representation.Representation) (labelSet, bool) {
 	if r.Marks[markMetadata] == 0 {
 		return nil, true
 	}
-	for in := (scanner{r.Body[:r.Marks[markMetadataEnd]], int(r.Marks[markMetadata])}); in.nextMember(); in.skipValue() {
-		if string(in.readKey()) != "labels" {
+	for in := (jsontext.NewScanner(r.Body[:r.Marks[markMetadataEnd]], int(r.Marks[markMetadata]))); in.NextMember(); in.SkipValue() {
+		if string(in.ReadKey()) != "labels" {
 			continue
 		}
 		found := labelSet{}
-		for in.nextMember() {
-			key := in.readKey()
-			value, plain := in.readPlainString()
+		for in.NextMember() {
+			key := in.ReadKey()
+			value, plain := in.ReadPlainString()
 			if !plain || bytes.IndexByte(key, '\\') >= 0 {
 				return nil, false
 			}
 			found = append(found, sqlstore.Label{Key: string(key), Value: value})
 		}
-		return found, in.nextIs('}')
+		return found, in.NextIs('}')
 	}
 	return nil, true
 }

@@ -46,7 +46,7 @@ func (s *Store) encodeBy(encoder runtime.Encoder, obj runtime.Object) ([]byte, e
 	if err := encoder.Encode(obj, buf); err != nil {
 		return nil, err
 	}
-	return bytes.Clone(trimNewline(buf.Bytes())), nil
+	return bytes.Clone(bytes.TrimRight(buf.Bytes(), "\n")), nil // encoders end an object with a newline
 }
 
 // preparedWrite is one object in the form in which it is to be stored.

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apiserver/pkg/apis/example"
 	"k8s.io/apiserver/pkg/storage"
 
+	"byre/apiserver/storage/jsontext"
 	"byre/watch"
 )
 
@@ -89,9 +90,9 @@ func FuzzIndexValue(f *testing.F) {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		_, _, _ = scalarAt(text, []string{"spec", "nodeName"}) // must not panic
+		_, _, _ = jsontext.ScalarAt(text, []string{"spec", "nodeName"}) // must not panic
 		object, body := canonical(text)
-		got, there, ok := scalarAt(body, []string{"spec", "nodeName"})
+		got, there, ok := jsontext.ScalarAt(body, []string{"spec", "nodeName"})
 		if object == nil || !ok {
 			return
 		}

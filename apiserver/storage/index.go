@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 
+	"byre/apiserver/storage/jsontext"
 	"byre/watch"
 )
 
@@ -22,7 +23,7 @@ func (s *Store) newIndex(field string) *watch.Index {
 			if !s.sealer.plain {
 				return "", false
 			}
-			value, there, ok := scalarAt(e.Value, path)
+			value, there, ok := jsontext.ScalarAt(e.Value, path)
 			// A missing field may have a default value if another version of the
 			// program, or a program with another schema, wrote the object.
 			return value, ok && (there || e.Form == s.cfg.Form)

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apiserver/pkg/storage"
 
+	"byre/apiserver/storage/jsontext"
 	"byre/sqlstore"
 )
 
@@ -70,7 +71,7 @@ func TestScalarAt_FindsAField(t *testing.T) {
 		{`{"a":{"c":1}}`, "", false, true},
 		{`{}`, "", false, true},
 	} {
-		text, there, ok := scalarAt([]byte(test.data), []string{"a", "b"})
+		text, there, ok := jsontext.ScalarAt([]byte(test.data), []string{"a", "b"})
 		if !there {
 			text = ""
 		}

@@ -3,6 +3,7 @@ package storage
 import (
 	"strconv"
 
+	"byre/apiserver/storage/jsontext"
 	"byre/watch/representation"
 )
 
@@ -32,20 +33,20 @@ const (
 // after uid. In an unstructured object, whose keys are sorted, it is inserted in order.
 func newJSON(body []byte) representation.Representation {
 	r := representation.Representation{Body: body}
-	top := scanner{body, 0}
+	top := jsontext.NewScanner(body, 0)
 	typed := false
-	for first := true; top.nextMember(); first = false {
-		key := top.readKey()
+	for first := true; top.NextMember(); first = false {
+		key := top.ReadKey()
 		if first {
 			typed = string(key) == "kind"
 		}
-		start := top.pos
-		top.skipValue()
-		if typed && r.Marks[markTypeMeta] == 0 && string(key) == "apiVersion" && top.nextIs(',') {
-			r.Marks[markTypeMeta] = int32(top.pos + 1)
+		start := top.Pos
+		top.SkipValue()
+		if typed && r.Marks[markTypeMeta] == 0 && string(key) == "apiVersion" && top.NextIs(',') {
+			r.Marks[markTypeMeta] = int32(top.Pos + 1)
 		}
 		if string(key) == "metadata" && start < len(body) && body[start] == '{' {
-			r.Marks[markMetadata], r.Marks[markMetadataEnd] = int32(start), int32(top.pos)
+			r.Marks[markMetadata], r.Marks[markMetadataEnd] = int32(start), int32(top.Pos)
 			r.Marks[markSplice] = int32(splicePlace(body, start, typed))
 			return r
 		}
@@ -58,15 +59,15 @@ func newJSON(body []byte) representation.Representation {
 // splicePlace returns where the resourceVersion is inserted into the metadata that
 // begins at offset.
 func splicePlace(body []byte, offset int, typed bool) int {
-	in := scanner{body, offset}
+	in := jsontext.NewScanner(body, offset)
 	last := offset + 1
-	for in.nextMember() {
-		key := in.readKey()
+	for in.NextMember() {
+		key := in.ReadKey()
 		if typed && !isBeforeResourceVersion(key) || !typed && string(key) > "resourceVersion" {
 			break
 		}
-		in.skipValue()
-		last = in.pos
+		in.SkipValue()
+		last = in.Pos
 	}
 	return last
 }
@@ -106,19 +107,19 @@ func appendMetadata(dst []byte, r *representation.Representation, revision int64
 func appendSpliced(dst []byte, r *representation.Representation, from, to int, revision int64) []byte {
 	splice := int(r.Marks[markSplice])
 	dst = append(dst, r.Body[from:splice]...)
-	next := scanner{r.Body, splice}
+	next := jsontext.NewScanner(r.Body, splice)
 	switch {
 	case r.Marks[markMetadata] == 0:
 		dst = append(dst, `"metadata":{`...)
 		dst = append(appendVersion(dst, revision), '}')
-		if !next.nextIs('}') {
+		if !next.NextIs('}') {
 			dst = append(dst, ',')
 		}
 	case r.Body[splice-1] != '{':
 		dst = appendVersion(append(dst, ','), revision)
 	default:
 		dst = appendVersion(dst, revision)
-		if !next.nextIs('}') {
+		if !next.NextIs('}') {
 			dst = append(dst, ',')
 		}
 	}

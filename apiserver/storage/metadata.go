@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 
+	"byre/apiserver/storage/jsontext"
 	"byre/sqlstore"
 	"byre/watch"
 )
@@ -234,9 +235,9 @@ func (w *MetadataWatch) metadata(ctx context.Context, r *sqlstore.Record, revisi
 		readProtobufMetadata(message, &o.ObjectMeta)
 		return o
 	}
-	for top := (scanner{data, 0}); top.nextMember(); top.skipValue() {
-		if string(top.readKey()) == "metadata" {
-			readMetadata(data[top.pos:], &o.ObjectMeta)
+	for top := (jsontext.NewScanner(data, 0)); top.NextMember(); top.SkipValue() {
+		if string(top.ReadKey()) == "metadata" {
+			readMetadata(data[top.Pos:], &o.ObjectMeta)
 			break
 		}
 	}
@@ -266,9 +267,9 @@ func readProtobufMetadata(message []byte, into *metav1.ObjectMeta) {
 // readMetadata decodes those members of an object's metadata that the garbage collector
 // needs.
 func readMetadata(data []byte, into *metav1.ObjectMeta) {
-	for in := (scanner{data, 0}); in.nextMember(); {
+	for in := (jsontext.NewScanner(data, 0)); in.NextMember(); {
 		var field any
-		switch string(in.readKey()) {
+		switch string(in.ReadKey()) {
 		case "ownerReferences":
 			field = &into.OwnerReferences
 		case "finalizers":
@@ -280,12 +281,12 @@ func readMetadata(data []byte, into *metav1.ObjectMeta) {
 				field = &into.UID
 			}
 		}
-		start := in.pos
-		in.skipValue()
+		start := in.Pos
+		in.SkipValue()
 		if field != nil {
 			// A member that can't be decoded counts as missing: no other reader can
 			// decode it either.
-			_ = json.Unmarshal(data[start:in.pos], field)
+			_ = json.Unmarshal(data[start:in.Pos], field)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer/json"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 
+	"byre/apiserver/storage/jsontext"
 	"byre/apiserver/storage/transcode"
 	"byre/sqlstore"
 )
@@ -162,15 +163,15 @@ func (kindFirst) Interpret(data []byte) (*schema.GroupVersionKind, error) {
 
 // leadingKind reads the kind at the beginning of an object.
 func leadingKind(data []byte) (kind schema.GroupVersionKind, ok bool) {
-	s := scanner{data, 0}
-	if !s.nextMember() || string(s.readKey()) != "kind" {
+	s := jsontext.NewScanner(data, 0)
+	if !s.NextMember() || string(s.ReadKey()) != "kind" {
 		return kind, false
 	}
-	name, plain := s.readPlainString()
-	if !plain || !s.nextMember() || string(s.readKey()) != "apiVersion" {
+	name, plain := s.ReadPlainString()
+	if !plain || !s.NextMember() || string(s.ReadKey()) != "apiVersion" {
 		return kind, false
 	}
-	version, plain := s.readPlainString()
+	version, plain := s.ReadPlainString()
 	if !plain {
 		return kind, false
 	}
