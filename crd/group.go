@@ -24,6 +24,7 @@ import (
 	"byre/apiserver/delegation"
 	"byre/apiserver/handlers"
 	"byre/apiserver/storage"
+	"byre/apiserver/storage/encoding"
 	"byre/crd/definition"
 	"byre/sqlstore"
 	"byre/watch"
@@ -135,10 +136,10 @@ func (g *group) Get(ctx context.Context, name string) (*apiextensionsv1.CustomRe
 
 // read returns the stored JSON of a definition, in a state that is not older than
 // resourceVersion. It fails with NotFound if there is no definition of that name.
-func (g *group) read(ctx context.Context, name, resourceVersion string) (storage.Encoded, error) {
+func (g *group) read(ctx context.Context, name, resourceVersion string) (encoding.Encoded, error) {
 	key, err := g.rest.KeyFunc(ctx, name)
 	if err != nil {
-		return storage.Encoded{}, err
+		return encoding.Encoded{}, err
 	}
 	text, err := g.store.GetEncoded(ctx, key, apistorage.GetOptions{ResourceVersion: resourceVersion}, g.store.Stored())
 	return text, storeerr.InterpretGetError(err, definitions, name)

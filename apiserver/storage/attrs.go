@@ -1,7 +1,6 @@
 package storage
 
 import (
-	"bytes"
 	"slices"
 	"sync/atomic"
 
@@ -9,9 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apiserver/pkg/storage"
 
-	"byre/apiserver/storage/jsontext"
 	"byre/sqlstore"
-	"byre/watch/representation"
 )
 
 // labelSet holds the labels of one object. It takes less memory than a map, because one
@@ -108,27 +105,3 @@ func matchAttributes(p *storage.SelectionPredicate, a *sqlstore.Attributes) bool
 }
 
 func fieldSetOf(a *sqlstore.Attributes) fieldSet { return fieldSet{a.Fields, a.Values} }
-
-// scanLabels reads the labels from an object's JSON. It returns false where only a
-// decoder can read them.
-func scanLabels(r *representation.Representation) (labelSet, bool) {
-	if r.Marks[markMetadata] == 0 {
-		return nil, true
-	}
-	for in := (jsontext.NewScanner(r.Body[:r.Marks[markMetadataEnd]], int(r.Marks[markMetadata]))); in.NextMember(); in.SkipValue() {
-		if string(in.ReadKey()) != "labels" {
-			continue
-		}
-		found := labelSet{}
-		for in.NextMember() {
-			key := in.ReadKey()
-			value, plain := in.ReadPlainString()
-			if !plain || bytes.IndexByte(key, '\\') >= 0 {
-				return nil, false
-			}
-			found = append(found, sqlstore.Label{Key: string(key), Value: value})
-		}
-		return found, in.NextIs('}')
-	}
-	return nil, true
-}

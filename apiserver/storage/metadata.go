@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 
+	"byre/apiserver/storage/encoding"
 	"byre/apiserver/storage/jsontext"
 	"byre/sqlstore"
 	"byre/watch"
@@ -34,12 +35,12 @@ type MetadataEvent struct {
 // resource's records in memory. It has no goroutine and no buffer. Only one goroutine
 // may use it.
 type MetadataWatch struct {
-	store    *sqlstore.Store
-	feed     *watch.Feed
-	resource watch.Resource
-	path     string // the path of every object, up to its namespace and name
-	sealer   sealer
-	sub      *watch.Subscription // nil before the first Next
+	store       *sqlstore.Store
+	feed        *watch.Feed
+	resource    watch.Resource
+	path        string // the path of every object, up to its namespace and name
+	transformer encoding.Transformer
+	sub         *watch.Subscription // nil before the first Next
 	// known are the objects that exist. By them the watch tells what an event changed,
 	// and which objects were deleted in history that it could not read.
 	known map[types.NamespacedName]knownObject
@@ -66,12 +67,12 @@ func (g *Getter) WatchMetadata(gr schema.GroupResource) *MetadataWatch {
 		known:    map[types.NamespacedName]knownObject{},
 	}
 	if s := g.Lookup(gr); s != nil {
-		w.path, w.resource = s.cfg.KeyPrefix+s.prefix, s.resource()
+		w.path, w.resource = s.cfg.KeyPrefix+s.records.prefix, s.records.resource()
 	}
 	if g.cfg.Transformers != nil {
-		w.sealer = newSealer(g.cfg.Transformers(gr))
+		w.transformer = encoding.NewTransformer(g.cfg.Transformers(gr))
 	} else {
-		w.sealer = newSealer(nil)
+		w.transformer = encoding.NewTransformer(nil)
 	}
 	return w
 }
@@ -227,7 +228,7 @@ func (w *MetadataWatch) metadata(ctx context.Context, r *sqlstore.Record, revisi
 		UID:             types.UID(r.UID),
 		ResourceVersion: strconv.FormatInt(revision, 10),
 	}}
-	data, _, err := w.sealer.open(ctx, r.Value, w.path+joinName(r.Namespace, r.Name))
+	data, _, err := w.transformer.Decrypt(ctx, r.Value, w.path+joinName(r.Namespace, r.Name))
 	if err != nil {
 		return o
 	}

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/value"
 
+	"byre/apiserver/storage/encoding"
 	"byre/sqlstore"
 	"byre/sqlstore/storetest"
 	"byre/watch"
@@ -137,7 +138,7 @@ func watchMetadata(t *testing.T, f *fixture, driver sqlstore.Driver) {
 	f.delete(t, "a", "kept")
 	expect("DELETED a/kept keeps x/y going")
 
-	if _, _, loaded := f.feed.Lookup(f.at("", "").Key); loaded {
+	if _, _, loaded := f.feed.Lookup(f.records.at("", "").Key); loaded {
 		t.Error("following metadata has the records loaded")
 	}
 
@@ -188,7 +189,7 @@ func TestWatch_EndsWhenItsHistoryIsReplaced(t *testing.T) {
 	var lists atomic.Int64
 	driver.listed = func() {
 		if lists.Add(1) == 1 {
-			f.feed.Forget(f.resource())
+			f.feed.Forget(f.records.resource())
 		}
 	}
 	w := getter.WatchMetadata(pods)
@@ -209,7 +210,7 @@ func TestWatch_EndsWhenItsHistoryIsReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.close()
-	f.feed.Forget(f.resource())
+	f.feed.Forget(f.records.resource())
 	if _, err := c.next(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -245,12 +246,12 @@ func TestWatch_MetadataOfImportedValues(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		at := f.at("ns", "imported")
+		at := f.records.at("ns", "imported")
 		sealed, err := transformer.TransformToStorage(t.Context(), append([]byte("k8s\x00"), raw...), value.DefaultContext(at.path))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := f.store.Commit(t.Context(), sqlstore.Write{Op: sqlstore.Create, Key: at.Key, Form: "etcd", Value: WrapEncrypted(sealed)}); err != nil {
+		if _, err := f.store.Commit(t.Context(), sqlstore.Write{Op: sqlstore.Create, Key: at.Key, Form: "etcd", Value: encoding.WrapEncrypted(sealed)}); err != nil {
 			t.Fatal(err)
 		}
 

@@ -16,11 +16,11 @@ import (
 // Stats implements storage.Interface, from the feed's running counts.
 func (s *Store) Stats(ctx context.Context) (storage.Stats, error) {
 	if _, err := s.cfg.Feed.Latest(ctx); err != nil {
-		return storage.Stats{}, s.apiError(err, s.prefix)
+		return storage.Stats{}, s.records.apiError(err, s.records.prefix)
 	}
-	usage, err := s.cfg.Feed.WaitForUsage(ctx, s.resource())
+	usage, err := s.cfg.Feed.WaitForUsage(ctx, s.records.resource())
 	if err != nil {
-		return storage.Stats{}, s.apiError(err, s.prefix)
+		return storage.Stats{}, s.records.apiError(err, s.records.prefix)
 	}
 	return statsOf(usage), nil
 }

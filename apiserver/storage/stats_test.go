@@ -55,7 +55,7 @@ func TestList_SeatsAreUpstreams(t *testing.T) {
 				}
 			}
 			stock.Set(r.String(), storage.Stats{ObjectCount: int64(r.objects), EstimatedAverageObjectSizeBytes: int64(r.size) + 1})
-			if _, err := f.feed.WaitForUsage(t.Context(), f.resource()); err != nil {
+			if _, err := f.feed.WaitForUsage(t.Context(), f.records.resource()); err != nil {
 				t.Fatal(err)
 			}
 			for _, query := range []string{"", "resourceVersion=0", "limit=50", "labelSelector=a%3Db", "resourceVersion=0&limit=500"} {
@@ -78,7 +78,7 @@ func TestMetrics_HaveUpstreamsNames(t *testing.T) {
 	g := NewRESTOptionsGetter(Backend{Store: f.store, Feed: f.feed}, &SchemeResources{})
 	g.stores[schema.GroupResource{Resource: "pods"}] = f.Store
 	g.stores[schema.GroupResource{Group: "apps", Resource: "deployments"}] = nil
-	if _, err := f.feed.WaitForUsage(t.Context(), f.resource()); err != nil {
+	if _, err := f.feed.WaitForUsage(t.Context(), f.records.resource()); err != nil {
 		t.Fatal(err)
 	}
 	key := sqlstore.Key{Group: "example.com", Resource: "widgets", Owner: sqlstore.Custom, Name: "a"}

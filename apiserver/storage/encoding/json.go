@@ -1,9 +1,11 @@
-package storage
+package encoding
 
 import (
+	"bytes"
 	"strconv"
 
 	"byre/apiserver/storage/jsontext"
+	"byre/sqlstore"
 	"byre/watch/representation"
 )
 
@@ -130,4 +132,28 @@ func appendVersion(dst []byte, revision int64) []byte {
 	dst = append(dst, memberStart...)
 	dst = strconv.AppendInt(dst, revision, 10)
 	return append(dst, memberEnd...)
+}
+
+// scanLabels reads the labels from an object's JSON. It returns false where only a
+// decoder can read them.
+func scanLabels(r *representation.Representation) ([]sqlstore.Label, bool) {
+	if r.Marks[markMetadata] == 0 {
+		return nil, true
+	}
+	for in := (jsontext.NewScanner(r.Body[:r.Marks[markMetadataEnd]], int(r.Marks[markMetadata]))); in.NextMember(); in.SkipValue() {
+		if string(in.ReadKey()) != "labels" {
+			continue
+		}
+		found := []sqlstore.Label{}
+		for in.NextMember() {
+			key := in.ReadKey()
+			value, plain := in.ReadPlainString()
+			if !plain || bytes.IndexByte(key, '\\') >= 0 {
+				return nil, false
+			}
+			found = append(found, sqlstore.Label{Key: string(key), Value: value})
+		}
+		return found, in.NextIs('}')
+	}
+	return nil, true
 }
