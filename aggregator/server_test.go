@@ -31,7 +31,7 @@ import (
 	"byre/apiserver/handlers/discovery"
 	"byre/apiserver/handlers/openapi"
 	"byre/apiserver/process/loopback"
-	"byre/apiserver/storage"
+	"byre/apiserver/storage/factory"
 	"byre/sqlstore"
 	"byre/sqlstore/eventually"
 	"byre/sqlstore/storetest"
@@ -89,7 +89,7 @@ func startOn(t testing.TB, driver sqlstore.Driver, options ...option) *server {
 	factory := informers.NewSharedInformerFactory(s.cluster, 0)
 	documents := openapi.NewService()
 	dependencies := delegation.Dependencies{
-		Storage:          storage.Backend{Store: store, Feed: feed, Program: "test"},
+		Storage:          factory.Backend{Store: store, Feed: feed, Program: "test"},
 		EffectiveVersion: compatibility.DefaultBuildEffectiveVersion(),
 		Serving: handlers.Serving{
 			Authorizer:        authorizerfactory.NewAlwaysAllowAuthorizer(),

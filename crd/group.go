@@ -25,6 +25,7 @@ import (
 	"byre/apiserver/handlers"
 	"byre/apiserver/storage"
 	"byre/apiserver/storage/encoding"
+	"byre/apiserver/storage/factory"
 	"byre/crd/definition"
 	"byre/sqlstore"
 	"byre/watch"
@@ -49,8 +50,8 @@ func newGroup(d delegation.Dependencies) (*group, error) {
 	g := &group{scheme: handlers.NewScheme(install.Install), feed: d.Storage.Feed}
 	g.codecs = handlers.NewCodecs(g.scheme)
 	var err error
-	stored := definitionStorage{storage.GroupResources(g.scheme, g.codecs, d.EffectiveVersion, definitions)}
-	if g.rest, err = customresourcedefinition.NewREST(g.scheme, storage.NewRESTOptionsGetter(d.Storage, stored)); err != nil {
+	stored := definitionStorage{factory.GroupResources(g.scheme, g.codecs, d.EffectiveVersion, definitions)}
+	if g.rest, err = customresourcedefinition.NewREST(g.scheme, factory.NewRESTOptionsGetter(d.Storage, stored)); err != nil {
 		return nil, fmt.Errorf("crd: storage of definitions: %w", err)
 	}
 	var ok bool
@@ -62,9 +63,9 @@ func newGroup(d delegation.Dependencies) (*group, error) {
 
 // definitionStorage describes how definitions are stored: with the generation that writes of
 // instances require, and so that a definition with instances can't be deleted.
-type definitionStorage struct{ storage.Resources }
+type definitionStorage struct{ factory.Resources }
 
-// StoreConfig implements storage.Resources.
+// StoreConfig implements factory.Resources.
 func (s definitionStorage) StoreConfig(gr schema.GroupResource, example runtime.Object) (storage.Config, runtime.GroupVersioner, error) {
 	config, versioner, err := s.Resources.StoreConfig(gr, example)
 	config.Generation = definition.Generation

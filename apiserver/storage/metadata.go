@@ -9,9 +9,9 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/storage/value"
 
 	"byre/apiserver/storage/encoding"
 	"byre/apiserver/storage/jsontext"
@@ -55,26 +55,14 @@ type knownObject struct {
 	deletion *metav1.ObjectMeta
 }
 
-// WatchMetadata makes a MetadataWatch of a resource. If the Getter has no Store of the
-// resource, its objects are read as the instances of a definition.
-func (g *Getter) WatchMetadata(gr schema.GroupResource) *MetadataWatch {
-	kept := g.resources.StoredAs(gr)
-	w := &MetadataWatch{
-		store:    g.cfg.Store,
-		feed:     g.cfg.Feed,
-		resource: watch.Resource{Group: kept.Group, Name: kept.Resource, Owner: sqlstore.Custom},
-		path:     defaultKeyPrefix + "/" + kept.Group + "/" + kept.Resource + "/",
-		known:    map[types.NamespacedName]knownObject{},
+// NewMetadataWatch makes a MetadataWatch of a resource. path is what the paths of its objects begin
+// with, such as "/registry/pods/". transformer decrypts the objects; nil means no encryption.
+func NewMetadataWatch(store *sqlstore.Store, feed *watch.Feed, resource watch.Resource, path string, transformer value.Transformer) *MetadataWatch {
+	return &MetadataWatch{
+		store: store, feed: feed, resource: resource, path: path,
+		transformer: encoding.NewTransformer(transformer),
+		known:       map[types.NamespacedName]knownObject{},
 	}
-	if s := g.Lookup(gr); s != nil {
-		w.path, w.resource = s.cfg.KeyPrefix+s.records.prefix, s.records.resource()
-	}
-	if g.cfg.Transformers != nil {
-		w.transformer = encoding.NewTransformer(g.cfg.Transformers(gr))
-	} else {
-		w.transformer = encoding.NewTransformer(nil)
-	}
-	return w
 }
 
 // Next returns the objects that exist, perhaps none, at its first call. Each later call

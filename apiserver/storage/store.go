@@ -104,10 +104,10 @@ type Config struct {
 }
 
 const (
-	// defaultKeyPrefix is etcd's prefix in a stock kube-apiserver. Encryption
+	// DefaultKeyPrefix is etcd's prefix in a stock kube-apiserver. Encryption
 	// authenticates values with it, so that encrypted values of a stock server can be
 	// imported.
-	defaultKeyPrefix        = "/registry"
+	DefaultKeyPrefix        = "/registry"
 	defaultBookmarkInterval = time.Minute
 	defaultFutureTimeout    = 3 * time.Second
 )
@@ -137,7 +137,7 @@ func New(cfg Config) (*Store, error) {
 		return nil, fmt.Errorf("resource prefix %q of %s is not a path", cfg.ResourcePrefix, cfg.GroupResource)
 	}
 	if cfg.KeyPrefix == "" {
-		cfg.KeyPrefix = defaultKeyPrefix
+		cfg.KeyPrefix = DefaultKeyPrefix
 	}
 	if cfg.Plain == nil {
 		cfg.Plain = cfg.Codec
@@ -200,6 +200,9 @@ func (s *Store) Message() func() *transcode.Message { return s.cfg.Message }
 
 // GroupResource is the resource whose objects the Store keeps.
 func (s *Store) GroupResource() schema.GroupResource { return s.cfg.GroupResource }
+
+// Resource identifies the resource to the feed.
+func (s *Store) Resource() watch.Resource { return s.records.resource() }
 
 // Versioner implements storage.Interface.
 func (s *Store) Versioner() storage.Versioner { return versioner }

@@ -1,4 +1,4 @@
-package storage
+package factory
 
 import (
 	"bytes"
@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 
+	"byre/apiserver/storage"
 	"byre/apiserver/storage/encoding"
 	"byre/apiserver/storage/transcode"
 	"byre/sqlstore"
@@ -58,23 +59,23 @@ func (r *SchemeResources) ResourcePrefix(gr schema.GroupResource) string {
 }
 
 // StoreConfig implements Resources.
-func (r *SchemeResources) StoreConfig(gr schema.GroupResource, example runtime.Object) (Config, runtime.GroupVersioner, error) {
+func (r *SchemeResources) StoreConfig(gr schema.GroupResource, example runtime.Object) (storage.Config, runtime.GroupVersioner, error) {
 	stored := r.StoredAs(gr)
 	version, err := r.storageVersion(stored, example)
 	if err != nil {
-		return Config{}, nil, fmt.Errorf("storage version of %s: %w", gr, err)
+		return storage.Config{}, nil, fmt.Errorf("storage version of %s: %w", gr, err)
 	}
 	kinds, _, err := r.Scheme.ObjectKinds(example)
 	if err != nil {
-		return Config{}, nil, fmt.Errorf("kind of %s: %w", gr, err)
+		return storage.Config{}, nil, fmt.Errorf("kind of %s: %w", gr, err)
 	}
 	kind := version.WithKind(kinds[0].Kind)
 	message := encoding.NewMessage(r.Scheme, kind)
 	codec, versioner, err := r.codec(gr, stored, kind, message)
 	if err != nil {
-		return Config{}, nil, fmt.Errorf("storage codec of %s: %w", gr, err)
+		return storage.Config{}, nil, fmt.Errorf("storage codec of %s: %w", gr, err)
 	}
-	return Config{
+	return storage.Config{
 		GroupResource:  stored,
 		Owner:          sqlstore.BuiltIn,
 		ResourcePrefix: r.ResourcePrefix(stored),
