@@ -86,7 +86,7 @@ func startOn(t testing.TB, driver sqlstore.Driver, options ...option) *server {
 	s.recordWatches()
 	s.certificate, s.key = filepath.Join(t.TempDir(), "proxy.crt"), filepath.Join(t.TempDir(), "proxy.key")
 	s.newCertificate(t, "front-proxy-client")
-	factory := informers.NewSharedInformerFactory(s.cluster, 0)
+	shared := informers.NewSharedInformerFactory(s.cluster, 0)
 	documents := openapi.NewService()
 	dependencies := delegation.Dependencies{
 		Storage:          factory.Backend{Store: store, Feed: feed, Program: "test"},
@@ -100,7 +100,7 @@ func startOn(t testing.TB, driver sqlstore.Driver, options ...option) *server {
 		Build:     "test",
 		Loopback:  loopback.Config(transport),
 		Client:    s.cluster,
-		Informers: factory,
+		Informers: shared,
 		Backends: delegation.Backends{
 			ProxyCert:        s.certificate,
 			ProxyKey:         s.key,
@@ -139,9 +139,9 @@ func startOn(t testing.TB, driver sqlstore.Driver, options ...option) *server {
 		transport.Wait()
 	})
 	parts.run(t, "services", func(ctx context.Context) error {
-		factory.Start(ctx.Done())
+		shared.Start(ctx.Done())
 		<-ctx.Done()
-		factory.Shutdown()
+		shared.Shutdown()
 		return nil
 	})
 	parts.run(t, "aggregator", s.Run)
