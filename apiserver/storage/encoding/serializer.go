@@ -69,6 +69,9 @@ func (s *Serializer) encodeBy(encoder runtime.Encoder, obj runtime.Object) ([]by
 // Open decrypts a record's value. stale reports whether the value should be written
 // again, because it would now be encrypted or encoded otherwise.
 func (s *Serializer) Open(ctx context.Context, r *sqlstore.Record) (data []byte, stale bool, err error) {
+	if s.Transformer.isPlain && !IsWrapped(r.Value) {
+		return r.Value, r.Form != s.Form, nil // without making the path
+	}
 	data, stale, err = s.Transformer.Decrypt(ctx, r.Value, s.Path(r.Key))
 	if err != nil {
 		return nil, false, &CorruptError{IsEncrypted: true, Revision: r.Revision, Err: err}
