@@ -31,7 +31,7 @@ import (
 	"byre/apiserver/handlers/discovery"
 	"byre/apiserver/handlers/openapi"
 	"byre/apiserver/process/loopback"
-	"byre/apiserver/storage"
+	"byre/apiserver/storage/factory"
 	"byre/sqlstore"
 	"byre/sqlstore/eventually"
 	"byre/sqlstore/storetest"
@@ -86,10 +86,10 @@ func startOn(t testing.TB, driver sqlstore.Driver, options ...option) *server {
 	s.recordWatches()
 	s.certificate, s.key = filepath.Join(t.TempDir(), "proxy.crt"), filepath.Join(t.TempDir(), "proxy.key")
 	s.newCertificate(t, "front-proxy-client")
-	factory := informers.NewSharedInformerFactory(s.cluster, 0)
+	shared := informers.NewSharedInformerFactory(s.cluster, 0)
 	documents := openapi.NewService()
 	dependencies := delegation.Dependencies{
-		Storage:          storage.Backend{Store: store, Feed: feed, Program: "test"},
+		Storage:          factory.Backend{Store: store, Feed: feed, Program: "test"},
 		EffectiveVersion: compatibility.DefaultBuildEffectiveVersion(),
 		Serving: handlers.Serving{
 			Authorizer:        authorizerfactory.NewAlwaysAllowAuthorizer(),
@@ -100,7 +100,7 @@ func startOn(t testing.TB, driver sqlstore.Driver, options ...option) *server {
 		Build:     "test",
 		Loopback:  loopback.Config(transport),
 		Client:    s.cluster,
-		Informers: factory,
+		Informers: shared,
 		Backends: delegation.Backends{
 			ProxyCert:        s.certificate,
 			ProxyKey:         s.key,
@@ -139,9 +139,9 @@ func startOn(t testing.TB, driver sqlstore.Driver, options ...option) *server {
 		transport.Wait()
 	})
 	parts.run(t, "services", func(ctx context.Context) error {
-		factory.Start(ctx.Done())
+		shared.Start(ctx.Done())
 		<-ctx.Done()
-		factory.Shutdown()
+		shared.Shutdown()
 		return nil
 	})
 	parts.run(t, "aggregator", s.Run)

@@ -21,7 +21,7 @@ import (
 	"byre/apiserver/handlers/managedfields"
 	"byre/apiserver/handlers/openapi"
 	"byre/apiserver/history"
-	"byre/apiserver/storage"
+	"byre/apiserver/storage/factory"
 	"byre/sqlstore"
 )
 
@@ -32,12 +32,12 @@ func effectiveVersion() basecompatibility.EffectiveVersion {
 
 // newStorage makes the storage configuration that all servers of the delegation chain
 // share.
-func (s *Server) newStorage() storage.Backend {
+func (s *Server) newStorage() factory.Backend {
 	o := s.config.Options.Store
-	return storage.Backend{
+	return factory.Backend{
 		Store:                   s.core.store,
 		Feed:                    s.core.feed,
-		Program:                 storage.Program(effectiveVersion()),
+		Program:                 factory.Program(effectiveVersion()),
 		Transformers:            s.encryption.transformers,
 		DeleteCollectionWorkers: o.DeleteCollectionWorkers,
 		NoGarbageCollection:     !o.GarbageCollection,
@@ -62,7 +62,7 @@ func (s *Server) newDiscovery() *discovery.Registry {
 // newGroups makes the groups of the built-in API: those of Kubernetes, and byre's own with their
 // scheme.
 func (s *Server) newGroups() ([]handlers.Group, *runtime.Scheme) {
-	scheme, builtin := history.NewScheme(), storage.BuiltinResources(effectiveVersion())
+	scheme, builtin := history.NewScheme(), factory.BuiltinResources(effectiveVersion())
 	s.changes = history.New(history.Config{
 		Driver:       s.core.database.Driver,
 		Feed:         s.core.feed,

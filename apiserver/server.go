@@ -32,7 +32,7 @@ import (
 	"byre/apiserver/process/serving"
 	"byre/apiserver/registry"
 	"byre/apiserver/registry/bootstrap"
-	"byre/apiserver/storage"
+	"byre/apiserver/storage/factory"
 )
 
 // Server holds all parts of the server, made but not started. Its fields are in the
@@ -61,7 +61,7 @@ type Server struct {
 
 	transport  *loopback.Transport
 	encryption encryption
-	getter     *storage.Getter // of the built-in resources
+	getter     *factory.Getter // of the built-in resources
 	clients    clients
 	auth       *auth.Auth
 	audit      *audit.Audit
@@ -145,7 +145,7 @@ func (s *Server) build(ctx, base context.Context) error {
 		return err
 	}
 	backend := s.newStorage()
-	s.getter = storage.NewRESTOptionsGetter(backend, storage.BuiltinResources(effectiveVersion()))
+	s.getter = factory.NewRESTOptionsGetter(backend, factory.BuiltinResources(effectiveVersion()))
 	if s.clients, err = newClients(s.transport, s.tracer, s.getter.Lookup); err != nil {
 		return err
 	}

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 	basecompatibility "k8s.io/component-base/compatibility"
 
-	"byre/apiserver/storage"
+	"byre/apiserver/storage/factory"
 )
 
 // Version is the answer of /version: the Kubernetes release whose API the program
@@ -18,7 +18,7 @@ import (
 // `go build` or `go install`.
 func Version(effective basecompatibility.EffectiveVersion) version.Info {
 	info := version.Info{
-		GitVersion:   storage.KubernetesVersion(effective),
+		GitVersion:   factory.KubernetesVersion(effective),
 		GitTreeState: "clean",
 		GoVersion:    runtime.Version(),
 		Compiler:     runtime.Compiler,

@@ -24,6 +24,8 @@ import (
 	"byre/apiserver/delegation"
 	"byre/apiserver/handlers"
 	"byre/apiserver/storage"
+	"byre/apiserver/storage/encoding"
+	"byre/apiserver/storage/factory"
 	"byre/crd/definition"
 	"byre/sqlstore"
 	"byre/watch"
@@ -48,8 +50,8 @@ func newGroup(d delegation.Dependencies) (*group, error) {
 	g := &group{scheme: handlers.NewScheme(install.Install), feed: d.Storage.Feed}
 	g.codecs = handlers.NewCodecs(g.scheme)
 	var err error
-	stored := definitionStorage{storage.GroupResources(g.scheme, g.codecs, d.EffectiveVersion, definitions)}
-	if g.rest, err = customresourcedefinition.NewREST(g.scheme, storage.NewRESTOptionsGetter(d.Storage, stored)); err != nil {
+	stored := definitionStorage{factory.GroupResources(g.scheme, g.codecs, d.EffectiveVersion, definitions)}
+	if g.rest, err = customresourcedefinition.NewREST(g.scheme, factory.NewRESTOptionsGetter(d.Storage, stored)); err != nil {
 		return nil, fmt.Errorf("crd: storage of definitions: %w", err)
 	}
 	var ok bool
@@ -61,9 +63,9 @@ func newGroup(d delegation.Dependencies) (*group, error) {
 
 // definitionStorage describes how definitions are stored: with the generation that writes of
 // instances require, and so that a definition with instances can't be deleted.
-type definitionStorage struct{ storage.Resources }
+type definitionStorage struct{ factory.Resources }
 
-// StoreConfig implements storage.Resources.
+// StoreConfig implements factory.Resources.
 func (s definitionStorage) StoreConfig(gr schema.GroupResource, example runtime.Object) (storage.Config, runtime.GroupVersioner, error) {
 	config, versioner, err := s.Resources.StoreConfig(gr, example)
 	config.Generation = definition.Generation
@@ -135,10 +137,10 @@ func (g *group) Get(ctx context.Context, name string) (*apiextensionsv1.CustomRe
 
 // read returns the stored JSON of a definition, in a state that is not older than
 // resourceVersion. It fails with NotFound if there is no definition of that name.
-func (g *group) read(ctx context.Context, name, resourceVersion string) (storage.Encoded, error) {
+func (g *group) read(ctx context.Context, name, resourceVersion string) (encoding.Encoded, error) {
 	key, err := g.rest.KeyFunc(ctx, name)
 	if err != nil {
-		return storage.Encoded{}, err
+		return encoding.Encoded{}, err
 	}
 	text, err := g.store.GetEncoded(ctx, key, apistorage.GetOptions{ResourceVersion: resourceVersion}, g.store.Stored())
 	return text, storeerr.InterpretGetError(err, definitions, name)

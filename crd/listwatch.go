@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"byre/apiserver/storage"
+	"byre/apiserver/storage/encoding"
 )
 
 // listWatch lists and watches the stripped definitions for the informer. It reads the store
@@ -68,7 +69,7 @@ func (l listWatch) ListWithContext(ctx context.Context, options metav1.ListOptio
 	if err != nil {
 		return nil, storeerr.InterpretListError(err, definitions)
 	}
-	var texts []storage.Encoded
+	var texts []encoding.Encoded
 	for text, err := range listed.Items {
 		if err != nil {
 			return nil, storeerr.InterpretListError(err, definitions)

@@ -26,7 +26,7 @@ import (
 	"byre/apiserver/handlers/discovery"
 	"byre/apiserver/handlers/openapi"
 	"byre/apiserver/process/loopback"
-	"byre/apiserver/storage"
+	"byre/apiserver/storage/factory"
 	"byre/crd"
 	"byre/sqlstore"
 	"byre/sqlstore/dbtest"
@@ -73,7 +73,7 @@ func start(t testing.TB, driver sqlstore.Driver, adjust ...func(*delegation.Depe
 	s := &server{store: store, config: loopback.Config(transport), openapi: documents}
 	var err error
 	dependencies := delegation.Dependencies{
-		Storage:          storage.Backend{Store: store, Feed: feed, Program: "test"},
+		Storage:          factory.Backend{Store: store, Feed: feed, Program: "test"},
 		EffectiveVersion: compatibility.DefaultBuildEffectiveVersion(),
 		Serving: handlers.Serving{
 			Authorizer:        authorizerfactory.NewAlwaysAllowAuthorizer(),

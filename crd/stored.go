@@ -7,7 +7,7 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
-	"byre/apiserver/storage"
+	"byre/apiserver/storage/jsontext"
 	"byre/crd/definition"
 )
 
@@ -57,14 +57,14 @@ func decodeStripped(text []byte, revision int64) (*apiextensionsv1.CustomResourc
 // spec is the whole spec.
 func cutSchemas(text []byte) (cut []byte, document [][]byte, spec []byte) {
 	var all, kept object
-	for key, value := range storage.Members(text) {
+	for key, value := range jsontext.Members(text) {
 		switch key {
 		case "metadata":
 			value = without(value, "managedFields")
 		case "spec":
 			spec = value
 			separator := "{"
-			for key, value := range storage.Members(value) {
+			for key, value := range jsontext.Members(value) {
 				if key != "conversion" {
 					document = append(document, []byte(separator+`"`+key+`":`), value)
 					separator = ","
@@ -83,7 +83,7 @@ func cutSchemas(text []byte) (cut []byte, document [][]byte, spec []byte) {
 
 func cutVersions(versions []byte) []byte {
 	cut := []byte{'['}
-	for version := range storage.Elements(versions) {
+	for version := range jsontext.Elements(versions) {
 		if len(cut) > 1 {
 			cut = append(cut, ',')
 		}
@@ -95,7 +95,7 @@ func cutVersions(versions []byte) []byte {
 // without returns a JSON object without one of its members.
 func without(text []byte, member string) []byte {
 	var kept object
-	for key, value := range storage.Members(text) {
+	for key, value := range jsontext.Members(text) {
 		if key != member {
 			kept.add(key, value)
 		}

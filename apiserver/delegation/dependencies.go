@@ -20,7 +20,7 @@ import (
 	"byre/apiserver/handlers/discovery"
 	"byre/apiserver/handlers/managedfields"
 	"byre/apiserver/handlers/openapi"
-	"byre/apiserver/storage"
+	"byre/apiserver/storage/factory"
 )
 
 // Dependencies is what every server of the chain is made with. The assembly makes it
@@ -28,7 +28,7 @@ import (
 // fields that it needs.
 type Dependencies struct {
 	// Storage says where objects are kept.
-	Storage storage.Backend
+	Storage factory.Backend
 	// EffectiveVersion is the version that the server emulates.
 	EffectiveVersion compatibility.EffectiveVersion
 	// Serving is what the handlers of all resources share. Its TypeConverter has only
@@ -87,8 +87,8 @@ func (d *Dependencies) Validate() error {
 
 // RESTOptions returns the RESTOptionsGetter of resources that are not built in, whose
 // types scheme knows.
-func (d *Dependencies) RESTOptions(scheme *runtime.Scheme, codecs runtime.StorageSerializer, resources ...schema.GroupResource) *storage.Getter {
-	return storage.NewRESTOptionsGetter(d.Storage, storage.GroupResources(scheme, codecs, d.EffectiveVersion, resources...))
+func (d *Dependencies) RESTOptions(scheme *runtime.Scheme, codecs runtime.StorageSerializer, resources ...schema.GroupResource) *factory.Getter {
+	return factory.NewRESTOptionsGetter(d.Storage, factory.GroupResources(scheme, codecs, d.EffectiveVersion, resources...))
 }
 
 // ServeGroup serves a group of types that are not built in, in discovery and, as the

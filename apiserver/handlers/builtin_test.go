@@ -20,7 +20,7 @@ import (
 	"byre/apiserver/handlers"
 	"byre/apiserver/handlers/discovery"
 	"byre/apiserver/registry"
-	"byre/apiserver/storage"
+	"byre/apiserver/storage/factory"
 	"byre/sqlstore"
 	"byre/watch"
 )
@@ -42,7 +42,7 @@ func newGroups(t testing.TB, store *sqlstore.Store, feed *watch.Feed, runtimeCon
 	}
 	client := fake.NewClientset()
 	b, err := registry.New(registry.Config{
-		RESTOptions:             storage.NewRESTOptionsGetter(storage.Backend{Store: store, Feed: feed}, storage.BuiltinResources(compatibility.DefaultBuildEffectiveVersion())),
+		RESTOptions:             factory.NewRESTOptionsGetter(factory.Backend{Store: store, Feed: feed}, factory.BuiltinResources(compatibility.DefaultBuildEffectiveVersion())),
 		APIResourceConfigSource: resources,
 		Client:                  client,
 		Informers:               informers.NewSharedInformerFactory(client, 0),

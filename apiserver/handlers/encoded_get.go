@@ -13,7 +13,7 @@ import (
 	"k8s.io/component-base/tracing"
 
 	"byre/apiserver/handlers/write"
-	"byre/apiserver/storage"
+	"byre/apiserver/storage/encoding"
 )
 
 // slowRead is how long a read may take before its trace is logged; upstream's value.
@@ -65,10 +65,10 @@ func (e *encoded) getOptions(req *http.Request) (metav1.GetOptions, bool) {
 	return options, err == nil
 }
 
-func (e *encoded) getEncoded(ctx context.Context, name string, options metav1.GetOptions, f format) (storage.Encoded, error) {
+func (e *encoded) getEncoded(ctx context.Context, name string, options metav1.GetOptions, f format) (encoding.Encoded, error) {
 	key, err := e.registry.KeyFunc(ctx, name)
 	if err != nil {
-		return storage.Encoded{}, err
+		return encoding.Encoded{}, err
 	}
 	return e.store.GetEncoded(ctx, key, apistorage.GetOptions{ResourceVersion: options.ResourceVersion}, f.objects())
 }

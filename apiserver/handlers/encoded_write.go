@@ -5,12 +5,12 @@ import (
 
 	"k8s.io/apiserver/pkg/endpoints/request"
 
-	"byre/apiserver/storage"
+	"byre/apiserver/storage/encoding"
 )
 
 // answerStored answers a write with what was stored. It returns false for a request that asks for
 // another form.
-func (e *encoded) answerStored(w http.ResponseWriter, req *http.Request, status int, stored storage.Encoded) bool {
+func (e *encoded) answerStored(w http.ResponseWriter, req *http.Request, status int, stored encoding.Encoded) bool {
 	if e.negotiate(req, "") != e.formats.json {
 		return false
 	}

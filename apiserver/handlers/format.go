@@ -16,23 +16,24 @@ import (
 	"k8s.io/apiserver/pkg/util/apihelpers"
 
 	"byre/apiserver/storage"
+	"byre/apiserver/storage/encoding"
 	"byre/apiserver/storage/transcode"
 )
 
 // format is one way to answer the reads of a resource from bytes.
 type format interface {
 	// objects is the Format of the objects that the store is asked for.
-	objects() *storage.Format
+	objects() encoding.Format
 	// mediaType is the media type of a response, streamType that of a watch.
 	mediaType() string
 	streamType() string
 	// appendObject appends the response of a get.
-	appendObject(dst []byte, o storage.Encoded) []byte
+	appendObject(dst []byte, o encoding.Encoded) []byte
 	// writeList writes a list while it is read.
 	writeList(ctx context.Context, out *answerWriter, list *storage.EncodedList) error
 	// appendEvent appends the frame of one event of a watch. It returns the size of the
 	// event in bytes, for the metrics.
-	appendEvent(dst []byte, event string, o storage.Encoded) ([]byte, int)
+	appendEvent(dst []byte, event string, o encoding.Encoded) ([]byte, int)
 	// appendError appends the frame of the ERROR event that ends a watch.
 	appendError(dst []byte, status *metav1.Status) []byte
 }
@@ -60,7 +61,7 @@ func (e *encoded) newFormats() formats {
 	asStored := e.store.StorageVersion() == kind.GroupVersion() && e.registry.Decorator == nil
 	full := stored
 	if !asStored {
-		full = storage.JSON(kind.String(), e.encoder(runtime.ContentTypeJSON))
+		full = encoding.JSON(kind.String(), e.encoder(runtime.ContentTypeJSON))
 	}
 	all.json = &jsonFormat{e: e, stored: full, head: e.listHead(kind.GroupVersion(), e.listKind)}
 	for _, gv := range []schema.GroupVersion{metav1.SchemeGroupVersion, metav1beta1.SchemeGroupVersion} {
@@ -70,12 +71,12 @@ func (e *encoded) newFormats() formats {
 		return all
 	}
 	encode := e.encoder(runtime.ContentTypeProtobuf)
-	var whole *storage.Format // in the storage version
+	var whole encoding.Format // in the storage version
 	if asStored {
-		full = storage.Transcoded(kind.String()+" in protobuf", e.store.Message(), encode)
+		full = encoding.Transcoded(kind.String()+" in protobuf", e.store.Message(), encode)
 		whole = full
 	} else {
-		full = storage.Protobuf(kind.String()+" in protobuf", encode)
+		full = encoding.Protobuf(kind.String()+" in protobuf", encode)
 	}
 	protobuf := newProtobufFormat(e, full, kind.GroupVersion(), kind.Kind, e.listKind)
 	all.protobuf, all.tables = protobuf, e.newTables(protobuf)
@@ -91,13 +92,13 @@ const (
 	tableKind             = "Table"
 )
 
-func (e *encoded) jsonMetadata(gv schema.GroupVersion, stored *storage.Format) format {
+func (e *encoded) jsonMetadata(gv schema.GroupVersion, stored encoding.Format) format {
 	f := &jsonFormat{e: e, stored: stored, partial: true, version: gv, head: e.listHead(gv, partialObjectMetadata+"List")}
 	f.item = `{"kind":"` + partialObjectMetadata + `","apiVersion":"` + gv.String() + `","metadata":`
 	if e.unstructured || e.convertsMetadata() {
 		// The members of the metadata are stored in another order, or conversion
 		// changes them.
-		f.stored = storage.JSON("metadata", func(_ context.Context, obj runtime.Object) ([]byte, error) {
+		f.stored = encoding.JSON("metadata", func(_ context.Context, obj runtime.Object) ([]byte, error) {
 			partial, err := partialOf(obj)
 			if err != nil {
 				return nil, err
@@ -111,7 +112,7 @@ func (e *encoded) jsonMetadata(gv schema.GroupVersion, stored *storage.Format) f
 	return f
 }
 
-func (e *encoded) protobufMetadata(gv schema.GroupVersion, whole *storage.Format) format {
+func (e *encoded) protobufMetadata(gv schema.GroupVersion, whole encoding.Format) format {
 	encode := func(_ context.Context, obj runtime.Object) ([]byte, error) {
 		partial, err := partialOf(obj)
 		if err != nil {
@@ -119,9 +120,9 @@ func (e *encoded) protobufMetadata(gv schema.GroupVersion, whole *storage.Format
 		}
 		return partial.Marshal()
 	}
-	f := storage.MetadataProtobuf("metadata in protobuf", whole, partialMessage, encode)
+	f := encoding.MetadataProtobuf("metadata in protobuf", whole, partialMessage, encode)
 	if e.convertsMetadata() {
-		f = storage.Protobuf("metadata in protobuf", encode)
+		f = encoding.Protobuf("metadata in protobuf", encode)
 	}
 	return newProtobufFormat(e, f, gv, partialObjectMetadata, partialObjectMetadata+"List")
 }

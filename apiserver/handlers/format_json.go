@@ -11,12 +11,13 @@ import (
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 
 	"byre/apiserver/storage"
+	"byre/apiserver/storage/encoding"
 )
 
 // jsonFormat is JSON, either of whole objects or of their metadata only.
 type jsonFormat struct {
 	e      *encoded
-	stored *storage.Format
+	stored encoding.Format
 	// head is the text with which a list begins.
 	head string
 	// partial is true for metadata. item is the text with which an item begins, in
@@ -26,13 +27,13 @@ type jsonFormat struct {
 	item    string
 }
 
-func (f *jsonFormat) objects() *storage.Format { return f.stored }
+func (f *jsonFormat) objects() encoding.Format { return f.stored }
 
 func (f *jsonFormat) mediaType() string { return runtime.ContentTypeJSON }
 
 func (f *jsonFormat) streamType() string { return runtime.ContentTypeJSON }
 
-func (f *jsonFormat) append(dst []byte, o storage.Encoded, typeMeta bool) []byte {
+func (f *jsonFormat) append(dst []byte, o encoding.Encoded, typeMeta bool) []byte {
 	if !f.partial {
 		return o.AppendJSON(dst, typeMeta)
 	}
@@ -40,11 +41,11 @@ func (f *jsonFormat) append(dst []byte, o storage.Encoded, typeMeta bool) []byte
 	return append(o.AppendMetadataJSON(dst), '}')
 }
 
-func (f *jsonFormat) appendObject(dst []byte, o storage.Encoded) []byte {
+func (f *jsonFormat) appendObject(dst []byte, o encoding.Encoded) []byte {
 	return append(f.append(dst, o, true), '\n')
 }
 
-func (f *jsonFormat) appendEvent(dst []byte, event string, o storage.Encoded) ([]byte, int) {
+func (f *jsonFormat) appendEvent(dst []byte, event string, o encoding.Encoded) ([]byte, int) {
 	start := len(dst)
 	dst = append(dst, `{"type":"`...)
 	dst = append(dst, event...)

@@ -13,6 +13,7 @@ import (
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 
 	"byre/apiserver/storage"
+	"byre/apiserver/storage/encoding"
 )
 
 // protobufFormat is Kubernetes' protobuf: four magic bytes, followed by a
@@ -20,14 +21,14 @@ import (
 // (k8s.io/apimachinery/pkg/runtime/serializer/protobuf).
 type protobufFormat struct {
 	e            *encoded
-	stored       *storage.Format
+	stored       encoding.Format
 	object, list envelope
 	// swapped is true for a list whose items have the field number 1, and its metadata
 	// 2.
 	swapped bool
 }
 
-func newProtobufFormat(e *encoded, stored *storage.Format, gv schema.GroupVersion, kind, listKind string) *protobufFormat {
+func newProtobufFormat(e *encoded, stored encoding.Format, gv schema.GroupVersion, kind, listKind string) *protobufFormat {
 	return &protobufFormat{
 		e: e, stored: stored,
 		object:  newEnvelope(gv, kind),
@@ -82,19 +83,19 @@ func messageIn(text []byte) ([]byte, error) {
 	return unknown.Raw, nil
 }
 
-func (f *protobufFormat) objects() *storage.Format { return f.stored }
+func (f *protobufFormat) objects() encoding.Format { return f.stored }
 
 func (f *protobufFormat) mediaType() string { return runtime.ContentTypeProtobuf }
 
 func (f *protobufFormat) streamType() string { return runtime.ContentTypeProtobuf + streamSuffix }
 
-func (f *protobufFormat) appendObject(dst []byte, o storage.Encoded) []byte {
+func (f *protobufFormat) appendObject(dst []byte, o encoding.Encoded) []byte {
 	return f.object.append(dst, o.Message())
 }
 
 // appendEvent appends the length of a metav1.WatchEvent and the event: its type, and the
 // object in a runtime.RawExtension.
-func (f *protobufFormat) appendEvent(dst []byte, event string, o storage.Encoded) ([]byte, int) {
+func (f *protobufFormat) appendEvent(dst []byte, event string, o encoding.Encoded) ([]byte, int) {
 	message := o.Message()
 	dst, size := appendEventHead(dst, event, f.object.size(len(message)))
 	return f.object.append(dst, message), size

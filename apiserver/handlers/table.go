@@ -19,6 +19,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/flowcontrol"
 
 	"byre/apiserver/storage"
+	"byre/apiserver/storage/encoding"
 )
 
 // tables answers lists as tables, from rows that are printed once.
@@ -41,7 +42,7 @@ import (
 // of 95,000, of 22 MB, and a tenth of the time (BenchmarkLists).
 type tables struct {
 	e    *encoded
-	rows *storage.Format
+	rows encoding.Format
 }
 
 const ageColumn = "Age"
@@ -55,7 +56,7 @@ func (e *encoded) newTables(protobuf *protobufFormat) *tables {
 	wrap := func(message []byte) []byte {
 		return protobuf.object.append(make([]byte, 0, protobuf.object.size(len(message))), message)
 	}
-	t.rows = storage.Opaque("table", protobuf.stored, e.store.Stored(), wrap, func(ctx context.Context, obj runtime.Object) ([]byte, error) {
+	t.rows = encoding.Row("table", protobuf.stored, e.store.Stored(), wrap, func(ctx context.Context, obj runtime.Object) ([]byte, error) {
 		row, ok, err := t.print(ctx, obj)
 		if err != nil || !ok {
 			return nil, err
@@ -143,7 +144,7 @@ func mayBeDuration(text string) bool {
 }
 
 // appendRow appends a printed row with the metadata of its object.
-func (t *tables) appendRow(ctx context.Context, dst []byte, o storage.Encoded, item *jsonFormat) ([]byte, error) {
+func (t *tables) appendRow(ctx context.Context, dst []byte, o encoding.Encoded, item *jsonFormat) ([]byte, error) {
 	row := o.Body()
 	if len(row) == 0 {
 		obj, err := o.Object(ctx)
@@ -209,7 +210,7 @@ func (t *tables) format(req *http.Request, gv schema.GroupVersion) format {
 	return nil
 }
 
-func (f *tableFormat) objects() *storage.Format { return f.t.rows }
+func (f *tableFormat) objects() encoding.Format { return f.t.rows }
 
 func (f *tableFormat) writeList(ctx context.Context, out *answerWriter, list *storage.EncodedList) error {
 	table, err := f.t.e.resource.scope.TableConvertor.ConvertToTable(ctx, f.t.e.registry.NewListFunc(), f.options)

@@ -1,7 +1,6 @@
 package storage
 
 import (
-	"bytes"
 	"slices"
 	"sync/atomic"
 
@@ -10,7 +9,6 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"byre/sqlstore"
-	"byre/watch/representation"
 )
 
 // labelSet holds the labels of one object. It takes less memory than a map, because one
@@ -107,27 +105,3 @@ func matchAttributes(p *storage.SelectionPredicate, a *sqlstore.Attributes) bool
 }
 
 func fieldSetOf(a *sqlstore.Attributes) fieldSet { return fieldSet{a.Fields, a.Values} }
-
-// scanLabels reads the labels from an object's JSON. It returns false where only a
-// decoder can read them.
-func scanLabels(r *representation.Representation) (labelSet, bool) {
-	if r.Marks[markMetadata] == 0 {
-		return nil, true
-	}
-	for in := (scanner{r.Body[:r.Marks[markMetadataEnd]], int(r.Marks[markMetadata])}); in.nextMember(); in.skipValue() {
-		if string(in.readKey()) != "labels" {
-			continue
-		}
-		found := labelSet{}
-		for in.nextMember() {
-			key := in.readKey()
-			value, plain := in.readPlainString()
-			if !plain || bytes.IndexByte(key, '\\') >= 0 {
-				return nil, false
-			}
-			found = append(found, sqlstore.Label{Key: string(key), Value: value})
-		}
-		return found, in.nextIs('}')
-	}
-	return nil, true
-}

@@ -13,24 +13,34 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	"k8s.io/apiserver/pkg/storage"
-	"k8s.io/apiserver/pkg/util/compatibility"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	api "k8s.io/kubernetes/pkg/apis/core"
 	podstrategy "k8s.io/kubernetes/pkg/registry/core/pod"
+
+	"byre/apiserver/storage/encoding"
 )
 
 // podStore is a Store of real pods.
 func podStore(b testing.TB, on backend) *fixture {
-	pods := schema.GroupResource{Resource: "pods"}
-	pod, _, err := BuiltinResources(compatibility.DefaultBuildEffectiveVersion()).StoreConfig(pods, &api.Pod{})
+	kind := corev1.SchemeGroupVersion.WithKind("Pod")
+	message := encoding.NewMessage(legacyscheme.Scheme, kind)
+	codec, _, err := serverstorage.NewStorageCodec(serverstorage.StorageCodecConfig{
+		StorageMediaType:  runtime.ContentTypeJSON,
+		StorageSerializer: legacyscheme.Codecs,
+		StorageVersion:    kind.GroupVersion(),
+		MemoryVersion:     api.SchemeGroupVersion,
+		DecoderDecoratorFn: func(all []runtime.Decoder) []runtime.Decoder {
+			return append([]runtime.Decoder{encoding.NewDecoder(legacyscheme.Scheme, kind, message)}, all...)
+		},
+	})
 	if err != nil {
 		b.Fatal(err)
 	}
 	return newFixture(b, on, func(cfg *Config) {
-		cfg.Codec, cfg.StorageVersion, cfg.Message = pod.Codec, pod.StorageVersion, pod.Message
+		cfg.Codec, cfg.StorageVersion, cfg.Message = codec, kind.GroupVersion(), message
 		cfg.NewFunc = func() runtime.Object { return &api.Pod{} }
 		cfg.NewListFunc = func() runtime.Object { return &api.PodList{} }
 		cfg.AttrFunc = podstrategy.GetAttrs

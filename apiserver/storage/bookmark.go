@@ -3,8 +3,6 @@ package storage
 import (
 	"time"
 
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/utils/clock"
 )
 
@@ -71,16 +69,4 @@ func (b *BookmarkSchedule) Stop() {
 	if b.tick != nil {
 		b.tick.Stop()
 	}
-}
-
-// newBookmark makes the object of a bookmark: empty but for its revision.
-func (s *Store) newBookmark(revision int64, initialEnd bool) (runtime.Object, error) {
-	obj := s.cfg.NewFunc()
-	if err := s.versioner.UpdateObject(obj, uint64(revision)); err != nil {
-		return nil, err
-	}
-	if initialEnd {
-		return obj, storage.AnnotateInitialEventsEndBookmark(obj)
-	}
-	return obj, nil
 }

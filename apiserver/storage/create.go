@@ -10,32 +10,27 @@ import (
 
 // Create implements storage.Interface.
 func (s *Store) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
-	at, err := s.locate(key)
+	at, err := s.records.locate(key)
 	if err != nil {
 		return err
 	}
-	if version, err := s.versioner.ObjectResourceVersion(obj); err == nil && version != 0 {
+	if version, err := versioner.ObjectResourceVersion(obj); err == nil && version != 0 {
 		return storage.ErrResourceVersionSetOnCreate
 	}
-	if err := s.versioner.PrepareObjectForStorage(obj); err != nil {
+	if err := versioner.PrepareObjectForStorage(obj); err != nil {
 		return fmt.Errorf("PrepareObjectForStorage failed: %w", err)
 	}
-	data, err := s.encode(obj)
+	data, err := s.serializer.Encode(obj)
 	if err != nil {
 		return err
 	}
-	w, err := s.prepare(ctx, obj, data, at)
-	if err != nil {
+	w := writer{s: s, at: at}
+	revision, err := w.put(ctx, obj, data, &state{}, ttl)
+	if isConflict(err) {
+		err = s.records.apiError(err, at.path)
+	}
+	if err != nil || out == nil {
 		return err
 	}
-	w.grows = s.createGrows(ctx, at.Key)
-	revision, err := s.commit(ctx, at, w, 0, ttl)
-	if err != nil {
-		return s.apiError(err, at.path)
-	}
-	if out == nil {
-		return nil
-	}
-	recordStored(ctx, data, revision)
-	return s.setOutput(out, obj, data, revision)
+	return s.serializer.SetOutput(out, obj, data, revision)
 }

@@ -11,6 +11,7 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
 
+	"byre/apiserver/storage/encoding"
 	"byre/sqlstore"
 	"byre/watch"
 )
@@ -31,10 +32,10 @@ type change struct {
 // Only one goroutine may use it.
 type cursor struct {
 	s    *Store
-	span span
+	keys keyRange
 	opts storage.ListOptions
 	// format is the Format of the events; nil for a watch of objects.
-	format *Format
+	format encoding.Format
 	// requestedRevision is the resourceVersion of the request; 0 when unset or "0".
 	requestedRevision int64
 
@@ -66,19 +67,19 @@ const initialBatch = 128
 // cursor begins a watch. It returns an error for an invalid request. Any other error is
 // returned by the first call of next, so that the client gets it as an event, as from
 // upstream.
-func (s *Store) cursor(ctx context.Context, key string, opts storage.ListOptions, f *Format) (*cursor, error) {
-	sp, err := s.span(key, opts.Recursive)
+func (s *Store) cursor(ctx context.Context, key string, opts storage.ListOptions, f encoding.Format) (*cursor, error) {
+	keys, err := s.records.keyRange(key, opts.Recursive)
 	if err != nil {
 		return nil, err
 	}
-	asked, err := s.versioner.ParseResourceVersion(opts.ResourceVersion)
+	asked, err := versioner.ParseResourceVersion(opts.ResourceVersion)
 	if err != nil {
 		return nil, err
 	}
 	if !utilfeature.DefaultFeatureGate.Enabled(features.WatchList) {
 		opts.SendInitialEvents = nil
 	}
-	c := &cursor{s: s, span: sp, opts: opts, format: f, requestedRevision: int64(asked)}
+	c := &cursor{s: s, keys: keys, opts: opts, format: f, requestedRevision: int64(asked)}
 	c.initialized = func() { utilflowcontrol.WatchInitialized(ctx) }
 	if opts.Predicate.AllowWatchBookmarks || opts.ProgressNotify {
 		deadline, _ := ctx.Deadline()
@@ -108,7 +109,7 @@ func (c *cursor) start(ctx context.Context) error {
 	var after int64
 	switch {
 	case c.wantsInitial():
-		if err := s.waitFor(ctx, c.requestedRevision); err != nil {
+		if err := s.records.waitFor(ctx, c.requestedRevision); err != nil {
 			return err
 		}
 		if err := c.subscribe(ctx, 0); err != nil {
@@ -122,7 +123,7 @@ func (c *cursor) start(ctx context.Context) error {
 		c.subscription.SkipTo(c.startRevision)
 		return nil
 	case c.requestedRevision > 0:
-		if err := s.checkHistory(ctx, c.requestedRevision, s.currentState(ctx)); err != nil {
+		if err := s.records.checkHistory(ctx, c.requestedRevision, s.records.currentState(ctx)); err != nil {
 			return err
 		}
 		after = c.requestedRevision
@@ -140,13 +141,13 @@ func (c *cursor) subscribe(ctx context.Context, after int64) (err error) {
 }
 
 func (c *cursor) startInitial(ctx context.Context) error {
-	l := &listRequest{span: c.span, opts: c.opts, format: c.format}
-	snapshot, err := c.s.snapshot(ctx, l)
+	l := &listRequest{keyRange: c.keys, opts: c.opts, format: c.format}
+	snapshot, err := c.s.lister.snapshot(ctx, l)
 	if err != nil {
 		return err
 	}
 	if snapshot.Revision() == 0 {
-		if err := c.s.ensureFirstRevision(ctx); err != nil {
+		if err := c.s.records.ensureFirstRevision(ctx); err != nil {
 			return err
 		}
 		return c.startInitial(ctx)
@@ -162,13 +163,13 @@ func (c *cursor) startInitial(ctx context.Context) error {
 // interest is the narrowest range of the feed that has all changes that the selectors can
 // match.
 func (c *cursor) interest() watch.Interest {
-	want := watch.Interest{Resource: c.s.resource(), Namespace: c.span.namespace, Name: c.span.name}
+	want := watch.Interest{Resource: c.s.records.resource(), Namespace: c.keys.namespace, Name: c.keys.name}
 	p := &c.opts.Predicate
-	if c.span.recursive && p.Field != nil {
+	if c.keys.recursive && p.Field != nil {
 		if name, ok := p.Field.RequiresExactMatch("metadata.name"); ok {
 			want.Name = name
 		}
-		if narrowing := c.s.narrowing(p); narrowing != nil {
+		if narrowing := c.s.selector.narrowing(p); narrowing != nil {
 			want.Narrow = *narrowing
 		}
 	}
@@ -257,7 +258,7 @@ func (c *cursor) watcherError(ctx context.Context, err error) error {
 	case errors.Is(err, watch.ErrClosed):
 		return err
 	}
-	return c.s.watchError(err)
+	return c.s.records.watchError(err)
 }
 
 // nextInitial returns at most initialBatch initial events. After the last of them it
@@ -266,9 +267,9 @@ func (c *cursor) nextInitial(ctx context.Context) ([]change, error) {
 	in := c.initial
 	var batch []change
 	var last *watch.Entry
-	for e, err := range c.s.selectEntries(ctx, in.request, c.s.candidates(in.request, in.snapshot)) {
+	for e, err := range c.s.selector.selectEntries(ctx, in.request, c.s.selector.candidates(in.request, in.snapshot)) {
 		if err != nil {
-			return nil, c.s.entryError(err, e)
+			return nil, c.s.serializer.EntryError(err, e)
 		}
 		batch = append(batch, change{typ: apiwatch.Added, entry: e, revision: e.Revision})
 		if last = e; len(batch) == initialBatch {
@@ -296,13 +297,13 @@ func (c *cursor) selectEvents(ctx context.Context, events []watch.Event) ([]chan
 	for _, ev := range events {
 		matches, err := c.selects(ctx, p, ev.New)
 		if err != nil {
-			return batch, c.s.changeError(ctx, err, ev.New)
+			return batch, c.changeError(ctx, err, ev.New)
 		}
 		matched, err := c.selects(ctx, p, ev.Old)
 		if err != nil && ev.New == nil {
-			return batch, c.s.deletedError(ctx, err, ev.Old)
+			return batch, c.deletedError(ctx, err, ev.Old)
 		} else if err != nil {
-			return batch, c.s.changeError(ctx, err, ev.Old)
+			return batch, c.changeError(ctx, err, ev.Old)
 		}
 		switch {
 		case matches && matched:
@@ -316,28 +317,47 @@ func (c *cursor) selectEvents(ctx context.Context, events []watch.Event) ([]chan
 	return batch, nil
 }
 
+// decodeEventsAhead decodes ahead the states that a watch compares with its predicate or
+// sends.
+func (c *cursor) decodeEventsAhead(ctx context.Context, events []watch.Event) {
+	if c.s.selector.prepare == nil {
+		return
+	}
+	all := selectsEverything(&c.opts.Predicate)
+	var entries []*watch.Entry
+	for _, ev := range events {
+		if ev.New != nil {
+			entries = append(entries, ev.New)
+		}
+		if ev.Old != nil && (ev.New == nil || !all) {
+			entries = append(entries, ev.Old)
+		}
+	}
+	c.s.selector.decodeAhead(ctx, &c.opts.Predicate, c.format, entries)
+}
+
 func (c *cursor) selects(ctx context.Context, p *storage.SelectionPredicate, e *watch.Entry) (bool, error) {
 	if e == nil {
 		return false, nil
 	}
-	return c.s.matches(ctx, p, e)
+	return c.s.selector.matches(ctx, p, e)
 }
 
 // deletedError is the error of a DELETED event whose object cannot be read.
-func (s *Store) deletedError(ctx context.Context, err error, e *watch.Entry) error {
-	var corrupt *corruptError
-	if unsafeDeletion() && errors.As(err, &corrupt) {
+func (c *cursor) deletedError(ctx context.Context, err error, e *watch.Entry) error {
+	var corrupt *encoding.CorruptError
+	if encoding.AllowsUnsafeDeletion() && errors.As(err, &corrupt) {
 		return corruptDeletedError(err)
 	}
-	return s.changeError(ctx, err, e)
+	return c.changeError(ctx, err, e)
 }
 
 // changeError is the error of an event whose object cannot be read.
-func (s *Store) changeError(ctx context.Context, err error, e *watch.Entry) error {
-	if s.isLostHistory(ctx, err, e) {
+func (c *cursor) changeError(ctx context.Context, err error, e *watch.Entry) error {
+	if c.s.records.isLostHistory(ctx, err, e) {
 		return watch.ErrCompacted
 	}
-	return s.entryError(err, e)
+	return c.s.serializer.EntryError(err, e)
 }
 
 // waitForWork waits until the feed has events, a bookmark is due, or the watch ends.

@@ -17,7 +17,7 @@
 //
 // An object of a list or a watch passes through three forms. The driver reads a row as
 // a sqlstore.Record. The feed and this package hold it as a watch.Entry. A handler
-// sends it as an Encoded. A page of a list and an event of a watch refer to entries; a
+// sends it as an encoding.Encoded. A page of a list and an event of a watch refer to entries; a
 // representation or a typed object is made of one entry at a time.
 //
 // # What the caller owes

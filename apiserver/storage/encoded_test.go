@@ -16,10 +16,11 @@ import (
 	"k8s.io/apiserver/pkg/apis/example"
 	"k8s.io/apiserver/pkg/storage"
 
+	"byre/apiserver/storage/encoding"
 	"byre/sqlstore"
 )
 
-// Encoded reads and decoded reads return the same objects.
+// encoding.Encoded reads and decoded reads return the same objects.
 func TestEncoded_EqualsDecoded(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
@@ -135,7 +136,7 @@ func TestStaleForm_IsEncodedAgain(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		f := newFixture(t, b, func(cfg *Config) { cfg.Form = "newer" })
-		at := f.at("ns", "old")
+		at := f.records.at("ns", "old")
 		old := []byte(`{"apiVersion":"example.apiserver.k8s.io/v1","kind":"Pod","metadata":{"namespace":"ns","name":"old"},"unknown":1}`)
 		change, err := f.store.Commit(t.Context(), sqlstore.Write{Op: sqlstore.Create, Key: at.Key, Form: "older", Value: old})
 		if err != nil {
@@ -205,7 +206,7 @@ func TestEncoded_DecodesAgainWhatMayChange(t *testing.T) {
 		})
 		f.create(t, "ns", "a", "x=1")
 		f.create(t, "ns", "b", "x=1")
-		converted := JSON("converted", func(_ context.Context, obj runtime.Object) ([]byte, error) { return runtime.Encode(f.codec, obj) })
+		converted := encoding.JSON("converted", func(_ context.Context, obj runtime.Object) ([]byte, error) { return runtime.Encode(f.codec, obj) })
 		list := func() string {
 			t.Helper()
 			l, err := f.ListEncoded(t.Context(), "/pods", all(), converted)

@@ -11,11 +11,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/storage"
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/klog/v2"
 
+	"byre/apiserver/storage/encoding"
 	"byre/sqlstore"
 	"byre/watch"
 )
@@ -45,7 +44,7 @@ const (
 const retrySeconds = 1
 
 // apiError is the one place that converts errors of the store to errors of the API.
-func (s *Store) apiError(err error, path string) error {
+func (r *records) apiError(err error, path string) error {
 	switch {
 	case err == nil:
 		return nil
@@ -60,7 +59,7 @@ func (s *Store) apiError(err error, path string) error {
 		// has just failed. Clients repeat a request whose answer has a Retry-After.
 		return apierrors.NewTooManyRequests("what defines the resource has just changed: the request was not executed", retrySeconds)
 	case errors.Is(err, sqlstore.ErrInUse):
-		return apierrors.NewForbidden(s.cfg.GroupResource, path[strings.LastIndexByte(path, '/')+1:], errors.New("it has instances, which are deleted before it"))
+		return apierrors.NewForbidden(r.groupResource, path[strings.LastIndexByte(path, '/')+1:], errors.New("it has instances, which are deleted before it"))
 	case errors.Is(err, sqlstore.ErrInvalid):
 		return apierrors.NewBadRequest(err.Error())
 	case errors.Is(err, sqlstore.ErrQuota):
@@ -78,7 +77,7 @@ func (s *Store) apiError(err error, path string) error {
 		return apierrors.NewTimeoutError("the database did not confirm the write: it took effect once or not at all", 0)
 	}
 	var status apierrors.APIStatus
-	var corrupt *corruptError
+	var corrupt *encoding.CorruptError
 	if errors.As(err, &status) || errors.As(err, &corrupt) || isContextError(err) {
 		return err
 	}
@@ -93,8 +92,8 @@ func isContextError(err error) bool {
 
 // keyTooLong is the error for a name whose key is longer than the databases allow.
 // Upstream's validation, which runs before, has shorter limits for most names.
-func (s *Store) keyTooLong(key sqlstore.Key) error {
-	gr := s.cfg.GroupResource
+func (k *keys) keyTooLong(key sqlstore.Key) error {
+	gr := k.groupResource
 	longest := max(sqlstore.MaxKeyBytes-(key.Len()-len(key.Name)), 0)
 	return apierrors.NewInvalid(schema.GroupKind{Group: gr.Group, Kind: gr.Resource}, key.Name,
 		field.ErrorList{field.TooLong(field.NewPath("metadata", "name"), key.Name, longest)})
@@ -112,23 +111,8 @@ func unavailableMessage(err error) string {
 }
 
 // tooLarge is the error for a revision that does not exist yet.
-func (s *Store) tooLarge(asked int64) error {
-	return storage.NewTooLargeResourceVersionError(uint64(asked), uint64(s.cfg.Feed.Revision()), retrySeconds)
-}
-
-// waitFor waits, for at most Config.FutureTimeout, until the feed has applied a
-// revision. The client may have learned the revision from another replica.
-func (s *Store) waitFor(ctx context.Context, revision int64) error {
-	if revision <= 0 || s.cfg.Feed.Revision() >= revision {
-		return nil
-	}
-	short, cancel := context.WithTimeout(ctx, s.cfg.FutureTimeout)
-	defer cancel()
-	err := s.cfg.Feed.WaitFor(short, revision)
-	if err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
-		return s.tooLarge(revision)
-	}
-	return s.apiError(err, "")
+func (r *records) tooLarge(asked int64) error {
+	return storage.NewTooLargeResourceVersionError(uint64(asked), uint64(r.feed.Revision()), retrySeconds)
 }
 
 // expired is the error for a list at a compacted revision. For a paged list the error
@@ -146,58 +130,10 @@ func expired(start, path string, paging bool) error {
 	return status
 }
 
-// corruptError says that a stored value cannot be decrypted or decoded.
-type corruptError struct {
-	sealed   bool // it could not be decrypted; else it could not be decoded
-	revision int64
-	err      error
-}
-
-func (e *corruptError) Unwrap() error { return e.err }
-
-func (e *corruptError) Error() string {
-	what := "object not decodable"
-	if e.sealed {
-		what = "data from the storage is not transformable"
-	}
-	return fmt.Sprintf("%s revision=%d: %v", what, e.revision, e.err)
-}
-
-// unsafeDeletion reports whether errors name corrupt objects, so that an administrator
-// can delete them without reading them (KEP-3926).
-func unsafeDeletion() bool {
-	return utilfeature.DefaultFeatureGate.Enabled(features.AllowUnsafeMalformedObjectDeletion)
-}
-
-// keyError is readError for the request of one object. It names a corrupt object by its key
+// keyError is ReadError for the request of one object. It names a corrupt object by its key
 // without etcd's prefix, as upstream's corruptObjectDeleter does.
-func (s *Store) keyError(err error, path string) error {
-	return readError(err, strings.TrimPrefix(path, s.cfg.KeyPrefix))
-}
-
-// readError is the error that a caller gets for a value that can't be read.
-func readError(err error, path string) error {
-	var corrupt *corruptError
-	switch {
-	case !errors.As(err, &corrupt):
-		return err
-	case unsafeDeletion():
-		return storage.NewCorruptObjError(path, err)
-	case corrupt.sealed:
-		return storage.NewInternalError(corrupt.err)
-	}
-	return corrupt.err
-}
-
-// undecodableError is the error that a caller gets for an object that it has just written
-// and that can't be decoded. It contains the decoder's reason, and nothing about the
-// storage.
-func undecodableError(err error) error {
-	var corrupt *corruptError
-	if errors.As(err, &corrupt) {
-		return corrupt.err
-	}
-	return err
+func (k *keys) keyError(err error, path string) error {
+	return encoding.ReadError(err, strings.TrimPrefix(path, k.keyPrefix))
 }
 
 // corruptObjects collects the objects of a list that can't be read, as upstream's
@@ -216,11 +152,11 @@ var errTooManyCorrupt = errors.New("too many errors, the list is truncated")
 
 // add records an error. It returns false if the list must end.
 func (c *corruptObjects) add(err error, path string) bool {
-	var corrupt *corruptError
+	var corrupt *encoding.CorruptError
 	isCorrupt := errors.As(err, &corrupt)
-	if !isCorrupt || !unsafeDeletion() {
-		if c.stop = readError(err, path); isCorrupt && corrupt.sealed {
-			c.stop = storage.NewInternalError(fmt.Errorf("unable to transform key %q: %w", path, corrupt.err))
+	if !isCorrupt || !encoding.AllowsUnsafeDeletion() {
+		if c.stop = encoding.ReadError(err, path); isCorrupt && corrupt.IsEncrypted {
+			c.stop = storage.NewInternalError(fmt.Errorf("unable to transform key %q: %w", path, corrupt.Err))
 		}
 		return false
 	}
@@ -235,11 +171,10 @@ func (c *corruptObjects) add(err error, path string) bool {
 	return c.stop == nil
 }
 
-func (c *corruptObjects) err(s *Store) error {
+func (c *corruptObjects) err(gr schema.GroupResource) error {
 	if len(c.causes) == 0 {
 		return c.stop
 	}
-	gr := s.cfg.GroupResource
 	message := fmt.Sprintf("failed to read one or more %s from the storage: %s", gr, c.causes[0].Message)
 	if n := len(c.causes); n > 1 {
 		message += fmt.Sprintf(" (and %d more)", n-1)
@@ -261,11 +196,11 @@ func (c *corruptObjects) err(s *Store) error {
 }
 
 // watchError converts an error to the status of the ERROR event that ends a watch.
-func (s *Store) watchError(err error) error {
+func (r *records) watchError(err error) error {
 	if errors.Is(err, sqlstore.ErrCompacted) {
 		return apierrors.NewResourceExpired(expiredWatch)
 	}
-	err = s.apiError(err, "")
+	err = r.apiError(err, "")
 	var api apierrors.APIStatus
 	if !errors.As(err, &api) {
 		return apierrors.NewInternalError(err)

@@ -20,6 +20,7 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
 
+	"byre/apiserver/storage/encoding"
 	"byre/sqlstore"
 	"byre/sqlstore/storetest"
 )
@@ -242,7 +243,7 @@ func TestList_NamesCorruptObjects(t *testing.T) {
 	corrupt := func(n int) []error {
 		all := make([]error, n)
 		for i := range all {
-			all[i] = &corruptError{sealed: true, revision: int64(i), err: errors.New("bits flipped")}
+			all[i] = &encoding.CorruptError{IsEncrypted: true, Revision: int64(i), Err: errors.New("bits flipped")}
 		}
 		return all
 	}
@@ -273,7 +274,7 @@ func TestList_NamesCorruptObjects(t *testing.T) {
 					break
 				}
 			}
-			err := c.err(s)
+			err := c.err(s.cfg.GroupResource)
 			types := map[metav1.CauseType]int{}
 			if status := apierrors.APIStatus(nil); errors.As(err, &status) {
 				for _, cause := range status.Status().Details.Causes {

@@ -32,9 +32,3 @@ func EnsureFirstRevision(ctx context.Context, store *sqlstore.Store, feed *watch
 	}
 	return feed.WaitFor(ctx, max(change.Revision, 1))
 }
-
-// ensureFirstRevision calls EnsureFirstRevision for a reader that comes before the
-// server has called it.
-func (s *Store) ensureFirstRevision(ctx context.Context) error {
-	return s.apiError(EnsureFirstRevision(ctx, s.cfg.Store, s.cfg.Feed), s.prefix)
-}

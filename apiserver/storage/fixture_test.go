@@ -115,7 +115,7 @@ func newFixture(t testing.TB, b backend, change ...func(*Config)) *fixture {
 	}
 	f := &fixture{Store: s, store: store, feed: feed, codec: cfg.Codec}
 	// etcd's first revision is 1, and upstream's tests count from there.
-	if err := f.ensureFirstRevision(t.Context()); err != nil {
+	if err := f.records.ensureFirstRevision(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return f
@@ -135,7 +135,7 @@ func (f *fixture) increase(ctx context.Context, t *testing.T) int64 {
 }
 
 func (f *fixture) compact(ctx context.Context, t *testing.T, resourceVersion string) {
-	revision, err := f.parseVersion(resourceVersion)
+	revision, err := parseVersion(resourceVersion)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +152,7 @@ func (f *fixture) compactAndIncrease(ctx context.Context, t *testing.T, resource
 
 // stored checks the encoding of a stored value, as upstream's test of etcd does.
 func (f *fixture) stored(ctx context.Context, t *testing.T, key string) {
-	at, err := f.locate(key)
+	at, err := f.records.locate(key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +160,7 @@ func (f *fixture) stored(ctx context.Context, t *testing.T, key string) {
 	if err != nil {
 		t.Fatalf("no value under %q: %v", key, err)
 	}
-	data, _, err := f.open(ctx, &record)
+	data, _, err := f.serializer.Open(ctx, &record)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +176,7 @@ func (f *fixture) stored(ctx context.Context, t *testing.T, key string) {
 // swap changes the transformer of a running store, which only tests do, and drops what was
 // read with the old one.
 func (f *fixture) swap(transformer value.Transformer) {
-	f.sealer.transformer = transformer
+	f.serializer.Transformer.Transformer = transformer
 	f.forget()
 }
 
@@ -198,7 +198,7 @@ func withPrefix(cfg *Config) {
 type prefixed struct{ *fixture }
 
 func (p prefixed) UpdatePrefixTransformer(modify storagetesting.PrefixTransformerModifier) func() {
-	before := p.sealer.transformer.(*storagetesting.PrefixTransformer)
+	before := p.serializer.Transformer.Transformer.(*storagetesting.PrefixTransformer)
 	changed := *before
 	p.swap(modify(&changed))
 	return func() { p.swap(before) }
@@ -208,7 +208,7 @@ type corruptible struct{ *fixture }
 
 // UpdateTransformer implements storagetesting.InterfaceWithTransformerOverride.
 func (c corruptible) UpdateTransformer(modify storagetesting.TransformerModifier) func() {
-	before := c.sealer.transformer
+	before := c.serializer.Transformer.Transformer
 	c.swap(modify(before))
 	return func() { c.swap(before) }
 }
@@ -230,7 +230,7 @@ func newFailing(t *testing.T, b backend) (*fixture, func(bool)) {
 	t.Helper()
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.AllowUnsafeMalformedObjectDeletion, true)
 	f := newFixture(t, b, withPrefix)
-	transformer := &failingTransformer{Transformer: f.sealer.transformer}
+	transformer := &failingTransformer{Transformer: f.serializer.Transformer.Transformer}
 	f.swap(transformer)
 	return f, func(fails bool) {
 		transformer.fails.Store(fails)

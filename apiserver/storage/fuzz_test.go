@@ -1,12 +1,9 @@
 package storage
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -20,100 +17,6 @@ import (
 	"byre/watch"
 )
 
-// canonical decodes text if it is a JSON object, and encodes it as encoders do: each member
-// once, in order.
-func canonical(text []byte) (object map[string]any, body []byte) {
-	if err := json.Unmarshal(text, &object); err != nil || object == nil {
-		return nil, nil
-	}
-	body, err := json.Marshal(object)
-	if err != nil {
-		return nil, nil
-	}
-	return object, body
-}
-
-// FuzzDocument: inserting a resourceVersion into an object's bytes equals setting it on the
-// decoded object, and an object that does not begin with its kind keeps the order of its
-// members.
-func FuzzDocument(f *testing.F) {
-	for _, text := range []string{
-		`{}`, `{"metadata":{}}`, `{"metadata":{"name":"a"},"spec":{"metadata":{"x":"}"}}}`, `{"apiVersion":"v1","kind":"Pod","metadata":{"uid":"u","zone":1}}`,
-		`{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","uid":"u","creationTimestamp":null}}`, `{"kind":"Pod","apiVersion":"v1"}`,
-		`{"a\"b":"\\","metadata":{"annotations":{"a":"\"}"},"s":{}}}`, `{"a":[{"metadata":{}},"]"],"metadata":{"resource":""}}`, `[]`, `{"metadata":`, `{"metadata":{"\`, "{\"\xff\":1}",
-	} {
-		f.Add([]byte(text))
-	}
-	f.Fuzz(func(t *testing.T, text []byte) {
-		if len(text) > 0 {
-			// Invalid JSON must not cause a panic.
-			d := newJSON(text)
-			appendJSON(nil, &d, 7, true)
-		}
-		object, body := canonical(text)
-		meta, isObject := object["metadata"].(map[string]any)
-		if object == nil || object["metadata"] != nil && !isObject || meta["resourceVersion"] != nil {
-			return // encoders do not write this
-		}
-		if _, null := object["metadata"]; null && !isObject {
-			return
-		}
-		d := newJSON(body)
-		got := appendJSON(nil, &d, 7, true)
-		if !isObject {
-			meta = map[string]any{}
-			object["metadata"] = meta
-		}
-		meta["resourceVersion"] = "7"
-		var back map[string]any
-		if err := json.Unmarshal(got, &back); err != nil || !reflect.DeepEqual(back, object) {
-			t.Fatalf("%s became %s: %v", body, got, err)
-		}
-		want, err := json.Marshal(object)
-		if err != nil {
-			t.Fatal(err)
-		}
-		// (Escapes sort in another order than the characters that they stand for.)
-		if isObject && !bytes.HasPrefix(body, []byte(`{"kind":`)) && !bytes.Contains(body, []byte(`\`)) && !bytes.Equal(got, want) {
-			t.Errorf("%s became %s, want %s", body, got, want)
-		}
-	})
-}
-
-// FuzzIndexValue: the value that is read at a path without decoding equals the decoder's.
-func FuzzIndexValue(f *testing.F) {
-	for _, text := range []string{
-		`{"spec":{"nodeName":"n"}}`, `{"spec":{"x":{"nodeName":"no"},"nodeName":"yes"}}`, `{"spec":null}`, `{"spec":{"nodeName":null}}`, `{"spec":{"nodeName":"a\"b"}}`,
-		`{"spec":[{"nodeName":"no"}],"nodeName":"no"}`, `{"other":{"spec":{"nodeName":"no"}}}`, `{"spec":{},"nodeName":"no"}`, `{"spec":"nodeName"}`, `{"spec":{"nodeName":"`, `{"a":"{","spec":{"nodeName":"n"}}`,
-	} {
-		f.Add([]byte(text))
-	}
-	f.Fuzz(func(t *testing.T, text []byte) {
-		_, _, _ = scalarAt(text, []string{"spec", "nodeName"}) // must not panic
-		object, body := canonical(text)
-		got, there, ok := scalarAt(body, []string{"spec", "nodeName"})
-		if object == nil || !ok {
-			return
-		}
-		spec, isObject := object["spec"].(map[string]any)
-		if object["spec"] != nil && !isObject {
-			t.Errorf("%s: found %q where there is something else", body, got)
-		}
-		value, some := spec["nodeName"]
-		want, isText := value.(string)
-		if some && !isText {
-			text, err := json.Marshal(value)
-			if err != nil {
-				t.Fatal(err)
-			}
-			want = string(text)
-		}
-		if there != some || there && got != want {
-			t.Errorf("%s: found %q (%v), want %q (%v)", body, got, there, want, some)
-		}
-	})
-}
-
 // FuzzKey: a path is either refused or leads to a key of its own resource, and that key has
 // one path.
 func FuzzKey(f *testing.F) {
@@ -125,20 +28,20 @@ func FuzzKey(f *testing.F) {
 	}
 	s := newFixture(f, backends()[0])
 	f.Fuzz(func(t *testing.T, key string) {
-		at, err := s.locate(key)
+		at, err := s.records.locate(key)
 		if err == nil {
 			if at.Resource != "pods" || at.Group != "" || strings.Contains(at.Namespace, "/") || at.Name == "" {
 				t.Errorf("%q leads to %q", key, at.Key)
 			}
-			if again, err := s.locate(strings.TrimPrefix(at.path, s.cfg.KeyPrefix)); err != nil || again != at {
+			if again, err := s.records.locate(strings.TrimPrefix(at.path, s.cfg.KeyPrefix)); err != nil || again != at {
 				t.Errorf("%q has the path %q, which leads to %q: %v", key, at.path, again.Key, err)
 			}
-			if at.path != s.pathOf(at.Key) {
-				t.Errorf("%q has the path %q, its key %q", key, at.path, s.pathOf(at.Key))
+			if at.path != s.records.pathOf(at.Key) {
+				t.Errorf("%q has the path %q, its key %q", key, at.path, s.records.pathOf(at.Key))
 			}
 		}
 		for _, recursive := range []bool{false, true} {
-			if sp, err := s.span(key, recursive); err == nil && !strings.HasPrefix(sp.path, s.prefix) {
+			if sp, err := s.records.keyRange(key, recursive); err == nil && !strings.HasPrefix(sp.path, s.records.prefix) {
 				t.Errorf("%q covers %q", key, sp.path)
 			}
 		}
@@ -211,7 +114,7 @@ func FuzzContinue(f *testing.F) {
 		if namespace != "" {
 			key += namespace + "/"
 		}
-		l, err := s.parseListRequest(key, storage.ListOptions{Recursive: true, Predicate: storage.SelectionPredicate{
+		l, err := s.lister.parseListRequest(key, storage.ListOptions{Recursive: true, Predicate: storage.SelectionPredicate{
 			Label: labels.Everything(), Field: fields.Everything(), Limit: int64(limit), Continue: token,
 		}})
 		if err != nil {
@@ -221,7 +124,7 @@ func FuzzContinue(f *testing.F) {
 			return // a read waits for that revision
 		}
 		ctx := t.Context()
-		stored, err := s.pageFromDatabase(ctx, l)
+		stored, err := s.lister.pageFromDatabase(ctx, l)
 		if err != nil {
 			if !refused(err) {
 				t.Errorf("from the database: %v", err)
@@ -240,7 +143,7 @@ func FuzzContinue(f *testing.F) {
 		if l.exact != 0 && l.exact < snapshot.Since() {
 			return
 		}
-		remembered, err := s.pageFromSnapshot(ctx, l, snapshot)
+		remembered, err := s.lister.pageFromSnapshot(ctx, l, snapshot)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -278,7 +181,7 @@ func FuzzSelectors(f *testing.F) {
 			key += namespace + "/"
 		}
 		p := storage.SelectionPredicate{Label: byLabel, Field: byField, GetAttrs: podAttrs}
-		page, err := s.page(t.Context(), key, storage.ListOptions{Recursive: true, Predicate: p}, nil)
+		page, err := s.lister.page(t.Context(), key, storage.ListOptions{Recursive: true, Predicate: p}, nil)
 		if err != nil {
 			if !refused(err) {
 				t.Fatal(err)

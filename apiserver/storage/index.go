@@ -11,7 +11,7 @@ import (
 // field is a scalar at the same path in the object's JSON, so the index reads it from
 // the stored bytes. It decodes an object only where the bytes do not have the value;
 // otherwise a start would decode every object of the resource for this one field.
-func (s *Store) newIndex(field string) *watch.Index {
+func (s *selector) newIndex(field string) *watch.Index {
 	path := strings.Split(field, ".")
 	return &watch.Index{
 		Name: field,
@@ -19,13 +19,7 @@ func (s *Store) newIndex(field string) *watch.Index {
 			if a := s.knownAttributes(e); a != nil && a.Fields != nil { // this process wrote it
 				return fieldSetOf(a).Get(field), true
 			}
-			if !s.sealer.plain {
-				return "", false
-			}
-			value, there, ok := scalarAt(e.Value, path)
-			// A missing field may have a default value if another version of the
-			// program, or a program with another schema, wrote the object.
-			return value, ok && (there || e.Form == s.cfg.Form)
+			return s.serializer.Scalar(e, path)
 		},
 		Find: func(e *watch.Entry) (string, bool) {
 			a, err := s.attributes(context.Background(), e)

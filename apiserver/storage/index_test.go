@@ -27,55 +27,24 @@ func TestList_ByIndexedFieldReadsFewObjects(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	l, err := f.parseListRequest("/pods/", storage.ListOptions{Recursive: true, Predicate: storage.SelectionPredicate{
+	l, err := f.lister.parseListRequest("/pods/", storage.ListOptions{Recursive: true, Predicate: storage.SelectionPredicate{
 		Label: labels.Everything(), Field: fields.OneTermEqualSelector("spec.nodeName", "node-7"), GetAttrs: podAttrs,
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := f.waitUntilFresh(t.Context(), l); err != nil {
+	if err := f.lister.waitUntilFresh(t.Context(), l); err != nil {
 		t.Fatal(err)
 	}
-	snapshot, err := f.snapshot(t.Context(), l)
+	snapshot, err := f.lister.snapshot(t.Context(), l)
 	if err != nil {
 		t.Fatal(err)
 	}
 	seen := 0
-	for range f.candidates(l, snapshot) {
+	for range f.lister.candidates(l, snapshot) {
 		seen++
 	}
 	if seen != n/100 {
 		t.Errorf("looked at %d of %d objects to find %d", seen, n, n/100)
-	}
-}
-
-func TestScalarAt_FindsAField(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct {
-		data, want string
-		there, ok  bool
-	}{
-		{`{"a":{"b":"x"}}`, "x", true, true},
-		{`{"c":[1,{"a":2}],"a":{"c":{},"b": 12 }}`, "", false, false}, // not in an encoder's form
-		{`{"a":{"b":12}}`, "12", true, true},
-		{`{"a":{"b":-3,"c":1}}`, "-3", true, true},
-		{`{"a":{"b":true}}`, "true", true, true},
-		{`{"a":{"b":1.0}}`, "", false, false},
-		{`{"a":{"b":1e3}}`, "", false, false},
-		{`{"a":{"b":12345678901234567890}}`, "", false, false},
-		{`{"a":{"b":null}}`, "", false, false},
-		{`{"a":{"b":{}}}`, "", false, false},
-		{`{"a":{"b":"\u0061"}}`, "", false, false},
-		{`{"a":null}`, "", false, false},
-		{`{"a":{"c":1}}`, "", false, true},
-		{`{}`, "", false, true},
-	} {
-		text, there, ok := scalarAt([]byte(test.data), []string{"a", "b"})
-		if !there {
-			text = ""
-		}
-		if text != test.want || there != test.there || ok != test.ok {
-			t.Errorf("%s: %q, %v, %v", test.data, text, there, ok)
-		}
 	}
 }

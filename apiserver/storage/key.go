@@ -4,10 +4,30 @@ import (
 	"fmt"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/storage"
 
 	"byre/sqlstore"
+	"byre/watch"
 )
+
+// keys are the keys of the objects of one resource.
+type keys struct {
+	groupResource schema.GroupResource
+	owner         sqlstore.Owner
+	// keyPrefix is Config.KeyPrefix. prefix is Config.ResourcePrefix with a slash at its end.
+	keyPrefix, prefix string
+}
+
+// resource identifies the resource to the feed.
+func (k *keys) resource() watch.Resource {
+	return watch.Resource{Group: k.groupResource.Group, Name: k.groupResource.Resource, Owner: k.owner}
+}
+
+// pathOf is the path of a key of the resource.
+func (k *keys) pathOf(key sqlstore.Key) string {
+	return k.keyPrefix + k.prefix + joinName(key.Namespace, key.Name)
+}
 
 // location says where one object is stored: its key in the store, and its path in etcd's
 // form, which errors contain and with which encryption authenticates the value.
@@ -18,36 +38,28 @@ type location struct {
 
 // locate parses a registry's key ("<prefix>/<namespace>/<name>", or without a
 // namespace). It refuses keys that would leave the prefix, as upstream does.
-func (s *Store) locate(key string) (location, error) {
-	prepared, err := storage.PrepareKey(s.prefix, key, false)
+func (k *keys) locate(key string) (location, error) {
+	prepared, err := storage.PrepareKey(k.prefix, key, false)
 	if err != nil {
 		return location{}, err
 	}
-	namespace, name := splitName(prepared[len(s.prefix):])
+	namespace, name := splitName(prepared[len(k.prefix):])
 	if namespace == "" && name != noName && strings.Contains(name, "/") {
 		// This key would have the same path as another one, and encryption
 		// authenticates values with the path.
 		return location{}, fmt.Errorf("invalid key: %q has a name of two parts and no namespace", key)
 	}
-	return s.at(namespace, name), nil
+	return k.at(namespace, name), nil
 }
 
-func (s *Store) at(namespace, name string) location {
-	return location{
-		Key: sqlstore.Key{
-			Group:     s.cfg.GroupResource.Group,
-			Resource:  s.cfg.GroupResource.Resource,
-			Owner:     s.cfg.Owner,
-			Namespace: namespace,
-			Name:      name,
-		},
-		path: s.cfg.KeyPrefix + s.prefix + joinName(namespace, name),
-	}
+func (k *keys) at(namespace, name string) location {
+	key := sqlstore.Key{Group: k.groupResource.Group, Resource: k.groupResource.Resource, Owner: k.owner, Namespace: namespace, Name: name}
+	return location{key, k.pathOf(key)}
 }
 
-// span is the range of objects of a list or a watch.
-type span struct {
-	// path is the prepared key. The path of a recursive span ends in a slash, and
+// keyRange is the range of objects of a list or a watch.
+type keyRange struct {
+	// path is the prepared key. The path of a recursive range ends in a slash, and
 	// continue tokens are relative to it.
 	path      string
 	recursive bool
@@ -55,20 +67,20 @@ type span struct {
 	name      string // empty: all, when recursive
 }
 
-func (s *Store) span(key string, recursive bool) (span, error) {
-	prepared, err := storage.PrepareKey(s.prefix, key, recursive)
+func (k *keys) keyRange(key string, recursive bool) (keyRange, error) {
+	prepared, err := storage.PrepareKey(k.prefix, key, recursive)
 	if err != nil {
-		return span{}, err
+		return keyRange{}, err
 	}
-	sp := span{path: prepared, recursive: recursive}
-	rest := prepared[len(s.prefix):]
+	r := keyRange{path: prepared, recursive: recursive}
+	rest := prepared[len(k.prefix):]
 	if recursive {
 		// A path below a name matches no object, because a namespace contains no slash.
-		sp.namespace = strings.Trim(rest, "/")
+		r.namespace = strings.Trim(rest, "/")
 	} else {
-		sp.namespace, sp.name = splitName(rest)
+		r.namespace, r.name = splitName(rest)
 	}
-	return sp, nil
+	return r, nil
 }
 
 // noName is stored in place of an empty name. The API has no objects without a name,

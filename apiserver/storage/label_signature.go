@@ -73,7 +73,7 @@ func demandedLabels(p *storage.SelectionPredicate) (demanded labelSignature) {
 
 // mayHave reports whether the entry may have all labels of a signature. It returns false only
 // if the entry certainly lacks one.
-func (s *Store) mayHave(e *watch.Entry, demanded labelSignature) bool {
+func (s *selector) mayHave(e *watch.Entry, demanded labelSignature) bool {
 	if demanded == 0 {
 		return true
 	}

@@ -74,7 +74,7 @@ func TestList_ByLabelFindsWhatSelectorsSelect(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		page, err := f.page(t.Context(), "/pods", storage.ListOptions{Recursive: true, Predicate: storage.SelectionPredicate{
+		page, err := f.lister.page(t.Context(), "/pods", storage.ListOptions{Recursive: true, Predicate: storage.SelectionPredicate{
 			Label: selector, Field: fields.Everything(), GetAttrs: podAttrs,
 		}}, nil)
 		if err != nil {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 
+	"byre/apiserver/storage/encoding"
 	"byre/watch"
 	"byre/watch/representation"
 )
@@ -28,11 +29,11 @@ type EncodedList struct {
 	RemainingItemCount *int64
 	// Items yields each object once, in key order. It ends with the first error, which
 	// may come in the middle.
-	Items iter.Seq2[Encoded, error]
+	Items iter.Seq2[encoding.Encoded, error]
 
-	s      *Store
+	s      *lister
 	page   *page
-	format *Format
+	format encoding.Format
 }
 
 // MessagesBytes returns how many bytes the items take as the elements of a list in a
@@ -42,7 +43,7 @@ type EncodedList struct {
 // items that a webhook may convert otherwise the next time.
 func (l *EncodedList) MessagesBytes(ctx context.Context) (total int, err error) {
 	add := func(n int) { total += 1 + protowire.SizeBytes(n) }
-	if l.page.readsOnce || l.s.cfg.DecodedAge > 0 {
+	if l.page.readsOnce || l.s.serializer.DecodedAge > 0 {
 		items, err := l.readItems()
 		for _, item := range items {
 			add(len(item.Message()))
@@ -59,14 +60,14 @@ func (l *EncodedList) MessagesBytes(ctx context.Context) (total int, err error) 
 }
 
 // readItems reads all items and keeps them in memory for Items.
-func (l *EncodedList) readItems() (items []Encoded, err error) {
+func (l *EncodedList) readItems() (items []encoding.Encoded, err error) {
 	for item, err := range l.Items {
 		if err != nil {
 			return nil, err
 		}
 		items = append(items, item)
 	}
-	l.Items = func(yield func(Encoded, error) bool) {
+	l.Items = func(yield func(encoding.Encoded, error) bool) {
 		for _, item := range items {
 			if !yield(item, nil) {
 				return
@@ -76,70 +77,52 @@ func (l *EncodedList) readItems() (items []Encoded, err error) {
 	return items, nil
 }
 
-// sizes finds the lengths of the items' messages. A length may be known without its
-// message being in memory.
-func (s *Store) sizes(ctx context.Context, f *Format) parallel[int] {
+// sizes finds the lengths of the items' messages.
+func (s *lister) sizes(ctx context.Context, f encoding.Format) parallel[int] {
 	return parallel[int]{
 		find: func(e *watch.Entry) (int, bool) {
-			n := e.Representations.Size(&f.form)
-			if n == 0 {
-				if r := s.inMemory(e, f); r != nil {
-					n = len(r.Body)
-				}
-			}
+			n := s.serializer.Size(e, f)
 			return n, n > 0
 		},
 		make: func(e *watch.Entry) (int, error) {
-			r, err := s.representItem(ctx, e, f)
+			r, err := s.serializer.RepresentItem(ctx, e, f)
 			if err != nil {
 				return 0, err
 			}
 			return len(r.Body), nil
 		},
-		sequential: s.cfg.DecodeAhead != nil,
+		sequential: s.prepare != nil,
 	}
 }
 
 // representations makes the representations of the items of a list in a Format.
-func (s *Store) representations(ctx context.Context, f *Format) parallel[*representation.Representation] {
+func (s *lister) representations(ctx context.Context, f encoding.Format) parallel[*representation.Representation] {
 	return parallel[*representation.Representation]{
 		find: func(e *watch.Entry) (*representation.Representation, bool) {
-			r := s.inMemory(e, f)
+			r := s.serializer.InMemory(e, f)
 			return r, r != nil
 		},
 		make: func(e *watch.Entry) (*representation.Representation, error) {
-			if f.companion != nil {
-				_, _ = s.representItem(ctx, e, f.companion) // whoever asks for this Format gets the error
-			}
-			return s.representItem(ctx, e, f)
+			return s.serializer.RepresentItem(ctx, e, f)
 		},
-		sequential: s.cfg.DecodeAhead != nil,
+		sequential: s.prepare != nil,
 	}
 }
 
-// entryError is the error for an entry of a list. Where e is nil, the list itself
-// failed and err is returned as it is.
-func (s *Store) entryError(err error, e *watch.Entry) error {
-	if e == nil {
-		return err
-	}
-	return readError(err, s.pathOf(e.Key))
-}
-
-// itemError is entryError for an entry of a page.
-func (s *Store) itemError(ctx context.Context, p *page, err error, e *watch.Entry) error {
+// itemError is the error for an entry of a page; where e is nil, the page itself failed.
+func (s *lister) itemError(ctx context.Context, p *page, err error, e *watch.Entry) error {
 	if e != nil && s.isLostHistory(ctx, err, e) {
 		return p.expired
 	}
-	return s.entryError(err, e)
+	return s.serializer.EntryError(err, e)
 }
 
 // ListEncoded is GetList in a Format. It returns errors of resourceVersion and
 // continue. Errors of items are yielded by Items, except for a Store with
 // Config.DecodeAhead: a webhook may fail for any item, so that all are read first, and
 // the caller can still answer with the error.
-func (s *Store) ListEncoded(ctx context.Context, key string, opts storage.ListOptions, f *Format) (*EncodedList, error) {
-	p, err := s.page(ctx, key, opts, f)
+func (s *Store) ListEncoded(ctx context.Context, key string, opts storage.ListOptions, f encoding.Format) (*EncodedList, error) {
+	p, err := s.lister.page(ctx, key, opts, f)
 	if err != nil {
 		return nil, err
 	}
@@ -148,15 +131,15 @@ func (s *Store) ListEncoded(ctx context.Context, key string, opts storage.ListOp
 		Continue:           p.continueToken,
 		RemainingItemCount: p.remaining,
 
-		s: s, page: p, format: f,
+		s: s.lister, page: p, format: f,
 	}
-	list.Items = func(yield func(Encoded, error) bool) {
-		for item := range s.representations(ctx, f).all(p.items) {
+	list.Items = func(yield func(encoding.Encoded, error) bool) {
+		for item := range s.lister.representations(ctx, f).all(p.items) {
 			if item.err != nil {
-				yield(Encoded{}, s.itemError(ctx, p, item.err, item.entry))
+				yield(encoding.Encoded{}, s.lister.itemError(ctx, p, item.err, item.entry))
 				return
 			}
-			if !yield(s.newEncoded(f, item.value, item.entry, item.entry.Revision), nil) {
+			if !yield(s.serializer.Encoded(f, item.value, item.entry, item.entry.Revision), nil) {
 				return
 			}
 		}
@@ -178,17 +161,17 @@ type Row struct {
 // ListRows lists objects without decoding them, also those that can't be decoded. It returns the
 // continue token of the next page.
 func (s *Store) ListRows(ctx context.Context, opts storage.ListOptions) (rows []Row, next string, err error) {
-	p, err := s.page(ctx, s.Prefix(), opts, nil)
+	p, err := s.lister.page(ctx, s.Prefix(), opts, nil)
 	if err != nil {
 		return nil, "", err
 	}
 	for entry, err := range p.items {
 		if err != nil {
-			return nil, "", s.entryError(err, entry)
+			return nil, "", s.serializer.EntryError(err, entry)
 		}
-		data, _, err := s.open(ctx, &entry.Record)
+		data, _, err := s.serializer.Open(ctx, &entry.Record)
 		if err != nil {
-			return nil, "", s.entryError(err, entry)
+			return nil, "", s.serializer.EntryError(err, entry)
 		}
 		rows = append(rows, Row{entry.Namespace, entry.Name, data})
 	}
@@ -205,7 +188,7 @@ func (s *Store) GetList(ctx context.Context, key string, opts storage.ListOption
 	if err != nil || items.Kind() != reflect.Slice {
 		return fmt.Errorf("need ptr to slice: %w", err)
 	}
-	p, err := s.page(ctx, key, opts, nil)
+	p, err := s.lister.page(ctx, key, opts, nil)
 	if err != nil {
 		return err
 	}
@@ -213,27 +196,27 @@ func (s *Store) GetList(ctx context.Context, key string, opts storage.ListOption
 	for e, err := range p.items {
 		var obj runtime.Object
 		if err == nil {
-			obj, err = s.object(ctx, e)
+			obj, err = s.serializer.Object(ctx, e)
 		}
 		switch {
-		case err != nil && (e == nil || s.isLostHistory(ctx, err, e)):
-			return s.itemError(ctx, p, err, e)
+		case err != nil && (e == nil || s.records.isLostHistory(ctx, err, e)):
+			return s.lister.itemError(ctx, p, err, e)
 		case err != nil:
-			if !corrupt.add(err, s.pathOf(e.Key)) {
-				return corrupt.err(s)
+			if !corrupt.add(err, s.records.pathOf(e.Key)) {
+				return corrupt.err(s.cfg.GroupResource)
 			}
 		default:
 			items.Set(reflect.Append(items, reflect.ValueOf(obj).Elem()))
 		}
 	}
-	if err := corrupt.err(s); err != nil {
+	if err := corrupt.err(s.cfg.GroupResource); err != nil {
 		return err
 	}
 	if items.IsNil() {
 		// Clients expect an empty list as items: [], not null.
 		items.Set(reflect.MakeSlice(items.Type(), 0, 0))
 	}
-	if err := s.versioner.UpdateList(listObj, uint64(p.revision), p.continueToken, p.remaining); err != nil {
+	if err := versioner.UpdateList(listObj, uint64(p.revision), p.continueToken, p.remaining); err != nil {
 		return err
 	}
 	if utilfeature.DefaultFeatureGate.Enabled(features.ShardedListAndWatch) {
@@ -246,13 +229,13 @@ func (s *Store) GetList(ctx context.Context, key string, opts storage.ListOption
 func (s *Store) GetCurrentResourceVersion(ctx context.Context) (uint64, error) {
 	revision, err := s.cfg.Feed.Latest(ctx)
 	if err == nil && revision == 0 {
-		if err := s.ensureFirstRevision(ctx); err != nil {
+		if err := s.records.ensureFirstRevision(ctx); err != nil {
 			return 0, err
 		}
 		revision, err = s.cfg.Feed.Latest(ctx)
 	}
 	if err != nil {
-		return 0, s.apiError(err, s.prefix)
+		return 0, s.records.apiError(err, s.records.prefix)
 	}
 	return uint64(revision), nil
 }

@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"byre/apiserver/storage/encoding"
 	"byre/sqlstore"
 	"byre/watch"
 )
@@ -15,25 +16,25 @@ import (
 // with another key, and the history still with the removed one. A reader of that history gets
 // 410, as if it were compacted, and reads the current objects. A current object that can't be
 // decrypted is an error of the server, as upstream's is.
-func (s *Store) isLostHistory(ctx context.Context, err error, e *watch.Entry) bool {
-	var corrupt *corruptError
-	if !errors.As(err, &corrupt) || !corrupt.sealed {
+func (r *records) isLostHistory(ctx context.Context, err error, e *watch.Entry) bool {
+	var corrupt *encoding.CorruptError
+	if !errors.As(err, &corrupt) || !corrupt.IsEncrypted {
 		return false
 	}
-	current, _, getErr := s.cfg.Store.Get(ctx, e.Key)
+	current, _, getErr := r.store.Get(ctx, e.Key)
 	if getErr == nil && current.Revision == e.Revision || getErr != nil && !errors.Is(getErr, sqlstore.ErrNotFound) {
 		return false
 	}
-	s.reportLost(err, e)
+	r.reportLost(err, e)
 	return true
 }
 
 // reportLost logs the key with which history is encrypted, once for each key.
-func (s *Store) reportLost(err error, e *watch.Entry) {
-	sealed, _ := UnwrapEncrypted(e.Value)
-	key := string(readablePrefix(sealed))
-	if _, known := s.lostKeys.LoadOrStore(key, nil); !known {
+func (r *records) reportLost(err error, e *watch.Entry) {
+	encrypted, _ := encoding.UnwrapEncrypted(e.Value)
+	key := string(encoding.ReadablePrefix(encrypted))
+	if _, known := r.lostKeys.LoadOrStore(key, nil); !known {
 		klog.ErrorS(err, "History is encrypted with a key that is not in the encryption configuration, so that watches and lists that need it end with 410: "+
-			"put the key back until the history is compacted, or ignore this", "resource", s.cfg.GroupResource, "key", key, "revision", e.Revision)
+			"put the key back until the history is compacted, or ignore this", "resource", r.groupResource, "key", key, "revision", e.Revision)
 	}
 }

@@ -9,10 +9,12 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/storage/value"
 
+	"byre/apiserver/storage/encoding"
+	"byre/apiserver/storage/jsontext"
 	"byre/sqlstore"
 	"byre/watch"
 )
@@ -33,12 +35,12 @@ type MetadataEvent struct {
 // resource's records in memory. It has no goroutine and no buffer. Only one goroutine
 // may use it.
 type MetadataWatch struct {
-	store    *sqlstore.Store
-	feed     *watch.Feed
-	resource watch.Resource
-	path     string // the path of every object, up to its namespace and name
-	sealer   sealer
-	sub      *watch.Subscription // nil before the first Next
+	store       *sqlstore.Store
+	feed        *watch.Feed
+	resource    watch.Resource
+	path        string // the path of every object, up to its namespace and name
+	transformer encoding.Transformer
+	sub         *watch.Subscription // nil before the first Next
 	// known are the objects that exist. By them the watch tells what an event changed,
 	// and which objects were deleted in history that it could not read.
 	known map[types.NamespacedName]knownObject
@@ -53,26 +55,14 @@ type knownObject struct {
 	deletion *metav1.ObjectMeta
 }
 
-// WatchMetadata makes a MetadataWatch of a resource. If the Getter has no Store of the
-// resource, its objects are read as the instances of a definition.
-func (g *Getter) WatchMetadata(gr schema.GroupResource) *MetadataWatch {
-	kept := g.resources.StoredAs(gr)
-	w := &MetadataWatch{
-		store:    g.cfg.Store,
-		feed:     g.cfg.Feed,
-		resource: watch.Resource{Group: kept.Group, Name: kept.Resource, Owner: sqlstore.Custom},
-		path:     defaultKeyPrefix + "/" + kept.Group + "/" + kept.Resource + "/",
-		known:    map[types.NamespacedName]knownObject{},
+// NewMetadataWatch makes a MetadataWatch of a resource. path is what the paths of its objects begin
+// with, such as "/registry/pods/". transformer decrypts the objects; nil means no encryption.
+func NewMetadataWatch(store *sqlstore.Store, feed *watch.Feed, resource watch.Resource, path string, transformer value.Transformer) *MetadataWatch {
+	return &MetadataWatch{
+		store: store, feed: feed, resource: resource, path: path,
+		transformer: encoding.NewTransformer(transformer),
+		known:       map[types.NamespacedName]knownObject{},
 	}
-	if s := g.Lookup(gr); s != nil {
-		w.path, w.resource = s.cfg.KeyPrefix+s.prefix, s.resource()
-	}
-	if g.cfg.Transformers != nil {
-		w.sealer = newSealer(g.cfg.Transformers(gr))
-	} else {
-		w.sealer = newSealer(nil)
-	}
-	return w
 }
 
 // Next returns the objects that exist, perhaps none, at its first call. Each later call
@@ -226,7 +216,7 @@ func (w *MetadataWatch) metadata(ctx context.Context, r *sqlstore.Record, revisi
 		UID:             types.UID(r.UID),
 		ResourceVersion: strconv.FormatInt(revision, 10),
 	}}
-	data, _, err := w.sealer.open(ctx, r.Value, w.path+joinName(r.Namespace, r.Name))
+	data, _, err := w.transformer.Decrypt(ctx, r.Value, w.path+joinName(r.Namespace, r.Name))
 	if err != nil {
 		return o
 	}
@@ -234,9 +224,9 @@ func (w *MetadataWatch) metadata(ctx context.Context, r *sqlstore.Record, revisi
 		readProtobufMetadata(message, &o.ObjectMeta)
 		return o
 	}
-	for top := (scanner{data, 0}); top.nextMember(); top.skipValue() {
-		if string(top.readKey()) == "metadata" {
-			readMetadata(data[top.pos:], &o.ObjectMeta)
+	for top := (jsontext.NewScanner(data, 0)); top.NextMember(); top.SkipValue() {
+		if string(top.ReadKey()) == "metadata" {
+			readMetadata(data[top.Pos:], &o.ObjectMeta)
 			break
 		}
 	}
@@ -266,9 +256,9 @@ func readProtobufMetadata(message []byte, into *metav1.ObjectMeta) {
 // readMetadata decodes those members of an object's metadata that the garbage collector
 // needs.
 func readMetadata(data []byte, into *metav1.ObjectMeta) {
-	for in := (scanner{data, 0}); in.nextMember(); {
+	for in := (jsontext.NewScanner(data, 0)); in.NextMember(); {
 		var field any
-		switch string(in.readKey()) {
+		switch string(in.ReadKey()) {
 		case "ownerReferences":
 			field = &into.OwnerReferences
 		case "finalizers":
@@ -280,12 +270,12 @@ func readMetadata(data []byte, into *metav1.ObjectMeta) {
 				field = &into.UID
 			}
 		}
-		start := in.pos
-		in.skipValue()
+		start := in.Pos
+		in.SkipValue()
 		if field != nil {
 			// A member that can't be decoded counts as missing: no other reader can
 			// decode it either.
-			_ = json.Unmarshal(data[start:in.pos], field)
+			_ = json.Unmarshal(data[start:in.Pos], field)
 		}
 	}
 }

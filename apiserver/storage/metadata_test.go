@@ -12,12 +12,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/apis/example"
 	examplev1 "k8s.io/apiserver/pkg/apis/example/v1"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/value"
 
+	"byre/apiserver/storage/encoding"
 	"byre/sqlstore"
 	"byre/sqlstore/storetest"
 	"byre/watch"
@@ -72,6 +72,10 @@ func (f *fixture) change(t *testing.T, namespace, name string, change func(*exam
 	}
 }
 
+func (f *fixture) watchMetadata() *MetadataWatch {
+	return NewMetadataWatch(f.store, f.feed, f.Resource(), DefaultKeyPrefix+f.Prefix()+"/", f.cfg.Transformer)
+}
+
 func TestWatch_MetadataOnly(t *testing.T) {
 	t.Parallel()
 	transformers := map[string]value.Transformer{"plain": nil, "encrypted": gcm(t, "key")}
@@ -87,12 +91,7 @@ func TestWatch_MetadataOnly(t *testing.T) {
 }
 
 func watchMetadata(t *testing.T, f *fixture, driver sqlstore.Driver) {
-	pods := schema.GroupResource{Resource: "pods"}
-	getter := NewRESTOptionsGetter(Backend{Store: f.store, Feed: f.feed, Transformers: func(schema.GroupResource) value.Transformer {
-		return f.cfg.Transformer
-	}}, &SchemeResources{})
-	getter.stores[pods] = f.Store
-	w := getter.WatchMetadata(pods)
+	w := f.watchMetadata()
 	defer w.Close()
 	var seen []MetadataEvent
 	expect := func(want ...string) {
@@ -137,7 +136,7 @@ func watchMetadata(t *testing.T, f *fixture, driver sqlstore.Driver) {
 	f.delete(t, "a", "kept")
 	expect("DELETED a/kept keeps x/y going")
 
-	if _, _, loaded := f.feed.Lookup(f.at("", "").Key); loaded {
+	if _, _, loaded := f.feed.Lookup(f.records.at("", "").Key); loaded {
 		t.Error("following metadata has the records loaded")
 	}
 
@@ -181,17 +180,14 @@ func TestWatch_EndsWhenItsHistoryIsReplaced(t *testing.T) {
 	driver := &listingDriver{Driver: storetest.NewModel()}
 	f := newFixture(t, backend{"model", func(testing.TB) sqlstore.Driver { return driver }, true})
 	f.create(t, "ns", "a", "")
-	getter := NewRESTOptionsGetter(Backend{Store: f.store, Feed: f.feed}, &SchemeResources{})
-	pods := schema.GroupResource{Resource: "pods"}
-	getter.stores[pods] = f.Store
 
 	var lists atomic.Int64
 	driver.listed = func() {
 		if lists.Add(1) == 1 {
-			f.feed.Forget(f.resource())
+			f.feed.Forget(f.records.resource())
 		}
 	}
-	w := getter.WatchMetadata(pods)
+	w := f.watchMetadata()
 	defer w.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -209,7 +205,7 @@ func TestWatch_EndsWhenItsHistoryIsReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.close()
-	f.feed.Forget(f.resource())
+	f.feed.Forget(f.records.resource())
 	if _, err := c.next(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -226,11 +222,6 @@ func TestWatch_MetadataOfImportedValues(t *testing.T) {
 	onEach(t, func(t *testing.T, b backend) {
 		transformer := gcm(t, "key")
 		f := newFixture(t, b, func(cfg *Config) { cfg.Transformer = transformer })
-		pods := schema.GroupResource{Resource: "pods"}
-		getter := NewRESTOptionsGetter(Backend{Store: f.store, Feed: f.feed, Transformers: func(schema.GroupResource) value.Transformer {
-			return transformer
-		}}, &SchemeResources{})
-		getter.stores[pods] = f.Store
 
 		pod := examplev1.Pod{ObjectMeta: metav1.ObjectMeta{
 			Namespace: "ns", Name: "imported", UID: "the-uid", Finalizers: []string{"x/y"},
@@ -245,16 +236,16 @@ func TestWatch_MetadataOfImportedValues(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		at := f.at("ns", "imported")
+		at := f.records.at("ns", "imported")
 		sealed, err := transformer.TransformToStorage(t.Context(), append([]byte("k8s\x00"), raw...), value.DefaultContext(at.path))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := f.store.Commit(t.Context(), sqlstore.Write{Op: sqlstore.Create, Key: at.Key, Form: "etcd", Value: WrapEncrypted(sealed)}); err != nil {
+		if _, err := f.store.Commit(t.Context(), sqlstore.Write{Op: sqlstore.Create, Key: at.Key, Form: "etcd", Value: encoding.WrapEncrypted(sealed)}); err != nil {
 			t.Fatal(err)
 		}
 
-		w := getter.WatchMetadata(pods)
+		w := f.watchMetadata()
 		defer w.Close()
 		events, err := w.Next(t.Context())
 		if err != nil || len(events) != 1 {

@@ -11,9 +11,16 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/storage"
 
+	"byre/apiserver/storage/encoding"
 	"byre/sqlstore"
 	"byre/watch"
 )
+
+// lister answers lists from memory or from the database.
+type lister struct {
+	*records
+	*selector
+}
 
 // page is the result of a list. Its entries are those of the snapshot or of the
 // database. A representation or an object is made of each entry while it is sent.
@@ -34,7 +41,7 @@ type page struct {
 
 // listRequest is a list request with its options decoded.
 type listRequest struct {
-	span
+	keyRange
 	opts storage.ListOptions
 	// exact is the revision to read at. 0 means the feed's latest revision, after the
 	// feed has become as recent as the request demands.
@@ -46,7 +53,7 @@ type listRequest struct {
 	from        *sqlstore.Position
 	limit       int64
 	// format is the Format of the answer; nil for a list of objects.
-	format *Format
+	format encoding.Format
 	// issued is the time at which the first page was read, and left the number of objects
 	// from the start of this page on. Both are from the continue token, and zero for a
 	// first page and for a token without them.
@@ -56,13 +63,13 @@ type listRequest struct {
 
 // parseListRequest decodes the options as upstream's store and watch cache do
 // (storage.ValidateListOptions, cacher/delegator).
-func (s *Store) parseListRequest(key string, opts storage.ListOptions) (*listRequest, error) {
-	sp, err := s.span(key, opts.Recursive)
+func (s *lister) parseListRequest(key string, opts storage.ListOptions) (*listRequest, error) {
+	keys, err := s.keyRange(key, opts.Recursive)
 	if err != nil {
 		return nil, err
 	}
-	l := &listRequest{span: sp, opts: opts}
-	if l.exact, l.continueKey, err = storage.ValidateListOptions(sp.path, s.versioner, opts); err != nil {
+	l := &listRequest{keyRange: keys, opts: opts}
+	if l.exact, l.continueKey, err = storage.ValidateListOptions(keys.path, versioner, opts); err != nil {
 		return nil, err
 	}
 	// Upstream's watch cache ignores a limit with resourceVersion "0"; upstream's etcd3
@@ -112,7 +119,7 @@ func (l *listRequest) isOutside(e *watch.Entry) bool {
 }
 
 // page answers a list in a Format; nil means that the caller decodes the entries.
-func (s *Store) page(ctx context.Context, key string, opts storage.ListOptions, f *Format) (*page, error) {
+func (s *lister) page(ctx context.Context, key string, opts storage.ListOptions, f encoding.Format) (*page, error) {
 	l, err := s.parseListRequest(key, opts)
 	if err != nil {
 		return nil, err
@@ -121,7 +128,7 @@ func (s *Store) page(ctx context.Context, key string, opts storage.ListOptions, 
 	if err := s.waitUntilFresh(ctx, l); err != nil {
 		return nil, err
 	}
-	if s.cfg.Feed.Revision() == 0 {
+	if s.feed.Revision() == 0 {
 		if err := s.ensureFirstRevision(ctx); err != nil {
 			return nil, err
 		}
@@ -134,14 +141,14 @@ func (s *Store) page(ctx context.Context, key string, opts storage.ListOptions, 
 }
 
 // readPage reads a page from memory, or else from the database.
-func (s *Store) readPage(ctx context.Context, l *listRequest) (*page, error) {
+func (s *lister) readPage(ctx context.Context, l *listRequest) (*page, error) {
 	if l.exact > 0 {
-		if snapshot, ok := s.cfg.Feed.SnapshotAt(s.resource(), l.exact); ok {
+		if snapshot, ok := s.feed.SnapshotAt(s.resource(), l.exact); ok {
 			return s.pageFromSnapshot(ctx, l, snapshot)
 		}
 		return s.pageFromDatabase(ctx, l)
 	}
-	if _, _, loaded := s.cfg.Feed.Lookup(s.at("", "").Key); !loaded && (!l.recursive || l.limit > 0) {
+	if _, _, loaded := s.feed.Lookup(s.at("", "").Key); !loaded && (!l.recursive || l.limit > 0) {
 		return s.pageFromDatabase(ctx, l)
 	}
 	snapshot, err := s.snapshot(ctx, l)
@@ -152,7 +159,7 @@ func (s *Store) readPage(ctx context.Context, l *listRequest) (*page, error) {
 }
 
 // waitUntilFresh waits until the feed has the revision that the request demands.
-func (s *Store) waitUntilFresh(ctx context.Context, l *listRequest) error {
+func (s *lister) waitUntilFresh(ctx context.Context, l *listRequest) error {
 	switch {
 	case l.exact > 0:
 		if err := s.waitFor(ctx, l.exact); err != nil {
@@ -164,77 +171,21 @@ func (s *Store) waitUntilFresh(ctx context.Context, l *listRequest) error {
 		}
 		return s.pagerError(s.checkHistory(ctx, l.exact, state), l)
 	case l.opts.ResourceVersion == "":
-		_, err := s.cfg.Feed.Latest(ctx)
+		_, err := s.feed.Latest(ctx)
 		return s.apiError(err, l.path)
 	}
-	asked, err := s.parseVersion(l.opts.ResourceVersion)
+	asked, err := parseVersion(l.opts.ResourceVersion)
 	if err != nil {
 		return err
 	}
 	return s.waitFor(ctx, asked)
 }
 
-// checkHistory fails with ErrCompacted if changes of the resource after a revision may be
-// deleted. They may still be in this process's memory. The database decides, so that every
-// replica gives the same answer. state is that of the database, which is asked for the
-// resource's compacted revision only if another resource's is later than the revision.
-func (s *Store) checkHistory(ctx context.Context, revision int64, state sqlstore.State) error {
-	if revision >= state.Compacted {
-		return nil
-	}
-	compacted, err := s.cfg.Store.Compacted(ctx, s.at("", "").Key.Of())
-	if err == nil && revision < compacted {
-		err = sqlstore.ErrCompacted
-	}
-	return err
-}
-
-// currentState reads the state of the database. While the database is not available, it
-// returns the feed's state, with a zero Time.
-func (s *Store) currentState(ctx context.Context) sqlstore.State {
-	state, err := s.cfg.Feed.State(ctx)
-	if err != nil {
-		return sqlstore.State{Revision: s.cfg.Feed.Revision(), Compacted: s.cfg.Feed.Compacted()}
-	}
-	return state
-}
-
-func (s *Store) snapshot(ctx context.Context, l *listRequest) (watch.Snapshot, error) {
+func (s *lister) snapshot(ctx context.Context, l *listRequest) (watch.Snapshot, error) {
 	if n := s.narrowing(&l.opts.Predicate); n != nil && l.recursive {
-		return s.cfg.Feed.SnapshotIndexed(ctx, s.resource(), n.Index)
+		return s.feed.SnapshotIndexed(ctx, s.resource(), n.Index)
 	}
-	return s.cfg.Feed.Snapshot(ctx, s.resource())
-}
-
-// narrowing returns an index and a value for a predicate that demands one value of an
-// indexed field, and otherwise nil. An index has the name of its field.
-func (s *Store) narrowing(p *storage.SelectionPredicate) *watch.Narrowing {
-	if p.Field == nil {
-		return nil
-	}
-	for _, index := range s.indexes {
-		if value, ok := p.Field.RequiresExactMatch(index.Name); ok {
-			return &watch.Narrowing{Index: index, Value: value}
-		}
-	}
-	return nil
-}
-
-// candidates yields the entries of a snapshot that the predicate is applied to: those of
-// the requested range, narrowed by an index where there is one.
-func (s *Store) candidates(l *listRequest, snapshot watch.Snapshot) iter.Seq[*watch.Entry] {
-	if !l.recursive {
-		return func(yield func(*watch.Entry) bool) {
-			if e := snapshot.Get(l.namespace, l.name); e != nil {
-				yield(e)
-			}
-		}
-	}
-	n := s.narrowing(&l.opts.Predicate)
-	if n == nil || !snapshot.Has(n.Index) {
-		return snapshot.All(l.namespace, l.after)
-	}
-	return snapshot.Indexed(*n, l.namespace, l.after)
+	return s.feed.Snapshot(ctx, s.resource())
 }
 
 // selected is one entry of a page with a limit, with the error of comparing it with the
@@ -246,7 +197,7 @@ type selected struct {
 
 // pageFromSnapshot answers from memory. Without a limit the entries are selected while
 // they are iterated, and the page holds none of them.
-func (s *Store) pageFromSnapshot(ctx context.Context, l *listRequest, snapshot watch.Snapshot) (*page, error) {
+func (s *lister) pageFromSnapshot(ctx context.Context, l *listRequest, snapshot watch.Snapshot) (*page, error) {
 	p := &page{revision: snapshot.Revision()}
 	candidates := s.candidates(l, snapshot)
 	if l.limit == 0 || !l.recursive {
@@ -287,7 +238,7 @@ func (s *Store) pageFromSnapshot(ctx context.Context, l *listRequest, snapshot w
 		total = seen
 	}
 	if more && l.isFirstPage() {
-		s.cfg.Feed.Keep(snapshot, tokenLifetime)
+		s.feed.Keep(snapshot, tokenLifetime)
 	}
 	return p, s.finishPage(ctx, p, l, picked, last, total, more)
 }
@@ -298,7 +249,7 @@ func (l *listRequest) isFirstPage() bool { return l.exact == 0 || l.continueKey 
 // finishPage sets the items, the continue token and remainingItemCount of a page with a
 // limit. total is the number of objects from the start of the page; it is not used where
 // more is false, or where there is a selector.
-func (s *Store) finishPage(ctx context.Context, p *page, l *listRequest, picked []selected, last *watch.Entry, total int64, more bool) error {
+func (s *lister) finishPage(ctx context.Context, p *page, l *listRequest, picked []selected, last *watch.Entry, total int64, more bool) error {
 	p.items = func(yield func(*watch.Entry, error) bool) {
 		s.decodePageAhead(ctx, l, picked)
 		for _, item := range picked {
@@ -341,7 +292,7 @@ func (l *listRequest) expired() error {
 
 // pagerError converts an error of reading history or the database to the error of the
 // list.
-func (s *Store) pagerError(err error, l *listRequest) error {
+func (s *lister) pagerError(err error, l *listRequest) error {
 	switch {
 	case errors.Is(err, sqlstore.ErrCompacted):
 		return l.expired()

@@ -18,7 +18,7 @@ const (
 
 // pager reads a range of the database page by page, all pages at one revision.
 type pager struct {
-	s     *Store
+	s     *lister
 	query sqlstore.Query
 	// entries is the page that was read last.
 	entries []*watch.Entry
@@ -36,7 +36,7 @@ func (p *pager) read(ctx context.Context, size int64) error {
 	}
 	p.query.Limit = int(min(size, maxPageRecords))
 	p.entries = nil
-	listed, err := p.s.listRecords(ctx, p.query, func(r sqlstore.Record) error {
+	listed, err := p.s.list(ctx, p.query, func(r sqlstore.Record) error {
 		p.entries = append(p.entries, watch.NewEntry(r))
 		return nil
 	})
@@ -56,12 +56,12 @@ func (p *pager) read(ctx context.Context, size int64) error {
 
 // pageFromDatabase answers from the database: lists at revisions that are not in
 // memory, and pages of resources that the feed has not loaded.
-func (s *Store) pageFromDatabase(ctx context.Context, l *listRequest) (*page, error) {
+func (s *lister) pageFromDatabase(ctx context.Context, l *listRequest) (*page, error) {
 	pager := &pager{s: s, query: sqlstore.Query{
 		Range: sqlstore.Range{
-			Group:     s.cfg.GroupResource.Group,
-			Resource:  s.cfg.GroupResource.Resource,
-			Owner:     s.cfg.Owner,
+			Group:     s.groupResource.Group,
+			Resource:  s.groupResource.Resource,
+			Owner:     s.owner,
 			Namespace: l.namespace,
 			Name:      l.name,
 			After:     l.after,
@@ -118,9 +118,9 @@ func (s *Store) pageFromDatabase(ctx context.Context, l *listRequest) (*page, er
 // countedBefore returns the number of objects from the start of a page on, if it is known
 // without a query of the database: from the continue token, or, for the first page of a whole
 // resource, from the feed's counters. It is 0 otherwise.
-func (s *Store) countedBefore(l *listRequest) int64 {
+func (s *lister) countedBefore(l *listRequest) int64 {
 	if l.after == nil && l.namespace == "" && l.exact == 0 {
-		usage, _ := s.cfg.Feed.Usage(s.resource())
+		usage, _ := s.feed.Usage(s.resource())
 		return usage.Objects
 	}
 	return l.left
@@ -128,7 +128,7 @@ func (s *Store) countedBefore(l *listRequest) int64 {
 
 // itemsFromDatabase yields the entries that the predicate selects. It reads the next
 // page of records after the previous one has been iterated.
-func (s *Store) itemsFromDatabase(ctx context.Context, l *listRequest, p *pager) iter.Seq2[*watch.Entry, error] {
+func (s *lister) itemsFromDatabase(ctx context.Context, l *listRequest, p *pager) iter.Seq2[*watch.Entry, error] {
 	return func(yield func(*watch.Entry, error) bool) {
 		for {
 			for e, err := range s.selectEntries(ctx, l, slices.Values(p.entries)) {

@@ -32,12 +32,12 @@ func TestRecord_SharesItsBytes(t *testing.T) {
 				return texts
 			}
 			before := fmt.Sprint(read())
-			snapshot, err := f.feed.Snapshot(t.Context(), f.resource())
+			snapshot, err := f.feed.Snapshot(t.Context(), f.records.resource())
 			if err != nil {
 				t.Fatal(err)
 			}
 			for e := range snapshot.All("", nil) {
-				stored, err := f.represent(t.Context(), e, f.Stored())
+				stored, err := f.serializer.Represent(t.Context(), e, f.Stored())
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"testing"
@@ -143,3 +144,6 @@ func onEach(t *testing.T, test func(*testing.T, backend)) {
 		t.Run(b.name, func(t *testing.T) { t.Parallel(); test(t, b) })
 	}
 }
+
+// trimNewline removes the newline that encoders end an object with.
+func trimNewline(data []byte) []byte { return bytes.TrimRight(data, "\n") }

@@ -24,6 +24,7 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
 
+	"byre/apiserver/storage/encoding"
 	"byre/sqlstore"
 )
 
@@ -103,7 +104,7 @@ func TestEncryption_UpdateRotatesTheKey(t *testing.T) {
 func TestEncryption_RefusesAValueWithoutAKey(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, backends()[0])
-	write := sqlstore.Write{Op: sqlstore.Create, Key: f.at("ns", "secret").Key, Form: f.cfg.Form, Value: WrapEncrypted([]byte("k8s:enc:aesgcm:v1:k1:\x00\x01"))}
+	write := sqlstore.Write{Op: sqlstore.Create, Key: f.records.at("ns", "secret").Key, Form: f.cfg.Form, Value: encoding.WrapEncrypted([]byte("k8s:enc:aesgcm:v1:k1:\x00\x01"))}
 	if _, err := f.store.Commit(t.Context(), write); err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +129,7 @@ func TestEncryption_HistoryOfARemovedKeyIsExpired(t *testing.T) {
 		f.label(t, "ns", "changed", "x", "2")
 		f.label(t, "ns", "later", "x", "2")
 		f.delete(t, "ns", "deleted")
-		f.feed.Forget(f.resource()) // a restart with the new key alone
+		f.feed.Forget(f.records.resource()) // a restart with the new key alone
 		f.swap(gcm(t, "k2"))
 
 		if items, _ := f.listed(t, "/pods", all(labelled("x=2"))); len(items) != 2 {
@@ -172,7 +173,7 @@ func TestEncryption_HistoryOfARemovedKeyIsExpired(t *testing.T) {
 			}
 		}
 		var keys []any
-		f.lostKeys.Range(func(key, _ any) bool { keys = append(keys, key); return true })
+		f.records.lostKeys.Range(func(key, _ any) bool { keys = append(keys, key); return true })
 		if fmt.Sprint(keys) != "[k8s:enc:aesgcm:v1:k1:]" {
 			t.Errorf("the log names %v", keys)
 		}
@@ -187,31 +188,13 @@ func TestEncryption_HistoryOfARemovedKeyIsExpired(t *testing.T) {
 	})
 }
 
-func TestEncryption_WrapsValuesAsJSON(t *testing.T) {
-	t.Parallel()
-	for _, sealed := range []string{
-		"k8s:enc:aescbc:v1:key1:\x00\xff\"", "k8s:enc:kms:v2:plugin:\x01", "k8s:enc:odd\n:v1:k:x", "k8s:enc:", "anything", "\xff",
-	} {
-		stored := WrapEncrypted([]byte(sealed))
-		back, err := UnwrapEncrypted(stored)
-		if !json.Valid(stored) || err != nil || string(back) != sealed {
-			t.Errorf("%q is kept as %s and read as %q (%v)", sealed, stored, back, err)
-		}
-	}
-	for _, stored := range []string{`"text"`, `"byre:raw:?"`, `"unfinished`} {
-		if _, err := UnwrapEncrypted([]byte(stored)); err == nil {
-			t.Errorf("%s was read", stored)
-		}
-	}
-}
-
 // With the gate on, objects that cannot be read have an error of their own and can be
 // deleted without being read.
 func TestUnsafeDeletion_DeletesUnreadableObjects(t *testing.T) {
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.AllowUnsafeMalformedObjectDeletion, true)
 	f := newFixture(t, backends()[0])
 	for i, broken := range []string{`{"kind":"Nothing","apiVersion":"none/v1"}`, `{"kind":1}`} {
-		write := sqlstore.Write{Op: sqlstore.Create, Key: f.at("ns", fmt.Sprint(i)).Key, Form: "other", Value: []byte(broken)}
+		write := sqlstore.Write{Op: sqlstore.Create, Key: f.records.at("ns", fmt.Sprint(i)).Key, Form: "other", Value: []byte(broken)}
 		if _, err := f.store.Commit(t.Context(), write); err != nil {
 			t.Fatal(err)
 		}
@@ -261,7 +244,7 @@ func TestAuthor_IsRecorded(t *testing.T) {
 // record returns the stored record.
 func (f *fixture) record(t *testing.T, namespace, name string) sqlstore.Record {
 	t.Helper()
-	record, _, err := f.store.Get(t.Context(), f.at(namespace, name).Key)
+	record, _, err := f.store.Get(t.Context(), f.records.at(namespace, name).Key)
 	if err != nil {
 		t.Fatal(err)
 	}

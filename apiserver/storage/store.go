@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,10 +14,10 @@ import (
 	"k8s.io/apiserver/pkg/storage/value"
 	"k8s.io/utils/clock"
 
+	"byre/apiserver/storage/encoding"
 	"byre/apiserver/storage/transcode"
 	"byre/sqlstore"
 	"byre/watch"
-	"byre/watch/representation"
 )
 
 // Config is what New needs. Store, Feed, GroupResource, ResourcePrefix, Codec, NewFunc
@@ -105,10 +104,10 @@ type Config struct {
 }
 
 const (
-	// defaultKeyPrefix is etcd's prefix in a stock kube-apiserver. Encryption
+	// DefaultKeyPrefix is etcd's prefix in a stock kube-apiserver. Encryption
 	// authenticates values with it, so that encrypted values of a stock server can be
 	// imported.
-	defaultKeyPrefix     = "/registry"
+	DefaultKeyPrefix     = "/registry"
 	defaultFutureTimeout = 3 * time.Second
 	// DefaultBookmarkInterval is the greatest time between two bookmarks of a watch.
 	DefaultBookmarkInterval = time.Minute
@@ -116,19 +115,15 @@ const (
 
 // Store keeps the objects of one resource. It is safe for concurrent use.
 type Store struct {
-	cfg       Config
-	versioner storage.APIObjectVersioner
-	// prefix is ResourcePrefix with a slash at its end.
-	prefix  string
-	indexes []*watch.Index
-	sealer  sealer
-	fields  fieldNames
-	buffers buffers
-	// stored is the Format of the stored JSON.
-	stored Format
-	// lostKeys has the prefixes of encrypted history that reportLost has logged.
-	lostKeys sync.Map
+	cfg        Config
+	serializer *encoding.Serializer
+	records    *records
+	selector   *selector
+	lister     *lister
 }
+
+// versioner has no state.
+var versioner storage.APIObjectVersioner
 
 var _ storage.Interface = (*Store)(nil)
 
@@ -143,7 +138,7 @@ func New(cfg Config) (*Store, error) {
 		return nil, fmt.Errorf("resource prefix %q of %s is not a path", cfg.ResourcePrefix, cfg.GroupResource)
 	}
 	if cfg.KeyPrefix == "" {
-		cfg.KeyPrefix = defaultKeyPrefix
+		cfg.KeyPrefix = DefaultKeyPrefix
 	}
 	if cfg.Plain == nil {
 		cfg.Plain = cfg.Codec
@@ -169,17 +164,34 @@ func New(cfg Config) (*Store, error) {
 	if cfg.FutureTimeout == 0 {
 		cfg.FutureTimeout = defaultFutureTimeout
 	}
-	s := &Store{
-		cfg:    cfg,
-		stored: Format{form: representation.Form{Name: "stored"}},
-		prefix: strings.TrimRight(cfg.ResourcePrefix, "/") + "/",
-		sealer: newSealer(cfg.Transformer),
+	s := &Store{cfg: cfg}
+	s.records = &records{
+		keys:          keys{cfg.GroupResource, cfg.Owner, cfg.KeyPrefix, strings.TrimRight(cfg.ResourcePrefix, "/") + "/"},
+		store:         cfg.Store,
+		feed:          cfg.Feed,
+		futureTimeout: cfg.FutureTimeout,
 	}
+	s.serializer = &encoding.Serializer{
+		Codec:       cfg.Codec,
+		Plain:       cfg.Plain,
+		Form:        cfg.Form,
+		Lossy:       cfg.Lossy,
+		DecodedAge:  cfg.DecodedAge,
+		NewFunc:     cfg.NewFunc,
+		Transformer: encoding.NewTransformer(cfg.Transformer),
+		Path:        s.records.pathOf,
+		Cache:       cfg.Feed.Representations(),
+	}
+	s.selector = &selector{serializer: s.serializer, prepare: cfg.DecodeAhead, view: cfg.View, attrs: cfg.AttrFunc}
 	for _, field := range cfg.IndexFields {
-		s.indexes = append(s.indexes, s.newIndex(field))
+		s.selector.indexes = append(s.selector.indexes, s.selector.newIndex(field))
 	}
+	s.lister = &lister{s.records, s.selector}
 	return s, nil
 }
+
+// Stored is the Format of the stored objects: JSON in the storage version.
+func (s *Store) Stored() encoding.Format { return s.serializer.Stored() }
 
 // StorageVersion is the group and version of the objects in the Format Stored.
 func (s *Store) StorageVersion() schema.GroupVersion { return s.cfg.StorageVersion }
@@ -187,17 +199,14 @@ func (s *Store) StorageVersion() schema.GroupVersion { return s.cfg.StorageVersi
 // Message is Config.Message.
 func (s *Store) Message() func() *transcode.Message { return s.cfg.Message }
 
-// resource identifies the resource to the feed.
-func (s *Store) resource() watch.Resource {
-	gr := s.cfg.GroupResource
-	return watch.Resource{Group: gr.Group, Name: gr.Resource, Owner: s.cfg.Owner}
-}
-
 // GroupResource is the resource whose objects the Store keeps.
 func (s *Store) GroupResource() schema.GroupResource { return s.cfg.GroupResource }
 
+// Resource identifies the resource to the feed.
+func (s *Store) Resource() watch.Resource { return s.records.resource() }
+
 // Versioner implements storage.Interface.
-func (s *Store) Versioner() storage.Versioner { return s.versioner }
+func (s *Store) Versioner() storage.Versioner { return versioner }
 
 // ReadinessCheck implements storage.Interface. A Store is ready as soon as it is made,
 // because a read loads what it needs.

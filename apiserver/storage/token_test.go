@@ -14,6 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/apis/example"
 	"k8s.io/apiserver/pkg/storage"
 
+	"byre/apiserver/storage/encoding"
 	"byre/sqlstore"
 )
 
@@ -29,7 +30,7 @@ func (l *later) State(ctx context.Context) (sqlstore.State, error) {
 	return state, err
 }
 
-func podName(item Encoded) string {
+func podName(item encoding.Encoded) string {
 	var o metav1.PartialObjectMetadata
 	if err := json.Unmarshal(item.AppendJSON(nil, true), &o); err != nil {
 		return err.Error()

@@ -229,7 +229,7 @@ func TestWatch_CompactedRevisionIsExpired(t *testing.T) {
 		f.create(t, "ns", "b", "")
 		last := f.create(t, "ns", "c", "")
 		f.compact(t.Context(), t, last.ResourceVersion)
-		revision, _ := f.parseVersion(first.ResourceVersion)
+		revision, _ := parseVersion(first.ResourceVersion)
 		if _, err := f.watch(t, all(from(revision))).Next(t.Context()); !apierrors.IsResourceExpired(err) {
 			t.Errorf("from %d: %v", revision, err)
 		}

@@ -10,6 +10,7 @@ import (
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
 
+	"byre/apiserver/storage/encoding"
 	"byre/watch"
 )
 
@@ -17,7 +18,7 @@ import (
 // object with a resourceVersion.
 type EncodedEvent struct {
 	Type   apiwatch.EventType
-	Object Encoded
+	Object encoding.Encoded
 }
 
 // EncodedWatch is a watch in a Format. It has no goroutine and no buffer, so a caller
@@ -34,13 +35,13 @@ type EncodedWatch interface {
 
 type encodedWatch struct {
 	cursor *cursor
-	format *Format
+	format encoding.Format
 }
 
 // WatchEncoded is Watch in a Format. It returns the errors of the request, except those
 // of its resourceVersion, which the first Next returns. The watch ends at the context's
 // deadline, if there is one, and sends a bookmark shortly before.
-func (s *Store) WatchEncoded(ctx context.Context, key string, opts storage.ListOptions, f *Format) (EncodedWatch, error) {
+func (s *Store) WatchEncoded(ctx context.Context, key string, opts storage.ListOptions, f encoding.Format) (EncodedWatch, error) {
 	c, err := s.cursor(ctx, key, opts, f)
 	if err != nil {
 		return nil, err
@@ -60,7 +61,7 @@ func (w *encodedWatch) Next(ctx context.Context) ([]EncodedEvent, error) {
 	}
 	events := make([]EncodedEvent, 0, len(changes))
 	for _, ch := range changes {
-		obj, err := w.cursor.s.encodedChange(ctx, ch, w.format)
+		obj, err := w.cursor.encodedChange(ctx, ch, w.format)
 		if err != nil {
 			if len(events) == 0 {
 				return nil, w.cursor.watcherError(ctx, err)
@@ -73,35 +74,36 @@ func (w *encodedWatch) Next(ctx context.Context) ([]EncodedEvent, error) {
 	return events, nil
 }
 
-func (s *Store) encodedChange(ctx context.Context, ch change, f *Format) (Encoded, error) {
+func (c *cursor) encodedChange(ctx context.Context, ch change, f encoding.Format) (encoding.Encoded, error) {
+	s := c.s.serializer
 	if ch.typ == apiwatch.Bookmark {
-		r, err := s.bookmark(ctx, f, ch.revision, ch.initialEnd)
-		return Encoded{format: f, r: r, revision: ch.revision}, err
+		return s.Bookmark(ctx, f, ch.revision, ch.initialEnd)
 	}
-	r, err := s.represent(ctx, ch.entry, f)
+	r, err := s.Represent(ctx, ch.entry, f)
 	if err != nil {
-		return Encoded{}, s.encodeError(ctx, err, ch)
+		return encoding.Encoded{}, c.encodeError(ctx, err, ch)
 	}
-	return s.newEncoded(f, r, ch.entry, ch.revision), nil
+	return s.Encoded(f, r, ch.entry, ch.revision), nil
 }
 
-func (s *Store) decodedChange(ctx context.Context, ch change) (runtime.Object, error) {
+func (c *cursor) decodedChange(ctx context.Context, ch change) (runtime.Object, error) {
+	s := c.s.serializer
 	if ch.typ == apiwatch.Bookmark {
-		return s.newBookmark(ch.revision, ch.initialEnd)
+		return s.NewBookmark(ch.revision, ch.initialEnd)
 	}
 	// Each watch gets an object of its own, because registries decorate it in place.
-	obj, err := s.object(ctx, ch.entry)
+	obj, err := s.Object(ctx, ch.entry)
 	if err != nil {
-		return nil, s.encodeError(ctx, err, ch)
+		return nil, c.encodeError(ctx, err, ch)
 	}
-	return obj, s.versioner.UpdateObject(obj, uint64(ch.revision))
+	return obj, versioner.UpdateObject(obj, uint64(ch.revision))
 }
 
-func (s *Store) encodeError(ctx context.Context, err error, ch change) error {
+func (c *cursor) encodeError(ctx context.Context, err error, ch change) error {
 	if ch.typ == apiwatch.Deleted {
-		return s.deletedError(ctx, err, ch.entry)
+		return c.deletedError(ctx, err, ch.entry)
 	}
-	return s.changeError(ctx, err, ch.entry)
+	return c.changeError(ctx, err, ch.entry)
 }
 
 // watcher implements apimachinery's watch.Interface: a cursor with a goroutine.
@@ -142,7 +144,7 @@ func (w *watcher) run(ctx context.Context) {
 		changes, err := w.cursor.next(ctx)
 		for _, ch := range changes {
 			var obj runtime.Object
-			if obj, err = w.cursor.s.decodedChange(ctx, ch); err != nil {
+			if obj, err = w.cursor.decodedChange(ctx, ch); err != nil {
 				err = w.cursor.watcherError(ctx, err)
 				break
 			}

@@ -7,6 +7,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"byre/apiserver/storage/encoding"
 )
 
 // Write is the write of one request: what the store records of it beside the user and RequestInfo,
@@ -46,21 +48,17 @@ func WithWrite(ctx context.Context, w *Write) context.Context {
 // Stored returns the bytes that were stored for the object that a write has returned: those of its
 // resourceVersion. It returns false if the last change of the request has another, as when nothing
 // changed. The caller guarantees that the object was not changed since.
-func (w *Write) Stored(object runtime.Object) (Encoded, bool) {
+func (w *Write) Stored(object runtime.Object) (encoding.Encoded, bool) {
 	last := w.stored.Load()
 	if last == nil {
-		return Encoded{}, false
+		return encoding.Encoded{}, false
 	}
 	accessor, err := meta.Accessor(object)
 	if err != nil || accessor.GetResourceVersion() != strconv.FormatInt(last.revision, 10) {
-		return Encoded{}, false
+		return encoding.Encoded{}, false
 	}
-	r := newJSON(last.data)
-	return Encoded{format: &anyStored, r: &r, revision: last.revision}, true
+	return encoding.EncodedStored(last.data, last.revision), true
 }
-
-// anyStored stands for the Format of stored objects of any Store.
-var anyStored Format
 
 // recordStored records what a change has stored.
 func recordStored(ctx context.Context, data []byte, revision int64) {

@@ -17,7 +17,7 @@ import (
 
 	"byre/apiserver/access/auth"
 	"byre/apiserver/options"
-	"byre/apiserver/storage"
+	"byre/apiserver/storage/encoding"
 	"byre/cmd/byre/plugin"
 	"byre/sqlstore"
 	"byre/sqlstore/snapshot"
@@ -178,7 +178,7 @@ func forkedObjects(objects iter.Seq2[*sqlstore.ObjectRow, error], mark *sqlstore
 				yield(nil, err)
 				return
 			}
-			if isOfServers(row.Key) || row.Key == kubeSystem && storage.IsWrapped(row.Value) {
+			if isOfServers(row.Key) || row.Key == kubeSystem && encoding.IsWrapped(row.Value) {
 				continue
 			}
 			forked := *row

@@ -17,7 +17,7 @@ import (
 	"k8s.io/apiserver/pkg/util/compatibility"
 	"k8s.io/client-go/kubernetes"
 
-	"byre/apiserver/storage"
+	"byre/apiserver/storage/factory"
 	"byre/sqlstore/eventually"
 )
 
@@ -250,7 +250,7 @@ func TestForm_AnEmptyAllocatable(t *testing.T) {
 // has no build information to take it from.
 func TestForm_NamesThePatchLevel(t *testing.T) {
 	t.Parallel()
-	name := storage.Program(compatibility.DefaultBuildEffectiveVersion())
+	name := factory.Program(compatibility.DefaultBuildEffectiveVersion())
 	if !regexp.MustCompile(`^v\d+\.\d+\.\d+`).MatchString(name) {
 		t.Errorf("the program is %s", name)
 	}

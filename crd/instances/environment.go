@@ -6,7 +6,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"byre/apiserver/handlers"
-	"byre/apiserver/storage"
+	"byre/apiserver/storage/factory"
 	"byre/crd/definition"
 )
 
@@ -14,7 +14,7 @@ import (
 type Environment struct {
 	// Scheme has the options and the Status that are sent with custom resources.
 	Scheme  *runtime.Scheme
-	Storage storage.Backend
+	Storage factory.Backend
 	Serving handlers.Serving
 	// Converters makes the converters of definitions.
 	Converters *conversion.CRConverterFactory

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"byre/apiserver/storage"
+	"byre/apiserver/storage/factory"
 	"byre/crd/definition"
 	"byre/sqlstore"
 )
@@ -24,12 +25,12 @@ type resources struct {
 	selectable []apiextensionsv1.SelectableField
 }
 
-var _ storage.Resources = (*resources)(nil)
+var _ factory.Resources = (*resources)(nil)
 
-// StoredAs implements storage.Resources.
+// StoredAs implements factory.Resources.
 func (*resources) StoredAs(gr schema.GroupResource) schema.GroupResource { return gr }
 
-// StoreConfig implements storage.Resources. The prefix made of group and resource
+// StoreConfig implements factory.Resources. The prefix made of group and resource
 // is that of a stock kube-apiserver: encryption at rest authenticates values by it.
 func (r *resources) StoreConfig(gr schema.GroupResource, _ runtime.Object) (storage.Config, runtime.GroupVersioner, error) {
 	codec := r.derived.storageCodec(r.version)

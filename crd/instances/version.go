@@ -25,6 +25,7 @@ import (
 
 	"byre/apiserver/handlers"
 	"byre/apiserver/storage"
+	"byre/apiserver/storage/factory"
 	"byre/crd/definition"
 	"byre/sqlstore"
 )
@@ -194,7 +195,7 @@ func (b *versionBuilder) storages(v *Version) (map[string]rest.Storage, error) {
 		b.gv.WithResource(names.Singular).GroupResource(),
 		kind, b.gv.WithKind(names.ListKind),
 		plain,
-		storage.NewRESTOptionsGetter(b.env.Storage, &resources{
+		factory.NewRESTOptionsGetter(b.env.Storage, &resources{
 			derived:    b.derived,
 			version:    b.gv,
 			requires:   b.requires,

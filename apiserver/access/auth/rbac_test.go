@@ -32,6 +32,7 @@ import (
 
 	"byre/apiserver/access/auth/rbac"
 	"byre/apiserver/storage"
+	"byre/apiserver/storage/factory"
 	"byre/sqlstore"
 	"byre/sqlstore/eventually"
 	"byre/sqlstore/storetest"
@@ -42,7 +43,7 @@ import (
 // rules is a store of RBAC objects with the listers over it.
 type rules struct {
 	*rbac.Listers
-	getter *storage.Getter
+	getter *factory.Getter
 }
 
 func newRules(t testing.TB) *rules {
@@ -53,7 +54,7 @@ func newRules(t testing.TB) *rules {
 func newRulesOn(t testing.TB, driver sqlstore.Driver) *rules {
 	t.Helper()
 	store, feed := watchtest.Run(t, driver, watch.Options{})
-	getter := storage.NewRESTOptionsGetter(storage.Backend{Store: store, Feed: feed}, storage.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
+	getter := factory.NewRESTOptionsGetter(factory.Backend{Store: store, Feed: feed}, factory.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
 	for _, build := range []func() error{
 		func() error { _, err := role.NewREST(getter); return err },
 		func() error { _, err := rolebinding.NewREST(getter); return err },

@@ -31,6 +31,7 @@ import (
 
 	"byre/apiserver/handlers/managedfields"
 	"byre/apiserver/storage"
+	"byre/apiserver/storage/encoding"
 )
 
 const (
@@ -50,7 +51,7 @@ type Handlers struct {
 	PatchTypes []string
 	// AnswerStored answers a write with what was stored, and returns false for a request
 	// that asks for another form. It is nil where no request can be answered so.
-	AnswerStored func(w http.ResponseWriter, req *http.Request, status int, stored storage.Encoded) bool
+	AnswerStored func(w http.ResponseWriter, req *http.Request, status int, stored encoding.Encoded) bool
 }
 
 // write is one request while it is served.

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apiserver/pkg/util/compatibility"
 	_ "k8s.io/kubernetes/pkg/apis/core/install"
 
-	"byre/apiserver/storage"
+	"byre/apiserver/storage/factory"
 	"byre/sqlstore"
 	"byre/sqlstore/storetest"
 	"byre/watch"
@@ -19,7 +19,7 @@ import (
 func serve(t *testing.T, driver sqlstore.Driver) generic.RESTOptionsGetter {
 	t.Helper()
 	store, feed := watchtest.Run(t, driver, watch.Options{})
-	return storage.NewRESTOptionsGetter(storage.Backend{Store: store, Feed: feed}, storage.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
+	return factory.NewRESTOptionsGetter(factory.Backend{Store: store, Feed: feed}, factory.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
 }
 
 // newOptions returns the options of a server over a database of its own.

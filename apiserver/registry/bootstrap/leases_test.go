@@ -13,7 +13,7 @@ import (
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
 
 	"byre/apiserver/registry/bootstrap"
-	"byre/apiserver/storage"
+	"byre/apiserver/storage/factory"
 	"byre/sqlstore"
 	"byre/sqlstore/eventually"
 	"byre/sqlstore/storetest"
@@ -40,7 +40,7 @@ func options(t *testing.T, driver sqlstore.Driver) generic.RESTOptionsGetter {
 }
 
 func optionsOf(store *sqlstore.Store, feed *watch.Feed) generic.RESTOptionsGetter {
-	return storage.NewRESTOptionsGetter(storage.Backend{Store: store, Feed: feed}, storage.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
+	return factory.NewRESTOptionsGetter(factory.Backend{Store: store, Feed: feed}, factory.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
 }
 
 // TestLeases_ExpireWithoutRenewal: servers see one another's entries. An entry expires some

@@ -15,6 +15,7 @@ import (
 	apistorage "k8s.io/apiserver/pkg/storage"
 
 	"byre/apiserver/storage"
+	"byre/apiserver/storage/encoding"
 )
 
 // Timeout bounds a read for an interface of upstream that passes no context, such as a
@@ -127,7 +128,7 @@ func (r Resource[T]) get(ctx context.Context, store *storage.Store, namespace, n
 	return r.decode(encoded)
 }
 
-func (r Resource[T]) decode(encoded storage.Encoded) (*T, error) {
+func (r Resource[T]) decode(encoded encoding.Encoded) (*T, error) {
 	object := new(T)
 	if err := json.Unmarshal(encoded.AppendJSON(nil, true), object); err != nil {
 		return nil, fmt.Errorf("decode %s: %w", r.resource, err)

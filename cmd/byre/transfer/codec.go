@@ -12,6 +12,7 @@ import (
 	apistorage "k8s.io/apiserver/pkg/storage"
 
 	"byre/apiserver/storage"
+	"byre/apiserver/storage/encoding"
 	"byre/sqlstore"
 )
 
@@ -65,7 +66,7 @@ type object struct {
 // read reads a value in the form in which etcd has it.
 func read(at place, value []byte) (*object, error) {
 	o := &object{place: at}
-	if storage.IsEncrypted(value) {
+	if encoding.IsEncrypted(value) {
 		o.carried, o.isEncrypted = value, true
 		return o, nil
 	}
@@ -113,12 +114,12 @@ func (o *object) checkName(namespace, name string) error {
 
 // readRow reads a value in the form in which byre stores it.
 func readRow(at place, value []byte) (*object, error) {
-	if storage.IsWrapped(value) {
-		sealed, err := storage.UnwrapEncrypted(value)
+	if encoding.IsWrapped(value) {
+		sealed, err := encoding.UnwrapEncrypted(value)
 		if err != nil {
 			return nil, err
 		}
-		if !storage.IsEncrypted(sealed) {
+		if !encoding.IsEncrypted(sealed) {
 			return nil, errors.New("it is encrypted by a transformer that no stock server has")
 		}
 		return &object{place: at, carried: sealed, isEncrypted: true}, nil
@@ -138,7 +139,7 @@ func (o *object) row(into *sqlstore.Record) error {
 		}
 		into.Value = bytes.TrimSpace(encoded.Bytes())
 	case o.isEncrypted:
-		into.Value = storage.WrapEncrypted(o.carried)
+		into.Value = encoding.WrapEncrypted(o.carried)
 	default:
 		into.Value = o.carried
 	}

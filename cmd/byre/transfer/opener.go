@@ -20,7 +20,7 @@ type Opener struct {
 	transformers func(schema.GroupResource) value.Transformer
 }
 
-// NewOpener makes an Opener. The transformers are those of storage.Backend.
+// NewOpener makes an Opener. The transformers are those of factory.Backend.
 func NewOpener(effective compatibility.EffectiveVersion, transformers func(schema.GroupResource) value.Transformer) (*Opener, error) {
 	table, err := newTable(DefaultPrefix, effective)
 	return &Opener{table, transformers}, err

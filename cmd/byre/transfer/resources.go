@@ -14,7 +14,7 @@ import (
 
 	"byre/apiserver/handlers"
 	"byre/apiserver/registry"
-	"byre/apiserver/storage"
+	"byre/apiserver/storage/factory"
 	"byre/sqlstore"
 )
 
@@ -24,7 +24,7 @@ const DefaultPrefix = "/registry"
 // resource is a resource whose types a scheme knows.
 type resource struct {
 	schema.GroupResource
-	resources *storage.SchemeResources
+	resources *factory.SchemeResources
 	// mediaType is the media type in which a stock server stores the objects.
 	mediaType string
 	// codec is made with the first object, because it depends on the object's kind.
@@ -45,7 +45,7 @@ func newTable(prefix string, effective compatibility.EffectiveVersion) (*table, 
 		byName:   map[schema.GroupResource]*resource{},
 	}
 	for _, gr := range registry.Resources() {
-		if err := t.add(gr, storage.BuiltinResources(effective), runtime.ContentTypeProtobuf); err != nil {
+		if err := t.add(gr, factory.BuiltinResources(effective), runtime.ContentTypeProtobuf); err != nil {
 			return nil, err
 		}
 	}
@@ -55,7 +55,7 @@ func newTable(prefix string, effective compatibility.EffectiveVersion) (*table, 
 		apiregistration.Resource("apiservices"):             apiregistrationinstall.Install,
 	} {
 		scheme := handlers.NewScheme(install)
-		resources := storage.GroupResources(scheme, handlers.NewCodecs(scheme), effective, gr)
+		resources := factory.GroupResources(scheme, handlers.NewCodecs(scheme), effective, gr)
 		if err := t.add(gr, resources, runtime.ContentTypeJSON); err != nil {
 			return nil, err
 		}
@@ -63,7 +63,7 @@ func newTable(prefix string, effective compatibility.EffectiveVersion) (*table, 
 	return t, nil
 }
 
-func (t *table) add(gr schema.GroupResource, resources *storage.SchemeResources, mediaType string) error {
+func (t *table) add(gr schema.GroupResource, resources *factory.SchemeResources, mediaType string) error {
 	stored := resources.StoredAs(gr)
 	prefix := resources.ResourcePrefix(stored)
 	if other := t.byPrefix[prefix]; other != nil && other.GroupResource != stored {

@@ -14,6 +14,7 @@ import (
 	apistorage "k8s.io/apiserver/pkg/storage"
 
 	"byre/apiserver/storage"
+	"byre/apiserver/storage/encoding"
 	"byre/e2e/robustness/history"
 	"byre/e2e/robustness/traffic"
 )
@@ -35,7 +36,7 @@ func (c Client) configMap(o history.Object) *corev1.ConfigMap {
 // key returns the key of an object, or for "" the prefix of the keys of all objects.
 func (c Client) key(name string) string { return "/configmaps/" + c.Namespace + "/" + name }
 
-func (c Client) decode(e storage.Encoded) (*corev1.ConfigMap, error) {
+func (c Client) decode(e encoding.Encoded) (*corev1.ConfigMap, error) {
 	var cm corev1.ConfigMap
 	return &cm, cm.Unmarshal(e.Message())
 }

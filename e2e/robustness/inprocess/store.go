@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 
 	"byre/apiserver/storage"
+	"byre/apiserver/storage/encoding"
 	"byre/sqlstore"
 	"byre/watch"
 )
@@ -44,7 +45,7 @@ func (r *Replica) Use(s *Store) { r.store.Store(s) }
 // Store keeps ConfigMaps.
 type Store struct {
 	objects  *storage.Store
-	protobuf *storage.Format
+	protobuf encoding.Format
 	cancel   context.CancelFunc
 	running  sync.WaitGroup
 }
@@ -89,7 +90,7 @@ func Start(driver sqlstore.Driver, layers Layers) (*Store, error) {
 		encode = func(cm *corev1.ConfigMap) ([]byte, error) { return cm.Marshal() }
 	}
 	s := &Store{objects: objects}
-	s.protobuf = storage.Protobuf("protobuf", func(_ context.Context, o runtime.Object) ([]byte, error) {
+	s.protobuf = encoding.Protobuf("protobuf", func(_ context.Context, o runtime.Object) ([]byte, error) {
 		return encode(o.(*corev1.ConfigMap))
 	})
 	ctx, cancel := context.WithCancel(context.Background())

@@ -16,6 +16,7 @@ import (
 	apistorage "k8s.io/apiserver/pkg/storage"
 
 	"byre/apiserver/storage"
+	"byre/apiserver/storage/encoding"
 	"byre/watch"
 )
 
@@ -132,7 +133,7 @@ func (c *resourceCache[T]) decodeChanged(ctx context.Context) error {
 	return nil
 }
 
-func (c *resourceCache[T]) decode(item storage.Encoded) (T, error) {
+func (c *resourceCache[T]) decode(item encoding.Encoded) (T, error) {
 	object := c.newFunc()
 	if err := json.Unmarshal(item.AppendJSON(nil, true), object); err != nil {
 		return object, err

@@ -17,7 +17,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/discovery"
 	_ "k8s.io/kubernetes/pkg/apis/discovery/install" // the scheme's discovery.k8s.io group
 
-	"byre/apiserver/storage"
+	"byre/apiserver/storage/factory"
 	"byre/apiserver/storage/lookup"
 	"byre/sqlstore"
 	"byre/sqlstore/storetest"
@@ -40,8 +40,8 @@ func New(t testing.TB) *Stores {
 	t.Helper()
 	driver := storetest.NewModel()
 	store, feed := watchtest.Run(t, driver, watch.Options{})
-	getter := storage.NewRESTOptionsGetter(storage.Backend{Store: store, Feed: feed},
-		storage.BuiltinResources(compatibility.NewEffectiveVersionFromString("1.36", "1.36", "1.36")))
+	getter := factory.NewRESTOptionsGetter(factory.Backend{Store: store, Feed: feed},
+		factory.BuiltinResources(compatibility.NewEffectiveVersionFromString("1.36", "1.36", "1.36")))
 	for resource, kinds := range map[schema.GroupResource][2]func() runtime.Object{
 		core.Resource("serviceaccounts"):     {func() runtime.Object { return &core.ServiceAccount{} }, func() runtime.Object { return &core.ServiceAccountList{} }},
 		core.Resource("pods"):                {func() runtime.Object { return &core.Pod{} }, func() runtime.Object { return &core.PodList{} }},

@@ -1,4 +1,4 @@
-package storage
+package encoding
 
 import (
 	"bytes"
@@ -24,27 +24,28 @@ const (
 	prefixColons = 5
 )
 
-// sealer encrypts and decrypts values.
-type sealer struct {
-	transformer value.Transformer
-	// plain is true when the Store encrypts nothing. It still recognises encrypted
-	// values, and refuses them with an error that says so.
-	plain bool
+// Transformer encrypts and decrypts values.
+type Transformer struct {
+	value.Transformer
+	// isPlain is true when nothing is encrypted. Encrypted values are still recognised, and
+	// refused with an error that says so.
+	isPlain bool
 }
 
-func newSealer(transformer value.Transformer) sealer {
+// NewTransformer makes a Transformer; nil means no encryption.
+func NewTransformer(transformer value.Transformer) Transformer {
 	if transformer == nil {
-		return sealer{transformer: identity.NewEncryptCheckTransformer(), plain: true}
+		return Transformer{identity.NewEncryptCheckTransformer(), true}
 	}
-	return sealer{transformer: transformer}
+	return Transformer{transformer, false}
 }
 
-// seal encrypts an encoded object. path is the path under which the object is stored.
-func (s *sealer) seal(ctx context.Context, data []byte, path string) ([]byte, error) {
-	if s.plain {
+// Encrypt encrypts an encoded object. path is the path under which the object is stored.
+func (t *Transformer) Encrypt(ctx context.Context, data []byte, path string) ([]byte, error) {
+	if t.isPlain {
 		return data, nil
 	}
-	out, err := s.transformer.TransformToStorage(ctx, data, value.DefaultContext(path))
+	out, err := t.TransformToStorage(ctx, data, value.DefaultContext(path))
 	if err != nil {
 		return nil, err
 	}
@@ -54,11 +55,11 @@ func (s *sealer) seal(ctx context.Context, data []byte, path string) ([]byte, er
 	return WrapEncrypted(out), nil
 }
 
-// open is the reverse of seal. stale reports whether the value should be written again,
-// because seal would now use another key or provider.
-func (s *sealer) open(ctx context.Context, stored []byte, path string) (data []byte, stale bool, err error) {
+// Decrypt is the reverse of Encrypt. stale reports whether the value should be written again,
+// because Encrypt would now use another key or provider.
+func (t *Transformer) Decrypt(ctx context.Context, stored []byte, path string) (data []byte, stale bool, err error) {
 	wrapped := IsWrapped(stored)
-	if s.plain && !wrapped {
+	if t.isPlain && !wrapped {
 		return stored, false, nil
 	}
 	if wrapped {
@@ -66,30 +67,22 @@ func (s *sealer) open(ctx context.Context, stored []byte, path string) (data []b
 			return nil, false, err
 		}
 	}
-	return s.transformer.TransformFromStorage(ctx, stored, value.DefaultContext(path))
-}
-
-// Decrypt returns the plain text of a Record's Value. transformer is the one of the
-// object's resource, which may be nil, and path is the object's path in etcd's form.
-func Decrypt(ctx context.Context, transformer value.Transformer, stored []byte, path string) ([]byte, error) {
-	s := newSealer(transformer)
-	data, _, err := s.open(ctx, stored, path)
-	return data, err
+	return t.TransformFromStorage(ctx, stored, value.DefaultContext(path))
 }
 
 // IsEncrypted reports whether bytes, in the form in which etcd has them, were written
 // by a provider of an EncryptionConfiguration.
-func IsEncrypted(sealed []byte) bool { return bytes.HasPrefix(sealed, []byte(encryptedPrefix)) }
+func IsEncrypted(encrypted []byte) bool { return bytes.HasPrefix(encrypted, []byte(encryptedPrefix)) }
 
 // IsWrapped reports whether a Record's Value has the form that WrapEncrypted returns.
 func IsWrapped(stored []byte) bool { return bytes.HasPrefix(stored, []byte(`"`)) }
 
-// WrapEncrypted makes the Value of a Record from encrypted bytes. A Store can decrypt
+// WrapEncrypted makes the Value of a Record from encrypted bytes. A Transformer can decrypt
 // it if the object has the path with which it was encrypted. That path is the object's
 // key in etcd, except for allocations.
-func WrapEncrypted(sealed []byte) []byte {
-	prefix := readablePrefix(sealed)
-	rest := sealed[len(prefix):]
+func WrapEncrypted(encrypted []byte) []byte {
+	prefix := ReadablePrefix(encrypted)
+	rest := encrypted[len(prefix):]
 	if len(prefix) == 0 {
 		prefix = []byte(rawPrefix)
 	}
@@ -100,14 +93,14 @@ func WrapEncrypted(sealed []byte) []byte {
 	return append(out, '"')
 }
 
-// readablePrefix returns the leading "k8s:enc:<provider>:<version>:<key>:" if a JSON
+// ReadablePrefix returns the leading "k8s:enc:<provider>:<version>:<key>:" if a JSON
 // string can contain it without escapes, and otherwise nil.
-func readablePrefix(sealed []byte) []byte {
-	if !bytes.HasPrefix(sealed, []byte(encryptedPrefix)) {
+func ReadablePrefix(encrypted []byte) []byte {
+	if !bytes.HasPrefix(encrypted, []byte(encryptedPrefix)) {
 		return nil
 	}
 	colons := 0
-	for i, c := range sealed {
+	for i, c := range encrypted {
 		switch {
 		case c < ' ' || c > '~' || c == '"' || c == '\\':
 			return nil
@@ -115,31 +108,31 @@ func readablePrefix(sealed []byte) []byte {
 			colons++
 		}
 		if colons == prefixColons {
-			return sealed[:i+1]
+			return encrypted[:i+1]
 		}
 	}
 	return nil
 }
 
-var errNotSealed = errors.New("a stored string is not an encrypted value")
+var errNotEncrypted = errors.New("a stored string is not an encrypted value")
 
 // UnwrapEncrypted is the reverse of WrapEncrypted.
 func UnwrapEncrypted(stored []byte) ([]byte, error) {
 	var text string
 	if err := json.Unmarshal(stored, &text); err != nil {
-		return nil, fmt.Errorf("%w: %w", errNotSealed, err)
+		return nil, fmt.Errorf("%w: %w", errNotEncrypted, err)
 	}
-	prefix := readablePrefix([]byte(text))
+	prefix := ReadablePrefix([]byte(text))
 	rest := text[len(prefix):]
 	if len(prefix) == 0 {
 		var ok bool
 		if rest, ok = strings.CutPrefix(text, rawPrefix); !ok {
-			return nil, errNotSealed
+			return nil, errNotEncrypted
 		}
 	}
 	raw, err := base64.StdEncoding.AppendDecode(bytes.Clone(prefix), []byte(rest))
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errNotSealed, err)
+		return nil, fmt.Errorf("%w: %w", errNotEncrypted, err)
 	}
 	return raw, nil
 }

@@ -1,4 +1,4 @@
-package storage
+package encoding
 
 import (
 	"context"
@@ -11,40 +11,36 @@ import (
 
 // Encoded is one object in a Format. It is immutable.
 type Encoded struct {
-	format   *Format
+	format   Format // nil for the result of a write
 	r        *representation.Representation
 	revision int64
-	// store and entry say what the object was made of; nil for a bookmark and for the
+	// serializer and entry say what the object was made of; nil for a bookmark and for the
 	// result of a write.
-	store *Store
-	entry *watch.Entry
+	serializer *Serializer
+	entry      *watch.Entry
 }
 
-// newEncoded makes the Encoded of an entry at a revision. The representation of an
-// entry in protobuf contains the entry's own revision.
-func (s *Store) newEncoded(f *Format, r *representation.Representation, e *watch.Entry, revision int64) Encoded {
-	if f.protobuf && revision != e.Revision {
-		other := withRevision(r, revision)
-		r = &other
-	}
-	return Encoded{f, r, revision, s, e}
+// EncodedStored is an object of which data is the stored JSON.
+func EncodedStored(data []byte, revision int64) Encoded {
+	r := newJSON(data)
+	return Encoded{r: &r, revision: revision}
 }
 
-// In returns the object in another Format of the Store that it was read from.
-func (e Encoded) In(ctx context.Context, f *Format) (Encoded, error) {
-	r, err := e.store.represent(ctx, e.entry, f)
+// In returns the object in another Format of the Serializer that made it.
+func (e Encoded) In(ctx context.Context, f Format) (Encoded, error) {
+	r, err := e.serializer.Represent(ctx, e.entry, f)
 	if err != nil {
-		return Encoded{}, e.store.entryError(err, e.entry)
+		return Encoded{}, e.serializer.EntryError(err, e.entry)
 	}
-	return e.store.newEncoded(f, r, e.entry, e.revision), nil
+	return e.serializer.Encoded(f, r, e.entry, e.revision), nil
 }
 
 // Object decodes the object as its Format needs it, without keeping the result in the
 // cache. The caller owns the object.
 func (e Encoded) Object(ctx context.Context) (runtime.Object, error) {
-	obj, err := e.store.decodeFor(ctx, e.entry, e.format)
+	obj, err := e.format.decode(ctx, e.serializer, e.entry)
 	if err != nil {
-		return nil, e.store.entryError(err, e.entry)
+		return nil, e.serializer.EntryError(err, e.entry)
 	}
 	return obj, nil
 }

@@ -1,4 +1,4 @@
-package storage
+package factory
 
 import (
 	"k8s.io/apimachinery/pkg/runtime"

@@ -1,4 +1,4 @@
-package storage
+package factory
 
 import (
 	"bytes"
@@ -9,9 +9,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer/json"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 
+	"byre/apiserver/storage"
+	"byre/apiserver/storage/encoding"
 	"byre/apiserver/storage/transcode"
 	"byre/sqlstore"
 )
@@ -58,23 +59,23 @@ func (r *SchemeResources) ResourcePrefix(gr schema.GroupResource) string {
 }
 
 // StoreConfig implements Resources.
-func (r *SchemeResources) StoreConfig(gr schema.GroupResource, example runtime.Object) (Config, runtime.GroupVersioner, error) {
+func (r *SchemeResources) StoreConfig(gr schema.GroupResource, example runtime.Object) (storage.Config, runtime.GroupVersioner, error) {
 	stored := r.StoredAs(gr)
 	version, err := r.storageVersion(stored, example)
 	if err != nil {
-		return Config{}, nil, fmt.Errorf("storage version of %s: %w", gr, err)
+		return storage.Config{}, nil, fmt.Errorf("storage version of %s: %w", gr, err)
 	}
 	kinds, _, err := r.Scheme.ObjectKinds(example)
 	if err != nil {
-		return Config{}, nil, fmt.Errorf("kind of %s: %w", gr, err)
+		return storage.Config{}, nil, fmt.Errorf("kind of %s: %w", gr, err)
 	}
 	kind := version.WithKind(kinds[0].Kind)
-	message := newMessage(r.Scheme, kind)
+	message := encoding.NewMessage(r.Scheme, kind)
 	codec, versioner, err := r.codec(gr, stored, kind, message)
 	if err != nil {
-		return Config{}, nil, fmt.Errorf("storage codec of %s: %w", gr, err)
+		return storage.Config{}, nil, fmt.Errorf("storage codec of %s: %w", gr, err)
 	}
-	return Config{
+	return storage.Config{
 		GroupResource:  stored,
 		Owner:          sqlstore.BuiltIn,
 		ResourcePrefix: r.ResourcePrefix(stored),
@@ -103,10 +104,7 @@ func (r *SchemeResources) codec(gr, stored schema.GroupResource, kind schema.Gro
 	// The decoder comes before upstream's. It expects the kind at the beginning of an
 	// object, where encoders write it. Upstream's decoder parses the whole value to find the
 	// kind, and then parses it again.
-	decoder := &storedDecoder{
-		Serializer: json.NewSerializerWithOptions(kindFirst{}, r.Scheme, r.Scheme, json.SerializerOptions{}),
-		scheme:     r.Scheme, kind: kind, message: message,
-	}
+	decoder := encoding.NewDecoder(r.Scheme, kind, message)
 	codec, versioner, err := serverstorage.NewStorageCodec(serverstorage.StorageCodecConfig{
 		StorageMediaType:  runtime.ContentTypeJSON,
 		StorageSerializer: r.Codecs,
@@ -144,36 +142,4 @@ func (c roundTripCodec) Encode(obj runtime.Object, w io.Writer) error {
 		return err
 	}
 	return c.Codec.Encode(decoded, w)
-}
-
-// kindFirst reads the kind of an object that begins with it. Upstream's factory reads
-// the kind of other objects.
-type kindFirst struct{}
-
-var _ json.MetaFactory = kindFirst{}
-
-// Interpret implements json.MetaFactory.
-func (kindFirst) Interpret(data []byte) (*schema.GroupVersionKind, error) {
-	if kind, ok := leadingKind(data); ok {
-		return &kind, nil
-	}
-	return json.DefaultMetaFactory.Interpret(data)
-}
-
-// leadingKind reads the kind at the beginning of an object.
-func leadingKind(data []byte) (kind schema.GroupVersionKind, ok bool) {
-	s := scanner{data, 0}
-	if !s.nextMember() || string(s.readKey()) != "kind" {
-		return kind, false
-	}
-	name, plain := s.readPlainString()
-	if !plain || !s.nextMember() || string(s.readKey()) != "apiVersion" {
-		return kind, false
-	}
-	version, plain := s.readPlainString()
-	if !plain {
-		return kind, false
-	}
-	gv, err := schema.ParseGroupVersion(version)
-	return gv.WithKind(name), err == nil
 }

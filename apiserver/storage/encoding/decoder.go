@@ -1,4 +1,4 @@
-package storage
+package encoding
 
 import (
 	"reflect"
@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer/json"
 
+	"byre/apiserver/storage/jsontext"
 	"byre/apiserver/storage/transcode"
 )
 
@@ -31,6 +32,14 @@ type storedDecoder struct {
 	scheme  *runtime.Scheme
 	kind    schema.GroupVersionKind
 	message func() *transcode.Message
+}
+
+// NewDecoder makes the decoder of the stored JSON of a kind. message is what NewMessage returned.
+func NewDecoder(scheme *runtime.Scheme, kind schema.GroupVersionKind, message func() *transcode.Message) runtime.Decoder {
+	return &storedDecoder{
+		Serializer: json.NewSerializerWithOptions(kindFirst{}, scheme, scheme, json.SerializerOptions{}),
+		scheme:     scheme, kind: kind, message: message,
+	}
 }
 
 // Decode implements runtime.Decoder.
@@ -63,10 +72,10 @@ func (d *storedDecoder) decodeMessage(data []byte) (runtime.Object, bool) {
 	return obj, true
 }
 
-// newMessage returns a function that makes what transcodes the JSON of a kind; its result is
+// NewMessage returns a function that makes what transcodes the JSON of a kind; its result is
 // nil for a kind that has to be decoded. The function makes it at the first call, because
 // that takes some milliseconds for large kinds.
-func newMessage(scheme *runtime.Scheme, kind schema.GroupVersionKind) func() *transcode.Message {
+func NewMessage(scheme *runtime.Scheme, kind schema.GroupVersionKind) func() *transcode.Message {
 	return sync.OnceValue(func() *transcode.Message {
 		object, err := scheme.New(kind)
 		if err != nil {
@@ -78,4 +87,36 @@ func newMessage(scheme *runtime.Scheme, kind schema.GroupVersionKind) func() *tr
 		}
 		return message
 	})
+}
+
+// kindFirst reads the kind of an object that begins with it. Upstream's factory reads
+// the kind of other objects.
+type kindFirst struct{}
+
+var _ json.MetaFactory = kindFirst{}
+
+// Interpret implements json.MetaFactory.
+func (kindFirst) Interpret(data []byte) (*schema.GroupVersionKind, error) {
+	if kind, ok := leadingKind(data); ok {
+		return &kind, nil
+	}
+	return json.DefaultMetaFactory.Interpret(data)
+}
+
+// leadingKind reads the kind at the beginning of an object.
+func leadingKind(data []byte) (kind schema.GroupVersionKind, ok bool) {
+	s := jsontext.NewScanner(data, 0)
+	if !s.NextMember() || string(s.ReadKey()) != "kind" {
+		return kind, false
+	}
+	name, plain := s.ReadPlainString()
+	if !plain || !s.NextMember() || string(s.ReadKey()) != "apiVersion" {
+		return kind, false
+	}
+	version, plain := s.ReadPlainString()
+	if !plain {
+		return kind, false
+	}
+	gv, err := schema.ParseGroupVersion(version)
+	return gv.WithKind(name), err == nil
 }

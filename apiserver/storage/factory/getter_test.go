@@ -1,4 +1,4 @@
-package storage
+package factory
 
 import (
 	"testing"
@@ -9,6 +9,7 @@ import (
 	"k8s.io/apiserver/pkg/util/compatibility"
 	api "k8s.io/kubernetes/pkg/apis/core"
 
+	"byre/apiserver/storage"
 	"byre/sqlstore"
 	"byre/sqlstore/storetest"
 	"byre/watch"
@@ -24,7 +25,7 @@ func TestRESTOptionsGetter_BuildsStores(t *testing.T) {
 	if getter.Lookup(events) != nil {
 		t.Error("there is a store before one was built")
 	}
-	build := func(gr schema.GroupResource, example runtime.Object) (*Store, generic.RESTOptions) {
+	build := func(gr schema.GroupResource, example runtime.Object) (*storage.Store, generic.RESTOptions) {
 		opts, err := getter.GetRESTOptions(gr, example)
 		if err != nil {
 			t.Fatal(err)
@@ -35,18 +36,18 @@ func TestRESTOptionsGetter_BuildsStores(t *testing.T) {
 			t.Fatal(err)
 		}
 		destroy()
-		return s.(*Store), opts
+		return s.(*storage.Store), opts
 	}
 	nodes, opts := build(schema.GroupResource{Resource: "nodes"}, &api.Node{})
-	if opts.ResourcePrefix != "minions" || nodes.cfg.Form != "v1.37/v1" || getter.Lookup(nodes.GroupResource()) != nodes {
-		t.Errorf("nodes are kept under %q as %q", opts.ResourcePrefix, nodes.cfg.Form)
+	if opts.ResourcePrefix != "minions" || getter.Lookup(schema.GroupResource{Resource: "nodes"}) != nodes {
+		t.Errorf("nodes are kept under %q", opts.ResourcePrefix)
 	}
 	if opts.StorageConfig.EncodeVersioner == nil || !opts.EnableGarbageCollection || opts.DeleteCollectionWorkers != 1 || opts.CountMetricPollPeriod != 0 {
 		t.Errorf("options are %+v", opts)
 	}
 	// Events are one resource with two names.
 	of, _ := build(schema.GroupResource{Resource: "events"}, &api.Event{})
-	if second, _ := build(events, &api.Event{}); second.GroupResource() != of.GroupResource() || second.StorageVersion() != of.StorageVersion() || getter.Lookup(events) != of {
+	if second, _ := build(events, &api.Event{}); second.Resource() != of.Resource() || second.StorageVersion() != of.StorageVersion() || getter.Lookup(events) != of {
 		t.Error("the two groups of events are kept apart")
 	}
 	if _, err := getter.GetRESTOptions(schema.GroupResource{Group: "nobody.example", Resource: "x"}, nil); err == nil {

@@ -1,8 +1,11 @@
-package storage
+package encoding
 
 import (
+	"bytes"
 	"strconv"
 
+	"byre/apiserver/storage/jsontext"
+	"byre/sqlstore"
 	"byre/watch/representation"
 )
 
@@ -32,20 +35,20 @@ const (
 // after uid. In an unstructured object, whose keys are sorted, it is inserted in order.
 func newJSON(body []byte) representation.Representation {
 	r := representation.Representation{Body: body}
-	top := scanner{body, 0}
+	top := jsontext.NewScanner(body, 0)
 	typed := false
-	for first := true; top.nextMember(); first = false {
-		key := top.readKey()
+	for first := true; top.NextMember(); first = false {
+		key := top.ReadKey()
 		if first {
 			typed = string(key) == "kind"
 		}
-		start := top.pos
-		top.skipValue()
-		if typed && r.Marks[markTypeMeta] == 0 && string(key) == "apiVersion" && top.nextIs(',') {
-			r.Marks[markTypeMeta] = int32(top.pos + 1)
+		start := top.Pos
+		top.SkipValue()
+		if typed && r.Marks[markTypeMeta] == 0 && string(key) == "apiVersion" && top.NextIs(',') {
+			r.Marks[markTypeMeta] = int32(top.Pos + 1)
 		}
 		if string(key) == "metadata" && start < len(body) && body[start] == '{' {
-			r.Marks[markMetadata], r.Marks[markMetadataEnd] = int32(start), int32(top.pos)
+			r.Marks[markMetadata], r.Marks[markMetadataEnd] = int32(start), int32(top.Pos)
 			r.Marks[markSplice] = int32(splicePlace(body, start, typed))
 			return r
 		}
@@ -58,15 +61,15 @@ func newJSON(body []byte) representation.Representation {
 // splicePlace returns where the resourceVersion is inserted into the metadata that
 // begins at offset.
 func splicePlace(body []byte, offset int, typed bool) int {
-	in := scanner{body, offset}
+	in := jsontext.NewScanner(body, offset)
 	last := offset + 1
-	for in.nextMember() {
-		key := in.readKey()
+	for in.NextMember() {
+		key := in.ReadKey()
 		if typed && !isBeforeResourceVersion(key) || !typed && string(key) > "resourceVersion" {
 			break
 		}
-		in.skipValue()
-		last = in.pos
+		in.SkipValue()
+		last = in.Pos
 	}
 	return last
 }
@@ -106,19 +109,19 @@ func appendMetadata(dst []byte, r *representation.Representation, revision int64
 func appendSpliced(dst []byte, r *representation.Representation, from, to int, revision int64) []byte {
 	splice := int(r.Marks[markSplice])
 	dst = append(dst, r.Body[from:splice]...)
-	next := scanner{r.Body, splice}
+	next := jsontext.NewScanner(r.Body, splice)
 	switch {
 	case r.Marks[markMetadata] == 0:
 		dst = append(dst, `"metadata":{`...)
 		dst = append(appendVersion(dst, revision), '}')
-		if !next.nextIs('}') {
+		if !next.NextIs('}') {
 			dst = append(dst, ',')
 		}
 	case r.Body[splice-1] != '{':
 		dst = appendVersion(append(dst, ','), revision)
 	default:
 		dst = appendVersion(dst, revision)
-		if !next.nextIs('}') {
+		if !next.NextIs('}') {
 			dst = append(dst, ',')
 		}
 	}
@@ -129,4 +132,28 @@ func appendVersion(dst []byte, revision int64) []byte {
 	dst = append(dst, memberStart...)
 	dst = strconv.AppendInt(dst, revision, 10)
 	return append(dst, memberEnd...)
+}
+
+// scanLabels reads the labels from an object's JSON. It returns false where only a
+// decoder can read them.
+func scanLabels(r *representation.Representation) ([]sqlstore.Label, bool) {
+	if r.Marks[markMetadata] == 0 {
+		return nil, true
+	}
+	for in := (jsontext.NewScanner(r.Body[:r.Marks[markMetadataEnd]], int(r.Marks[markMetadata]))); in.NextMember(); in.SkipValue() {
+		if string(in.ReadKey()) != "labels" {
+			continue
+		}
+		found := []sqlstore.Label{}
+		for in.NextMember() {
+			key := in.ReadKey()
+			value, plain := in.ReadPlainString()
+			if !plain || bytes.IndexByte(key, '\\') >= 0 {
+				return nil, false
+			}
+			found = append(found, sqlstore.Label{Key: string(key), Value: value})
+		}
+		return found, in.NextIs('}')
+	}
+	return nil, true
 }

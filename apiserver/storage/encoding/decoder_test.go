@@ -1,4 +1,4 @@
-package storage
+package encoding
 
 import (
 	"math/rand"
@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer/json"
 	"k8s.io/apimachinery/pkg/util/diff"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	apitesting "k8s.io/kubernetes/pkg/api/testing"
@@ -22,10 +21,7 @@ import (
 )
 
 func newStoredDecoder(kind schema.GroupVersionKind) *storedDecoder {
-	return &storedDecoder{
-		Serializer: json.NewSerializerWithOptions(kindFirst{}, legacyscheme.Scheme, legacyscheme.Scheme, json.SerializerOptions{}),
-		scheme:     legacyscheme.Scheme, kind: kind, message: newMessage(legacyscheme.Scheme, kind),
-	}
+	return NewDecoder(legacyscheme.Scheme, kind, NewMessage(legacyscheme.Scheme, kind)).(*storedDecoder)
 }
 
 // storedKinds are the versions of the built-in kinds that have objects and are stored.

@@ -1,4 +1,4 @@
-package storage
+package encoding
 
 import (
 	"bytes"
@@ -168,20 +168,5 @@ func TestDocument_PlacesTheResourceVersion(t *testing.T) {
 	}
 }
 
-// Storage versions must equal those of a stock kube-apiserver, or a later program cannot
-// read what this one wrote.
-func TestBuiltinEncoding_IsTheStockStorageVersion(t *testing.T) {
-	t.Parallel()
-	encoding := builtinEncoding(legacyscheme.Scheme, nil)
-	for gr, want := range map[schema.GroupResource]string{
-		{Resource: "pods"}:                                              "v1",
-		{Group: "apps", Resource: "deployments"}:                        "apps/v1",
-		{Group: "coordination.k8s.io", Resource: "leasecandidates"}:     "coordination.k8s.io/v1beta1",
-		{Group: "certificates.k8s.io", Resource: "clustertrustbundles"}: "certificates.k8s.io/v1beta1",
-	} {
-		got, err := encoding.StorageEncodingFor(gr)
-		if err != nil || got.String() != want {
-			t.Errorf("%s is stored as %s (%v), want %s", gr, got, err, want)
-		}
-	}
-}
+// trimNewline removes the newline that encoders end an object with.
+func trimNewline(data []byte) []byte { return bytes.TrimRight(data, "\n") }

@@ -1,4 +1,5 @@
-package storage
+// Package jsontext reads parts of valid JSON as they are written, without decoding the rest.
+package jsontext
 
 import (
 	"bytes"
@@ -11,10 +12,10 @@ import (
 // values share its memory.
 func Members(object []byte) iter.Seq2[string, []byte] {
 	return func(yield func(string, []byte) bool) {
-		for s := (scanner{object, 0}); s.nextMember(); {
-			key := s.readKey()
-			start := s.pos
-			if s.skipValue(); !yield(string(key), object[start:s.pos]) {
+		for s := (Scanner{object, 0}); s.NextMember(); {
+			key := s.ReadKey()
+			start := s.Pos
+			if s.SkipValue(); !yield(string(key), object[start:s.Pos]) {
 				return
 			}
 		}
@@ -25,56 +26,60 @@ func Members(object []byte) iter.Seq2[string, []byte] {
 // valid JSON. The elements share its memory.
 func Elements(array []byte) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
-		for s := (scanner{array, 0}); s.nextIs('[') || s.nextIs(','); {
-			s.pos++
+		for s := (Scanner{array, 0}); s.NextIs('[') || s.NextIs(','); {
+			s.Pos++
 			s.skipSpace()
-			start := s.pos
-			if s.skipValue(); s.pos == start || !yield(array[start:s.pos]) {
+			start := s.Pos
+			if s.SkipValue(); s.Pos == start || !yield(array[start:s.Pos]) {
 				return // an empty array, or the caller has stopped
 			}
 		}
 	}
 }
 
-// scanner reads the members of one JSON object. The text must be valid JSON: encoders
-// write valid JSON, and both databases check it. In invalid JSON the scanner stops
+// Scanner reads the members of one JSON object. The text must be valid JSON: encoders
+// write valid JSON, and both databases check it. In invalid JSON the Scanner stops
 // early; it never reads outside the text.
-type scanner struct {
-	b   []byte
-	pos int
+type Scanner struct {
+	b []byte
+	// Pos is the offset of the next token.
+	Pos int
 }
 
-func (s *scanner) skipSpace() {
-	for s.pos < len(s.b) {
-		switch s.b[s.pos] {
+// NewScanner makes a Scanner of the object that begins at an offset.
+func NewScanner(text []byte, offset int) Scanner { return Scanner{text, offset} }
+
+func (s *Scanner) skipSpace() {
+	for s.Pos < len(s.b) {
+		switch s.b[s.Pos] {
 		case ' ', '\t', '\n', '\r':
-			s.pos++
+			s.Pos++
 		default:
 			return
 		}
 	}
 }
 
-// nextIs reports whether the next token is c.
-func (s *scanner) nextIs(c byte) bool {
+// NextIs reports whether the next token is c.
+func (s *Scanner) NextIs(c byte) bool {
 	s.skipSpace()
-	return s.pos < len(s.b) && s.b[s.pos] == c
+	return s.Pos < len(s.b) && s.b[s.Pos] == c
 }
 
-// nextMember moves to the key of the next member. It returns false at the object's end.
-func (s *scanner) nextMember() bool {
-	if !s.nextIs('{') && !s.nextIs(',') {
+// NextMember moves to the key of the next member. It returns false at the object's end.
+func (s *Scanner) NextMember() bool {
+	if !s.NextIs('{') && !s.NextIs(',') {
 		return false
 	}
-	s.pos++
-	return s.nextIs('"')
+	s.Pos++
+	return s.NextIs('"')
 }
 
-// readKey returns the key as it is written, with its escapes, and moves to the value.
-func (s *scanner) readKey() []byte {
+// ReadKey returns the key as it is written, with its escapes, and moves to the value.
+func (s *Scanner) ReadKey() []byte {
 	key := s.readString()
-	if s.nextIs(':') {
-		s.pos++
+	if s.NextIs(':') {
+		s.Pos++
 	}
 	s.skipSpace()
 	return key
@@ -82,13 +87,13 @@ func (s *scanner) readKey() []byte {
 
 // readString returns the string that begins here as it is written, with its escapes,
 // and moves past it.
-func (s *scanner) readString() []byte {
-	start := s.pos + 1
-	s.pos = endOfString(s.b, s.pos)
-	if s.pos <= start || s.b[s.pos-1] != '"' {
+func (s *Scanner) readString() []byte {
+	start := s.Pos + 1
+	s.Pos = endOfString(s.b, s.Pos)
+	if s.Pos <= start || s.b[s.Pos-1] != '"' {
 		return nil
 	}
-	return s.b[start : s.pos-1]
+	return s.b[start : s.Pos-1]
 }
 
 // endOfString returns the offset after the string that begins at pos.
@@ -109,8 +114,8 @@ func endOfString(b []byte, pos int) int {
 	}
 }
 
-// skipValue moves past the value that begins here.
-func (s *scanner) skipValue() { s.pos = endOfValue(s.b, s.pos) }
+// SkipValue moves past the value that begins here.
+func (s *Scanner) SkipValue() { s.Pos = endOfValue(s.b, s.Pos) }
 
 // endOfValue returns the offset after the value that begins at pos.
 func endOfValue(b []byte, pos int) int {
@@ -141,30 +146,30 @@ func endOfValue(b []byte, pos int) int {
 	return pos
 }
 
-// readPlainString returns the string that begins here. It returns false for a string with
+// ReadPlainString returns the string that begins here. It returns false for a string with
 // escapes and for any other value.
-func (s *scanner) readPlainString() (string, bool) {
-	if !s.nextIs('"') {
+func (s *Scanner) ReadPlainString() (string, bool) {
+	if !s.NextIs('"') {
 		return "", false
 	}
 	text := s.readString()
 	return string(text), bytes.IndexByte(text, '\\') < 0
 }
 
-// scalarAt returns the string, number or boolean at a path of members, as text, and whether
+// ScalarAt returns the string, number or boolean at a path of members, as text, and whether
 // it exists. ok is false if only a decoder can read the value.
-func scalarAt(data []byte, path []string) (text string, exists, ok bool) {
-	s := scanner{data, 0}
-	for i := 0; s.nextMember(); {
-		if string(s.readKey()) != path[i] {
-			s.skipValue()
+func ScalarAt(data []byte, path []string) (text string, exists, ok bool) {
+	s := Scanner{data, 0}
+	for i := 0; s.NextMember(); {
+		if string(s.ReadKey()) != path[i] {
+			s.SkipValue()
 			continue
 		}
 		if i++; i == len(path) {
 			text, ok = s.readScalar()
 			return text, ok, ok
 		}
-		if !s.nextIs('{') {
+		if !s.NextIs('{') {
 			return "", false, false
 		}
 	}
@@ -173,13 +178,13 @@ func scalarAt(data []byte, path []string) (text string, exists, ok bool) {
 
 // readScalar returns the string, number or boolean that begins here. It returns false
 // for a value that an encoder might write differently, such as 1.0.
-func (s *scanner) readScalar() (string, bool) {
-	if s.nextIs('"') {
-		return s.readPlainString()
+func (s *Scanner) readScalar() (string, bool) {
+	if s.NextIs('"') {
+		return s.ReadPlainString()
 	}
-	start := s.pos
-	s.skipValue()
-	text := string(s.b[start:s.pos])
+	start := s.Pos
+	s.SkipValue()
+	text := string(s.b[start:s.Pos])
 	return text, text == "true" || text == "false" || isInteger(text)
 }
 
@@ -191,6 +196,3 @@ func isInteger(text string) bool {
 	}
 	return strings.Trim(digits, "0123456789") == ""
 }
-
-// trimNewline removes the newline that encoders write after an object.
-func trimNewline(data []byte) []byte { return bytes.TrimRight(data, "\n") }

@@ -1,4 +1,4 @@
-package storage
+package factory
 
 import (
 	"sync"
@@ -6,12 +6,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/generic"
-	"k8s.io/apiserver/pkg/storage"
+	apistorage "k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
 	"k8s.io/apiserver/pkg/storage/value"
 	"k8s.io/client-go/tools/cache"
 
+	"byre/apiserver/storage"
 	"byre/sqlstore"
 	"byre/watch"
 )
@@ -49,7 +50,7 @@ type Resources interface {
 	// The Getter sets the other fields; the registry gives IndexFields where
 	// StoreConfig does not. The second is the versioner that finds the storage version
 	// among an object's kinds.
-	StoreConfig(gr schema.GroupResource, example runtime.Object) (Config, runtime.GroupVersioner, error)
+	StoreConfig(gr schema.GroupResource, example runtime.Object) (storage.Config, runtime.GroupVersioner, error)
 }
 
 // Getter is the generic.RESTOptionsGetter of all resources. It makes a Store for each
@@ -58,7 +59,7 @@ type Getter struct {
 	cfg       Backend
 	resources Resources
 	mu        sync.RWMutex
-	stores    map[schema.GroupResource]*Store
+	stores    map[schema.GroupResource]*storage.Store
 	// measured are the resources that UpdateMetrics has set gauges for.
 	measured map[schema.GroupResource]watch.Usage
 }
@@ -70,11 +71,11 @@ func NewRESTOptionsGetter(cfg Backend, resources Resources) *Getter {
 	if cfg.DeleteCollectionWorkers == 0 {
 		cfg.DeleteCollectionWorkers = 1
 	}
-	return &Getter{cfg: cfg, resources: resources, stores: map[schema.GroupResource]*Store{}}
+	return &Getter{cfg: cfg, resources: resources, stores: map[schema.GroupResource]*storage.Store{}}
 }
 
 // Lookup returns the Store of a resource, or nil if no registry has asked for one yet.
-func (g *Getter) Lookup(gr schema.GroupResource) *Store {
+func (g *Getter) Lookup(gr schema.GroupResource) *storage.Store {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
 	return g.stores[g.resources.StoredAs(gr)]
@@ -87,7 +88,7 @@ func (g *Getter) GetRESTOptions(gr schema.GroupResource, example runtime.Object)
 	if err != nil {
 		return generic.RESTOptions{}, err
 	}
-	backend := storagebackend.NewDefaultConfig(defaultKeyPrefix, store.Codec)
+	backend := storagebackend.NewDefaultConfig(storage.DefaultKeyPrefix, store.Codec)
 	backend.EncodeVersioner = versioner
 	if g.cfg.Transformers != nil {
 		backend.Transformer = g.cfg.Transformers(gr)
@@ -104,16 +105,16 @@ func (g *Getter) GetRESTOptions(gr schema.GroupResource, example runtime.Object)
 // decorator returns what makes the Store of one resource. It keeps only the first Store
 // of a resource: two registries over one resource (events) have Stores with equal
 // configurations.
-func (g *Getter) decorator(cfg Config) generic.StorageDecorator {
+func (g *Getter) decorator(cfg storage.Config) generic.StorageDecorator {
 	return func(
 		backend *storagebackend.ConfigForResource,
 		resourcePrefix string,
 		_ func(runtime.Object) (string, error),
 		newFunc, newListFunc func() runtime.Object,
-		attrs storage.AttrFunc,
-		triggers storage.IndexerFuncs,
+		attrs apistorage.AttrFunc,
+		triggers apistorage.IndexerFuncs,
 		_ *cache.Indexers,
-	) (storage.Interface, factory.DestroyFunc, error) {
+	) (apistorage.Interface, factory.DestroyFunc, error) {
 		cfg := cfg
 		cfg.Store, cfg.Feed = g.cfg.Store, g.cfg.Feed
 		cfg.ResourcePrefix, cfg.KeyPrefix = resourcePrefix, backend.Prefix
@@ -122,7 +123,7 @@ func (g *Getter) decorator(cfg Config) generic.StorageDecorator {
 		if cfg.IndexFields == nil {
 			cfg.IndexFields = indexFields(triggers)
 		}
-		s, err := New(cfg)
+		s, err := storage.New(cfg)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -137,7 +138,7 @@ func (g *Getter) decorator(cfg Config) generic.StorageDecorator {
 
 // indexFields returns the fields by which upstream's watch cache indexes watchers. It
 // leaves out metadata.name: a range of the feed can name one object without an index.
-func indexFields(triggers storage.IndexerFuncs) []string {
+func indexFields(triggers apistorage.IndexerFuncs) []string {
 	var fields []string
 	for field := range triggers {
 		if field != "metadata.name" {
@@ -145,4 +146,20 @@ func indexFields(triggers storage.IndexerFuncs) []string {
 		}
 	}
 	return fields
+}
+
+// WatchMetadata makes a MetadataWatch of a resource. If the Getter has no Store of the
+// resource, its objects are read as the instances of a definition.
+func (g *Getter) WatchMetadata(gr schema.GroupResource) *storage.MetadataWatch {
+	stored := g.resources.StoredAs(gr)
+	resource := watch.Resource{Group: stored.Group, Name: stored.Resource, Owner: sqlstore.Custom}
+	prefix := "/" + stored.Group + "/" + stored.Resource
+	if s := g.Lookup(gr); s != nil {
+		resource, prefix = s.Resource(), s.Prefix()
+	}
+	var transformer value.Transformer
+	if g.cfg.Transformers != nil {
+		transformer = g.cfg.Transformers(gr)
+	}
+	return storage.NewMetadataWatch(g.cfg.Store, g.cfg.Feed, resource, storage.DefaultKeyPrefix+prefix+"/", transformer)
 }

@@ -1,0 +1,61 @@
+package encoding
+
+import (
+	"errors"
+	"fmt"
+
+	"k8s.io/apiserver/pkg/features"
+	"k8s.io/apiserver/pkg/storage"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+)
+
+// CorruptError says that a stored value cannot be decrypted or decoded.
+type CorruptError struct {
+	// IsEncrypted is true if the value could not be decrypted; else it could not be decoded.
+	IsEncrypted bool
+	Revision    int64
+	Err         error
+}
+
+// Unwrap returns the reason.
+func (e *CorruptError) Unwrap() error { return e.Err }
+
+// Error has upstream's words.
+func (e *CorruptError) Error() string {
+	what := "object not decodable"
+	if e.IsEncrypted {
+		what = "data from the storage is not transformable"
+	}
+	return fmt.Sprintf("%s revision=%d: %v", what, e.Revision, e.Err)
+}
+
+// AllowsUnsafeDeletion reports whether errors name corrupt objects, so that an administrator
+// can delete them without reading them (KEP-3926).
+func AllowsUnsafeDeletion() bool {
+	return utilfeature.DefaultFeatureGate.Enabled(features.AllowUnsafeMalformedObjectDeletion)
+}
+
+// ReadError is the error that a caller gets for a value that can't be read.
+func ReadError(err error, path string) error {
+	var corrupt *CorruptError
+	switch {
+	case !errors.As(err, &corrupt):
+		return err
+	case AllowsUnsafeDeletion():
+		return storage.NewCorruptObjError(path, err)
+	case corrupt.IsEncrypted:
+		return storage.NewInternalError(corrupt.Err)
+	}
+	return corrupt.Err
+}
+
+// undecodableError is the error that a caller gets for an object that it has just written
+// and that can't be decoded. It contains the decoder's reason, and nothing about the
+// storage.
+func undecodableError(err error) error {
+	var corrupt *CorruptError
+	if errors.As(err, &corrupt) {
+		return corrupt.Err
+	}
+	return err
+}
