@@ -18,6 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	api "k8s.io/kubernetes/pkg/apis/core"
+	_ "k8s.io/kubernetes/pkg/apis/core/install" // the scheme of benchPod
 	podstrategy "k8s.io/kubernetes/pkg/registry/core/pod"
 
 	"byre/apiserver/storage/encoding"
