@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apiserver/pkg/storage"
 
 	"byre/sqlstore"
@@ -163,10 +162,8 @@ func begin(options *internalversion.ListOptions, chosen *chosen, state sqlstore.
 
 // bound moves the ends of a list to the moments that are chosen.
 func (s *Storage) bound(ctx context.Context, at *position, chosen *chosen, histories []sqlstore.History) (err error) {
-	for _, r := range chosen.fields.Requirements() {
-		if (r.Field == "since" || r.Field == "until") && r.Operator == selection.NotEquals {
-			return apierrors.NewBadRequest("the field selector " + r.Field + " takes = only")
-		}
+	if err := chosen.checkMoments(); err != nil {
+		return err
 	}
 	if chosen.since != "" {
 		if at.After, err = s.revisionAt(ctx, chosen.since, chosen, histories); err != nil {

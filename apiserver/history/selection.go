@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"byre/sqlstore"
@@ -112,8 +113,19 @@ func (c *chosen) lostAfter(revision int64, histories []sqlstore.History) (sum in
 	return sum
 }
 
+// checkMoments fails if a moment is what must not be selected.
+func (c *chosen) checkMoments() error {
+	for _, r := range c.fields.Requirements() {
+		if (r.Field == "since" || r.Field == "until") && r.Operator == selection.NotEquals {
+			return apierrors.NewBadRequest("the field selector " + r.Field + " takes = only")
+		}
+	}
+	return nil
+}
+
 // revisionAt returns the revision of a moment: the last one whose time is not after it. It fails with
-// the code 410 if changes of the selected resources after the moment are deleted.
+// the code 410 if changes of the selected resources after the moment are deleted, or if they are older
+// than the namespace and so not to be seen.
 func (s *Storage) revisionAt(ctx context.Context, moment string, chosen *chosen, histories []sqlstore.History) (int64, error) {
 	revision, err := strconv.ParseInt(moment, 10, 64)
 	if err != nil {
@@ -132,11 +144,32 @@ func (s *Storage) revisionAt(ctx context.Context, moment string, chosen *chosen,
 		}
 	}
 	if last.Compacted == 0 {
-		return revision, nil
+		return revision, s.withinNamespace(ctx, moment, revision)
 	}
 	message := "the history of " + last.String() + " does not reach back to " + moment + ": the earliest moment is revision " + strconv.FormatInt(last.Compacted, 10)
 	if last.First > 0 {
 		message += ", or " + last.FirstTime.UTC().Format(time.RFC3339Nano)
 	}
 	return 0, apierrors.NewResourceExpired(message)
+}
+
+// withinNamespace fails with the code 410 if the request is for a namespace that did not exist yet at a
+// moment, and its user sees nothing of one that had its name before.
+func (s *Storage) withinNamespace(ctx context.Context, moment string, revision int64) error {
+	namespace := request.NamespaceValue(ctx)
+	if namespace == "" {
+		return nil
+	}
+	rights, err := s.rightsOf(ctx)
+	if err != nil {
+		return err
+	}
+	if everywhere, err := rights.may(ctx, question{verb: "list", group: groupResource.Group, resource: groupResource.Resource}); everywhere || err != nil {
+		return err
+	}
+	created, err := createdNow(ctx, s.config.Driver, namespaceKey(namespace))
+	if err != nil || revision >= created {
+		return err
+	}
+	return apierrors.NewResourceExpired("the namespace " + namespace + " was created after " + moment + ": the earliest moment is revision " + strconv.FormatInt(created, 10))
 }

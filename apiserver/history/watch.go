@@ -101,6 +101,12 @@ func (w *watcher) begin(ctx context.Context, asked uint64) error {
 		return apiError(err)
 	}
 	w.chosen = w.storage.choose(ctx, w.options, w.histories)
+	if err := w.chosen.checkMoments(); err != nil {
+		return err
+	}
+	if w.chosen.until != "" {
+		return apierrors.NewBadRequest("the field selector until is for lists")
+	}
 	last := uint64(max(state.Revision, 0))
 	switch {
 	case asked > last:
@@ -108,7 +114,11 @@ func (w *watcher) begin(ctx context.Context, asked uint64) error {
 	case w.options.SendInitialEvents != nil && *w.options.SendInitialEvents, w.options.SendInitialEvents == nil && asked == 0:
 		w.initial = state.Revision
 		w.started = w.initial
-		return nil
+		if w.chosen.since != "" {
+			w.at, err = w.storage.revisionAt(ctx, w.chosen.since, &w.chosen, w.histories)
+			w.at = min(w.at, w.initial)
+		}
+		return err
 	case asked == 0:
 		w.at = state.Revision
 	default:

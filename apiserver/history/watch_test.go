@@ -2,6 +2,7 @@ package history
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -412,6 +413,53 @@ func TestWatch_SelectsAsAListDoes(t *testing.T) {
 		b.expect(status, added(namespace-1))
 		b.expect(cluster, added(namespace))
 	})
+}
+
+// A watch begins after the moment since, and a list ends at until.
+func TestWatch_BeginsAfterAMoment(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, false)
+		first := b.write("shop", "configmaps", "a", sqlstore.Create)
+		time.Sleep(time.Second)
+		second := b.write("shop", "configmaps", "b", sqlstore.Create)
+		after := func(selector string) apiwatch.Interface {
+			return b.watch("admin", "shop", internalversion.ListOptions{FieldSelector: fields.ParseSelectorOrDie(selector)})
+		}
+		watches := []apiwatch.Interface{after(fmt.Sprint("since=", first)), after("since=" + time.Now().Add(-time.Millisecond).UTC().Format(time.RFC3339Nano))}
+		time.Sleep(time.Second)
+		for _, w := range watches {
+			b.expect(w, added(second))
+		}
+		b.expect(after(fmt.Sprint("until=", first)), "400", "closed")
+		b.expect(after(fmt.Sprint("since!=", first)), "400", "closed")
+	})
+}
+
+// Who sees only what a namespace has had since it was created is told so for a moment before: what is
+// missing would look as if it had not been there.
+func TestList_ReachesBackToTheNamespace(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, false)
+	before := b.last()
+	b.write("", "namespaces", "shop", sqlstore.Delete)
+	created := b.write("", "namespaces", "shop", sqlstore.Create)
+	b.write("shop", "configmaps", "a", sqlstore.Create)
+	b.grant("bob", "shop", true)
+	for who, want := range map[string]string{
+		"admin": "", "bob": fmt.Sprintf("the namespace shop was created after %d: the earliest moment is revision %d", before, created),
+	} {
+		list := func(revision int64) error {
+			_, err := b.storage.List(as(t.Context(), who, "shop"), &internalversion.ListOptions{FieldSelector: fields.ParseSelectorOrDie(fmt.Sprint("since=", revision))})
+			return err
+		}
+		if err := list(before); fmt.Sprint(err) != cmp.Or(want, "<nil>") || want != "" && !apierrors.IsResourceExpired(err) {
+			t.Errorf("%s: %v", who, err)
+		}
+		if err := list(created); err != nil {
+			t.Errorf("%s: %v", who, err)
+		}
+	}
 }
 
 // What retention has deleted is an error for a watch that selects it, and only for that.

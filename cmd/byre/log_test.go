@@ -83,7 +83,7 @@ func TestLog_OfAClusterHasNoErrors(t *testing.T) {
 		t.Errorf("exit status of the first is %d", status)
 	}
 	waitForLeader(t, client, leader)
-	deleteNamespace(t, client, "after")
+	makeAndDeleteNamespace(t, client, "after")
 	if status := second.stop(t); status != 0 {
 		t.Errorf("exit status of the second is %d", status)
 	}

@@ -31,7 +31,7 @@ func TestReplicas_LeaderHandsOver(t *testing.T) {
 	second := startServer(t, t.TempDir(), flags...)
 	client := kubernetes.NewForConfigOrDie(second.config(t))
 
-	deleteNamespace(t, client, "before")
+	makeAndDeleteNamespace(t, client, "before")
 	expectReplicasInStatus(t, client, leader, "--data-dir", second.dir, "--cert-dir", pki)
 	if status := first.stop(t); status != 0 {
 		t.Errorf("exit status of the first is %d", status)
@@ -46,7 +46,7 @@ func TestReplicas_LeaderHandsOver(t *testing.T) {
 		t.Errorf("after it has stopped, %s still holds the lease", leader)
 	}
 	waitForLeader(t, client, leader)
-	deleteNamespace(t, client, "after")
+	makeAndDeleteNamespace(t, client, "after")
 }
 
 // expectReplicasInStatus expects byre status to name each replica and the leader, and not to call a
@@ -111,14 +111,19 @@ func waitForLeader(t *testing.T, client kubernetes.Interface, old string) string
 	return holder
 }
 
-// deleteNamespace creates a namespace and deletes it, for which a controller has to run.
+// makeAndDeleteNamespace creates a namespace and deletes it, for which a controller has to run.
+func makeAndDeleteNamespace(t *testing.T, client kubernetes.Interface, name string) {
+	t.Helper()
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if _, err := client.CoreV1().Namespaces().Create(t.Context(), namespace, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	deleteNamespace(t, client, name)
+}
+
 func deleteNamespace(t *testing.T, client kubernetes.Interface, name string) {
 	t.Helper()
 	ctx := t.Context()
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	if _, err := client.CoreV1().Namespaces().Create(ctx, namespace, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
 	if err := client.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}

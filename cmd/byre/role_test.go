@@ -31,7 +31,7 @@ func TestRole_WithFewRightsServes(t *testing.T) {
 	if _, err := client.CoreV1().ConfigMaps("default").Update(t.Context(), configMap, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	deleteNamespace(t, client, "deleted")
+	makeAndDeleteNamespace(t, client, "deleted")
 	status := []string{"status", "--data-dir", dir, "--endpoint", dsn}
 	eventually.True(t, "the history is compacted", func() bool {
 		return readJSONStatus(t, status...).Database.CompactedRevision > 1

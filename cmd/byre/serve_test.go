@@ -81,7 +81,7 @@ func TestServe_DataDirIsItsOwners(t *testing.T) {
 func TestServe_DeletesANamespace(t *testing.T) {
 	t.Parallel()
 	server := startServer(t, t.TempDir())
-	deleteNamespace(t, kubernetes.NewForConfigOrDie(server.config(t)), "gone")
+	makeAndDeleteNamespace(t, kubernetes.NewForConfigOrDie(server.config(t)), "gone")
 }
 
 func TestServe_RefusesWrongArguments(t *testing.T) {
