@@ -245,7 +245,7 @@ func TestHistory_WatchShowsWhatTheUserMayList(t *testing.T) {
 			admin.awaits(t, "canary-again")
 
 			h.must(h.kube.RbacV1().RoleBindings("bank").Delete(t.Context(), "bob-configmaps", metav1.DeleteOptions{}))
-			eventually.Done(t, "bob may not list", func(ctx context.Context) (bool, error) {
+			eventually.Done(t, "bob may not list", func(context.Context) (bool, error) {
 				status, _ := h.as("bob", "/api/v1/namespaces/bank/configmaps", "application/json")
 				return status == http.StatusForbidden, nil
 			})

@@ -312,16 +312,16 @@ func TestRBAC_DecidesAsUpstream(t *testing.T) {
 	}
 	o := options(t)
 	ours := newAuth(t, fake.NewClientset(), r.Listers, o)
-	factory := informers.NewSharedInformerFactory(oracle, 0)
+	shared := informers.NewSharedInformerFactory(oracle, 0)
 	theirs, resolver, err := kubeauthorizer.Config{
-		VersionedInformerFactory:   factory,
+		VersionedInformerFactory:   shared,
 		AuthorizationConfiguration: o.Authorization.buildConfiguration(),
 	}.New(t.Context(), "oracle")
 	if err != nil {
 		t.Fatal(err)
 	}
-	factory.Start(t.Context().Done())
-	factory.WaitForCacheSync(t.Context().Done())
+	shared.Start(t.Context().Done())
+	shared.WaitForCacheSync(t.Context().Done())
 
 	random := rand.New(rand.NewPCG(1, 36))
 	pick := func(list ...string) string { return list[random.IntN(len(list))] }
