@@ -36,7 +36,7 @@ func TestStages_StartAndStopInOrder(t *testing.T) {
 		"store":            {"store"},
 		"feed":             {"feed"},
 		"request handling": {"audit", "certificates", "certificate renewal", "authentication and authorization", "admission", "priority and fairness"},
-		"built-in API":     {"built-in groups"},
+		"built-in API":     {"built-in groups", "watches of changes"},
 		"controllers":      {"bootstrap objects", "readiness", "record of trusted keys", "watchdog", "memory", "controllers"},
 		"membership":       {"endpoint of the kubernetes Service", "control plane"},
 		"serving":          {"listener"},
