@@ -99,7 +99,7 @@ func TestRestore_HistoryIsForSQL(t *testing.T) {
 		}
 		eventually.Done(t, "the retention is recorded", func(context.Context) (bool, error) {
 			_, retainedFor := changesOf(t, endpoint, "configmaps")
-			return retainedFor == 24*time.Hour, nil
+			return retainedFor == 7*24*time.Hour, nil
 		})
 		want, _ := changesOf(t, endpoint, "configmaps")
 		succeed(t, "backup", "--endpoint", endpoint, file)
