@@ -144,7 +144,7 @@ func (s *Storage) revisionAt(ctx context.Context, moment string, chosen *chosen,
 		}
 	}
 	if last.Compacted == 0 {
-		return revision, s.withinNamespace(ctx, moment, revision)
+		return revision, s.withinNamespace(ctx, moment, revision, chosen)
 	}
 	message := "the history of " + last.String() + " does not reach back to " + moment + ": the earliest moment is revision " + strconv.FormatInt(last.Compacted, 10)
 	if last.First > 0 {
@@ -154,8 +154,8 @@ func (s *Storage) revisionAt(ctx context.Context, moment string, chosen *chosen,
 }
 
 // withinNamespace fails with the code 410 if the request is for a namespace that did not exist yet at a
-// moment, and its user sees nothing of one that had its name before.
-func (s *Storage) withinNamespace(ctx context.Context, moment string, revision int64) error {
+// moment, and its user does not see all of what is selected in one that had its name before.
+func (s *Storage) withinNamespace(ctx context.Context, moment string, revision int64, chosen *chosen) error {
 	namespace := request.NamespaceValue(ctx)
 	if namespace == "" {
 		return nil
@@ -164,7 +164,11 @@ func (s *Storage) withinNamespace(ctx context.Context, moment string, revision i
 	if err != nil {
 		return err
 	}
-	if everywhere, err := rights.may(ctx, question{verb: "list", group: groupResource.Group, resource: groupResource.Resource}); everywhere || err != nil {
+	everywhere := question{verb: "list", group: "*", resource: "*"}
+	if of := chosen.query.Of; of != nil {
+		everywhere.group, everywhere.resource = of.Group, of.Resource
+	}
+	if sees, err := rights.seesAs(ctx, everywhere); sees || err != nil {
 		return err
 	}
 	created, err := createdNow(ctx, s.config.Driver, namespaceKey(namespace))

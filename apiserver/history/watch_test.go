@@ -52,8 +52,8 @@ func (d *countingDriver) State(ctx context.Context) (sqlstore.State, error) {
 	return state, err
 }
 
-// bench is a Storage over a model, and the feed that it follows.
-type bench struct {
+// fixture is a Storage over a model, and the feed that it follows.
+type fixture struct {
 	*testing.T
 	driver  *countingDriver
 	feed    *watch.Feed
@@ -68,7 +68,7 @@ type bench struct {
 }
 
 // Authorize implements the authorizer.
-func (b *bench) Authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+func (b *fixture) Authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.asked++
@@ -78,15 +78,15 @@ func (b *bench) Authorize(_ context.Context, a authorizer.Attributes) (authorize
 	return authorizer.DecisionNoOpinion, "", nil
 }
 
-func (b *bench) grant(who, namespace string, allowed bool) {
+func (b *fixture) grant(who, namespace string, allowed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.granted[[2]string{who, namespace}] = allowed
 }
 
-// newBench starts a Storage. shared says that other processes may write to the database.
-func newBench(t *testing.T, shared bool) *bench {
-	b := &bench{T: t, driver: &countingDriver{Model: storetest.NewModel()}, granted: map[[2]string]bool{{"admin", ""}: true}}
+// newFixture starts a Storage. shared says that other processes may write to the database.
+func newFixture(t *testing.T, shared bool) *fixture {
+	b := &fixture{T: t, driver: &countingDriver{Model: storetest.NewModel()}, granted: map[[2]string]bool{{"admin", ""}: true}}
 	var driver sqlstore.Driver = b.driver
 	if shared {
 		driver = storetest.Shared(b.driver)
@@ -111,11 +111,11 @@ func newBench(t *testing.T, shared bool) *bench {
 }
 
 // write makes a change, and returns its revision.
-func (b *bench) write(namespace, resource, name string, op sqlstore.Op) int64 {
+func (b *fixture) write(namespace, resource, name string, op sqlstore.Op) int64 {
 	return b.writeAs(sqlstore.Author{User: "writer", Verb: string(op)}, namespace, resource, name, op)
 }
 
-func (b *bench) writeAs(author sqlstore.Author, namespace, resource, name string, op sqlstore.Op) int64 {
+func (b *fixture) writeAs(author sqlstore.Author, namespace, resource, name string, op sqlstore.Op) int64 {
 	b.writing.Lock()
 	defer b.writing.Unlock()
 	key := sqlstore.Key{Namespace: namespace, Resource: resource, Name: name}
@@ -149,7 +149,7 @@ func as(ctx context.Context, who, namespace string) context.Context {
 }
 
 // watch begins a watch of a user, which ends with the test.
-func (b *bench) watch(who, namespace string, options internalversion.ListOptions) apiwatch.Interface {
+func (b *fixture) watch(who, namespace string, options internalversion.ListOptions) apiwatch.Interface {
 	b.Helper()
 	w, err := b.storage.Watch(as(b.Context(), who, namespace), &options)
 	if err != nil {
@@ -163,7 +163,7 @@ func from(revision int64) internalversion.ListOptions {
 	return internalversion.ListOptions{ResourceVersion: strconv.FormatInt(revision, 10)}
 }
 
-func (b *bench) last() int64 {
+func (b *fixture) last() int64 {
 	state, _ := b.driver.State(b.Context())
 	return state.Revision
 }
@@ -197,7 +197,7 @@ func describe(event apiwatch.Event) string {
 	return fmt.Sprintf("%T", event.Object)
 }
 
-func (b *bench) expect(w apiwatch.Interface, want ...string) {
+func (b *fixture) expect(w apiwatch.Interface, want ...string) {
 	b.Helper()
 	if got := received(w); !slices.Equal(got, want) {
 		b.Errorf("the watch has sent %q, want %q", got, want)
@@ -209,7 +209,7 @@ func added(revision int64) string { return "A" + strconv.FormatInt(revision, 10)
 // Watches from any revision, begun while others write, send what a list has after it.
 func TestWatch_SendsWhatAListHas(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, false)
+	b := newFixture(t, false)
 	start := b.last()
 	const writers, writes = 4, 60
 	var writing sync.WaitGroup
@@ -261,7 +261,7 @@ func TestWatch_SendsWhatAListHas(t *testing.T) {
 func TestWatch_ReadsTheDatabaseOnceForAll(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, false)
+		b := newFixture(t, false)
 		readsOf := func(do func()) int64 {
 			synctest.Wait()
 			before := b.driver.reads.Load()
@@ -313,7 +313,7 @@ func TestWatch_ReadsTheDatabaseOnceForAll(t *testing.T) {
 func TestWatch_EndsToShowWhatIsRevoked(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, false)
+		b := newFixture(t, false)
 		b.grant("alice", "shop", true)
 		w := b.watch("alice", "shop", from(b.last()))
 		b.write("bank", "configmaps", "a", sqlstore.Create)
@@ -345,7 +345,7 @@ func TestWatch_EndsToShowWhatIsRevoked(t *testing.T) {
 func TestWatch_ANamespaceThatIsCreatedAgainInheritsNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, false)
+		b := newFixture(t, false)
 		start := b.last()
 		b.grant("alice", "shop", true)
 		alice, admin := b.watch("alice", "shop", from(start)), b.watch("admin", "shop", from(start))
@@ -370,7 +370,7 @@ func TestWatch_ANamespaceThatIsCreatedAgainInheritsNothing(t *testing.T) {
 // before it came.
 func TestRights_AnAnswerIsNotForALaterNamespace(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, false)
+	b := newFixture(t, false)
 	b.write("shop", "secrets", "a", sqlstore.Create)
 	changes, err := b.driver.Changes(t.Context(), sqlstore.ChangesQuery{After: b.last() - 1, Limit: 1})
 	if err != nil {
@@ -395,7 +395,7 @@ func TestRights_AnAnswerIsNotForALaterNamespace(t *testing.T) {
 func TestWatch_SelectsAsAListDoes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, false)
+		b := newFixture(t, false)
 		options := from(b.last())
 		all := b.watch("admin", "", options)
 		options.FieldSelector = fields.ParseSelectorOrDie("object.resource=pods")
@@ -419,7 +419,7 @@ func TestWatch_SelectsAsAListDoes(t *testing.T) {
 func TestWatch_BeginsAfterAMoment(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, false)
+		b := newFixture(t, false)
 		first := b.write("shop", "configmaps", "a", sqlstore.Create)
 		time.Sleep(time.Second)
 		second := b.write("shop", "configmaps", "b", sqlstore.Create)
@@ -440,7 +440,7 @@ func TestWatch_BeginsAfterAMoment(t *testing.T) {
 // missing would look as if it had not been there.
 func TestList_ReachesBackToTheNamespace(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, false)
+	b := newFixture(t, false)
 	before := b.last()
 	b.write("", "namespaces", "shop", sqlstore.Delete)
 	created := b.write("", "namespaces", "shop", sqlstore.Create)
@@ -466,7 +466,7 @@ func TestList_ReachesBackToTheNamespace(t *testing.T) {
 func TestWatch_ExpiresByTheSelectedResource(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, false)
+		b := newFixture(t, false)
 		start := b.last()
 		for range 3 {
 			b.write("shop", "pods", "p"+strconv.FormatInt(b.last(), 10), sqlstore.Create)
@@ -493,7 +493,7 @@ func TestWatch_ExpiresByTheSelectedResource(t *testing.T) {
 func TestWatch_ASlowClientMissesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, false)
+		b := newFixture(t, false)
 		at := b.last()
 		slow, expired := b.watch("admin", "shop", from(at)), b.watch("admin", "shop", from(at))
 		for range 2 * windowChanges {
@@ -525,7 +525,7 @@ func TestWatch_ASlowClientMissesNothing(t *testing.T) {
 func TestWatch_GoesOnAfterACompaction(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, false)
+		b := newFixture(t, false)
 		options := from(b.last())
 		all := b.watch("admin", "shop", options)
 		options.FieldSelector = fields.ParseSelectorOrDie("object.resource=configmaps")
@@ -549,7 +549,7 @@ func TestWatch_GoesOnAfterACompaction(t *testing.T) {
 func TestWatch_ExpiresWithTheEpoch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, true)
+		b := newFixture(t, true)
 		time.Sleep(2 * time.Second)
 		w := b.watch("admin", "shop", from(b.last()))
 		b.expect(w)
@@ -567,7 +567,7 @@ func TestWatch_ExpiresWithTheEpoch(t *testing.T) {
 func TestWatch_SendsBookmarks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, false)
+		b := newFixture(t, false)
 		first := b.write("shop", "configmaps", "a", sqlstore.Create)
 		yes, no := true, false
 		initial := b.watch("admin", "shop", internalversion.ListOptions{SendInitialEvents: &yes, AllowWatchBookmarks: true, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan})
@@ -585,7 +585,7 @@ func TestWatch_SendsBookmarks(t *testing.T) {
 func TestWatch_EndsWithRun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, false)
+		b := newFixture(t, false)
 		idle := b.watch("admin", "shop", from(b.last()))
 		b.expect(idle)
 		b.stop()

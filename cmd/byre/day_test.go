@@ -78,7 +78,7 @@ func TestPast_DayOfAnOperator(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			server := startServer(t, dir, append(flags(t), "--controllers=namespace-controller")...)
-			livelyMorning(t, server.config(t))
+			changeAsTwoUsers(t, server.config(t))
 			s := transcript{t, filepath.Join(dir, "admin.kubeconfig"), make(map[string]string)}
 			commands := 0
 			for i, block := range strings.Split(section, "```\n") {
@@ -99,8 +99,8 @@ func TestPast_DayOfAnOperator(t *testing.T) {
 	}
 }
 
-// livelyMorning is what two people did before the operator asks.
-func livelyMorning(t *testing.T, config *rest.Config) {
+// changeAsTwoUsers does what the operator asks about.
+func changeAsTwoUsers(t *testing.T, config *rest.Config) {
 	t.Helper()
 	as := func(user string) *kubernetes.Clientset {
 		config := rest.CopyConfig(config)

@@ -216,11 +216,7 @@ func TestHistory_ShowsWhatTheUserMayList(t *testing.T) {
 			}
 			h.expectHidden("alice", "object.resource=secrets")
 
-			h.must(h.kube.CoreV1().Namespaces().Delete(t.Context(), "shop", metav1.DeleteOptions{}))
-			eventually.Done(t, "the namespace is gone", func(ctx context.Context) (bool, error) {
-				_, err := h.kube.CoreV1().Namespaces().Get(ctx, "shop", metav1.GetOptions{})
-				return apierrors.IsNotFound(err), nil
-			})
+			deleteNamespace(t, h.kube, "shop")
 			h.expectOnly("carol", allChanges)
 			h.makeNamespace("shop")
 			h.bind("shop", "alice", "configmaps")

@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -234,11 +233,7 @@ func TestHistory_WatchShowsWhatTheUserMayList(t *testing.T) {
 			alice.awaits(t, "canary-shop")
 			bob.awaits(t, "canary-bank")
 
-			h.must(h.kube.CoreV1().Namespaces().Delete(t.Context(), "shop", metav1.DeleteOptions{}))
-			eventually.Done(t, "the namespace is gone", func(ctx context.Context) (bool, error) {
-				_, err := h.kube.CoreV1().Namespaces().Get(ctx, "shop", metav1.GetOptions{})
-				return apierrors.IsNotFound(err), nil
-			})
+			deleteNamespace(t, h.kube, "shop")
 			h.makeNamespace("shop")
 			h.write("shop", "config", "second")
 			h.write("shop", "config", "canary-again")

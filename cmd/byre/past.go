@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -123,13 +122,7 @@ func newLogCommand() *cobra.Command {
 				after = time.Now().Add(-age)
 				query.Fields["since"] = after.UTC().Format(time.RFC3339)
 			}
-			err = printLog(cmd.Context(), cmd.OutOrStdout(), client, query, after, follow)
-			if since != "" && apierrors.IsResourceExpired(err) {
-				fmt.Fprintln(cmd.ErrOrStderr(), "not all changes are there any more:", err)
-				delete(query.Fields, "since")
-				err = printLog(cmd.Context(), cmd.OutOrStdout(), client, query, after, follow)
-			}
-			return err
+			return printLog(cmd, client, query, after, follow)
 		},
 	}
 	flags.addTo(cmd)
@@ -179,10 +172,17 @@ func (p *logPrinter) print(table *metav1.Table) error {
 	return nil
 }
 
-// printLog prints the changes after a time, and with follow those to come, until ctx ends.
-func printLog(ctx context.Context, out io.Writer, client *plugin.Client, query plugin.Query, after time.Time, follow bool) error {
-	p := logPrinter{w: tabwriter.NewWriter(out, 0, 0, 3, ' ', 0), after: after}
+// printLog prints the changes after a time, and with follow those to come, until the command's context
+// ends. Of a history that does not reach back to the time it prints what there is, and says so.
+func printLog(cmd *cobra.Command, client *plugin.Client, query plugin.Query, after time.Time, follow bool) error {
+	ctx := cmd.Context()
+	p := logPrinter{w: tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 3, ' ', 0), after: after}
 	revision, err := client.Tables(ctx, query, p.print)
+	if query.Fields.Has("since") && p.columns == nil && apierrors.IsResourceExpired(err) {
+		fmt.Fprintln(cmd.ErrOrStderr(), "not all changes are there any more:", err)
+		delete(query.Fields, "since")
+		revision, err = client.Tables(ctx, query, p.print)
+	}
 	if err = errors.Join(err, p.w.Flush()); err != nil || !follow {
 		return err
 	}

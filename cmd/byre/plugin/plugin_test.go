@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/rest"
 )
@@ -97,5 +98,42 @@ func TestTypes_AreThoseThatCanBeListed(t *testing.T) {
 	t.Parallel()
 	if got := strings.Join(fake(t, "none", unreadableChange()).Types(), " "); got != "configmaps pods" {
 		t.Errorf("the types are %s", got)
+	}
+}
+
+// Follow goes on after the last change that it has received when the connection ends, and fails when
+// what comes next is deleted.
+func TestFollow_GoesOnAndSaysWhatIsGone(t *testing.T) {
+	t.Parallel()
+	var asked []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if r.URL.Query().Get("watch") == "" {
+			fmt.Fprint(w, `{}`) // discovery
+			return
+		}
+		asked = append(asked, r.URL.Query().Get("resourceVersion"))
+		switch len(asked) {
+		case 1:
+			fmt.Fprint(w, `{"type":"ADDED","object":{"metadata":{"resourceVersion":"7"},"rows":[{"cells":["7"]}]}}
+				{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"9"}}}`)
+		case 2:
+			w.WriteHeader(http.StatusServiceUnavailable)
+		default:
+			fmt.Fprint(w, `{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","code":410,"reason":"Expired","message":"too old"}}`)
+		}
+	}))
+	t.Cleanup(server.Close)
+	client, err := NewClient(&rest.Config{Host: server.URL}, "shop")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := 0
+	err = client.Follow(t.Context(), Query{Namespace: "shop"}, "5", func(table *metav1.Table) error {
+		rows += len(table.Rows)
+		return nil
+	})
+	if rows != 1 || !slices.Equal(asked, []string{"5", "9", "9"}) || err == nil || err.Error() != "the changes after revision 9 can't be followed any more: run the command again: too old" {
+		t.Errorf("%d rows, asked after %q, %v", rows, asked, err)
 	}
 }

@@ -297,7 +297,7 @@ func (r *recovery) update(ctx context.Context, o *changed) (*Step, error) {
 	now := o.now.DeepCopy()
 	now.SetManagedFields(nil)
 	s := &Step{Verb: "update", Undelete: Undelete{Object: o.Object, Content: merge(o.Resource.GroupResource(), o.then, now)}, uid: now.GetUID()}
-	if err := r.adopt(ctx, &s.Undelete, r.result.owners); err != nil {
+	if err := r.resolveOwners(ctx, &s.Undelete, r.result.owners); err != nil {
 		return nil, err
 	}
 	for _, difference := range reverse(nil, "", strip(now.Object), s.Content.Object) {
@@ -314,7 +314,7 @@ func (r *recovery) update(ctx context.Context, o *changed) (*Step, error) {
 // merge returns an object as it was, with the fields of the present one that belong to that.
 func merge(resource schema.GroupResource, then, now *unstructured.Unstructured) *unstructured.Unstructured {
 	merged := (&unstructured.Unstructured{Object: strip(then.Object)}).DeepCopy()
-	for _, path := range slices.Concat(fieldsOfOne(resource, then.Object), [][]string{{"metadata", "finalizers"}}, bound[resource]) {
+	for _, path := range slices.Concat(instanceFields(resource, then.Object), [][]string{{"metadata", "finalizers"}}, bound[resource]) {
 		unstructured.RemoveNestedField(merged.Object, path...)
 		if value, exists, _ := unstructured.NestedFieldCopy(now.Object, path...); exists {
 			_ = unstructured.SetNestedField(merged.Object, value, path...) // what has no such parent is sent without it, and the server judges it

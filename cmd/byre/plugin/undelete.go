@@ -85,9 +85,9 @@ func (c *Client) deletion(ctx context.Context, o Object, changes []history.Chang
 	return d, nil
 }
 
-// ofOne are the fields that the server or a controller sets for one object only, by resource; "" is
+// setPerInstance are the fields that the server or a controller sets for one object only, by resource; "" is
 // every resource.
-var ofOne = map[schema.GroupResource][][]string{
+var setPerInstance = map[schema.GroupResource][][]string{
 	{}:                                 {{"status"}},
 	{Resource: "pods"}:                 {{"spec", "nodeName"}},
 	{Group: "batch", Resource: "jobs"}: {{"spec", "selector"}, {"spec", "template", "metadata", "labels", "controller-uid"}, {"spec", "template", "metadata", "labels", "batch.kubernetes.io/controller-uid"}},
@@ -100,12 +100,12 @@ var ofOne = map[schema.GroupResource][][]string{
 	{Group: "apps", Resource: "deployments"}: {{"metadata", "annotations", "deployment.kubernetes.io/revision"}},
 }
 
-// fieldsOfOne returns the paths of ofOne in an object of a resource.
-func fieldsOfOne(resource schema.GroupResource, content map[string]any) [][]string {
+// instanceFields returns the paths of setPerInstance in an object of a resource.
+func instanceFields(resource schema.GroupResource, content map[string]any) [][]string {
 	if manual, _, _ := unstructured.NestedBool(content, "spec", "manualSelector"); manual {
-		return ofOne[schema.GroupResource{}] // a Job whose selector its author has set
+		return setPerInstance[schema.GroupResource{}] // a Job whose selector its author has set
 	}
-	return slices.Concat(ofOne[schema.GroupResource{}], ofOne[resource])
+	return slices.Concat(setPerInstance[schema.GroupResource{}], setPerInstance[resource])
 }
 
 // prepare takes out of the content what can't be created again. owners has the UIDs of objects that have
@@ -115,17 +115,17 @@ func (c *Client) prepare(ctx context.Context, u *Undelete, owners map[types.UID]
 	// The content is in the version in which it was stored.
 	u.Object.Resource.Version = content.GroupVersionKind().Version
 	content.Object = strip(content.Object)
-	for _, path := range fieldsOfOne(u.Object.Resource.GroupResource(), content.Object) {
+	for _, path := range instanceFields(u.Object.Resource.GroupResource(), content.Object) {
 		if _, exists, _ := unstructured.NestedFieldNoCopy(content.Object, path...); exists {
 			unstructured.RemoveNestedField(content.Object, path...)
 			u.leaveOut(strings.Join(path, "."), "the server sets it")
 		}
 	}
-	return c.adopt(ctx, u, owners)
+	return c.resolveOwners(ctx, u, owners)
 }
 
-// adopt leaves out the owners that are gone, and gives the others the UIDs that they have.
-func (c *Client) adopt(ctx context.Context, u *Undelete, owners map[types.UID]types.UID) error {
+// resolveOwners leaves out the owners that are gone, and gives the others the UIDs that they have.
+func (c *Client) resolveOwners(ctx context.Context, u *Undelete, owners map[types.UID]types.UID) error {
 	var kept []metav1.OwnerReference
 	for _, owner := range u.Content.GetOwnerReferences() {
 		uid, exists := owners[owner.UID]
