@@ -89,7 +89,7 @@ type builtinModels struct {
 // newBuiltinModels makes the models of groups. scheme has the types of byre's own groups.
 func newBuiltinModels(groups []handlers.Group, scheme *runtime.Scheme) (builtinModels, error) {
 	names, err := handlers.ModelNames(groups)
-	definitions := history.WithDefinitions(generated.GetOpenAPIDefinitions)
+	definitions := openapi.Join(generated.GetOpenAPIDefinitions, history.Definitions, query.Definitions)
 	models := openapi.NewModels(effectiveVersion().EmulationVersion().String(), definitions, legacyscheme.Scheme, scheme)
 	return builtinModels{groups, models, managedfields.NewTypeConverter(models.Schemas(names...))}, err
 }

@@ -27,6 +27,39 @@ func (f *Feed) Snapshot(ctx context.Context, r Resource) (Snapshot, error) {
 	}
 }
 
+// Snapshots returns snapshots of resources, all of one revision: the feed's after they were loaded. The
+// errors are those of Snapshot.
+func (f *Feed) Snapshots(ctx context.Context, resources ...Resource) ([]Snapshot, error) {
+	for {
+		caches := make([]*resourceCache, len(resources))
+		for i, r := range resources {
+			var err error
+			if caches[i], err = f.cacheOf(ctx, r); err != nil {
+				return nil, err
+			}
+		}
+		if snapshots := f.snapshotsOf(caches); snapshots != nil {
+			return snapshots, nil
+		}
+	}
+}
+
+// snapshotsOf returns snapshots of resource caches; nil if the records of one are not in memory.
+func (f *Feed) snapshotsOf(caches []*resourceCache) []Snapshot {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	snapshots := make([]Snapshot, len(caches))
+	for i, rc := range caches {
+		if rc.dropped || !rc.loaded {
+			return nil
+		}
+		rc.markUsed()
+		snapshots[i] = *rc.snapshot()
+		snapshots[i].revision = f.revision
+	}
+	return snapshots
+}
+
 // maxSmallBytes bounds the values in memory that SnapshotSmall may load.
 const maxSmallBytes = 128 << 20
 

@@ -57,6 +57,23 @@ func (s Snapshot) All(namespace string, after *sqlstore.Position) iter.Seq[*Entr
 	}
 }
 
+// Namespaces yields the namespaces that have records, in order. It examines one record of each.
+func (s Snapshot) Namespaces() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for start := probe("", ""); ; {
+			var first *Entry
+			s.tree.AscendGreaterOrEqual(start, func(e *Entry) bool {
+				first = e
+				return false
+			})
+			if first == nil || !yield(first.Namespace) {
+				return
+			}
+			start = probe(first.Namespace+"\x00", "")
+		}
+	}
+}
+
 // startOf returns an entry with the first key of an iteration over a namespace.
 func startOf(namespace string, after *sqlstore.Position) *Entry {
 	if after != nil && (after.Namespace > namespace || after.Namespace == namespace) {

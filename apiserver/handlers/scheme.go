@@ -1,6 +1,8 @@
 package handlers
 
 import (
+	"slices"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -39,4 +41,16 @@ func NewCodecs(scheme *runtime.Scheme) serializer.CodecFactory {
 		options = append(options, serializer.WithSerializer(cbor.NewSerializerInfo))
 	}
 	return serializer.NewCodecFactory(scheme, options...)
+}
+
+// TextCodecs returns the JSON and YAML of a codec factory, for types without protobuf.
+func TextCodecs(all serializer.CodecFactory) runtime.NegotiatedSerializer { return textCodecs{all} }
+
+type textCodecs struct{ serializer.CodecFactory }
+
+// SupportedMediaTypes implements runtime.NegotiatedSerializer.
+func (c textCodecs) SupportedMediaTypes() []runtime.SerializerInfo {
+	return slices.DeleteFunc(slices.Clone(c.CodecFactory.SupportedMediaTypes()), func(info runtime.SerializerInfo) bool {
+		return info.MediaType != runtime.ContentTypeJSON && info.MediaType != runtime.ContentTypeYAML
+	})
 }

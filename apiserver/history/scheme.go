@@ -48,17 +48,7 @@ func NewGroup(scheme *runtime.Scheme, changes *Storage) handlers.Group {
 		Versions:       []string{groupVersion.Version},
 		Storage:        map[string]map[string]rest.Storage{groupVersion.Version: {groupResource.Resource: changes}},
 		Scheme:         scheme,
-		Codecs:         codecs{serializer.NewCodecFactory(scheme)},
+		Codecs:         handlers.TextCodecs(serializer.NewCodecFactory(scheme)),
 		ParameterCodec: runtime.NewParameterCodec(scheme),
 	}
-}
-
-// codecs offers JSON and YAML only.
-type codecs struct{ serializer.CodecFactory }
-
-// SupportedMediaTypes implements runtime.NegotiatedSerializer.
-func (c codecs) SupportedMediaTypes() []runtime.SerializerInfo {
-	return slices.DeleteFunc(slices.Clone(c.CodecFactory.SupportedMediaTypes()), func(info runtime.SerializerInfo) bool {
-		return info.MediaType != runtime.ContentTypeJSON && info.MediaType != runtime.ContentTypeYAML
-	})
 }

@@ -152,6 +152,15 @@ func (s *Store) ListEncoded(ctx context.Context, key string, opts storage.ListOp
 	return list, nil
 }
 
+// Encode returns an entry of the feed, of this resource, in a Format.
+func (s *Store) Encode(ctx context.Context, e *watch.Entry, f encoding.Format) (encoding.Encoded, error) {
+	r, err := s.serializer.RepresentItem(ctx, e, f)
+	if err != nil {
+		return encoding.Encoded{}, s.serializer.EntryError(err, e)
+	}
+	return s.serializer.Encoded(f, r, e, e.Revision), nil
+}
+
 // Row is an object as it is stored, decrypted.
 type Row struct {
 	Namespace, Name string

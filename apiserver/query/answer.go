@@ -1,0 +1,236 @@
+package query
+
+import (
+	"bytes"
+	"context"
+	"encoding/csv"
+	"encoding/json"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+)
+
+// ConvertToTable implements rest.TableConvertor: the table is the result.
+func (*Storage) ConvertToTable(_ context.Context, obj runtime.Object, _ runtime.Object) (*metav1.Table, error) {
+	q, ok := obj.(*Query)
+	if !ok {
+		return nil, fmt.Errorf("not a Query: %T", obj)
+	}
+	table := &metav1.Table{ListMeta: metav1.ListMeta{ResourceVersion: q.Status.ResourceVersion}, Rows: []metav1.TableRow{}}
+	for _, c := range q.Status.Columns {
+		definition := metav1.TableColumnDefinition{Name: c.Name, Type: "string"}
+		switch Type(strings.ToUpper(c.Type)) {
+		case Integer:
+			definition.Type = "integer"
+		case Real:
+			definition.Type = "number"
+		case Boolean:
+			definition.Type = "boolean"
+		}
+		table.ColumnDefinitions = append(table.ColumnDefinitions, definition)
+	}
+	for _, values := range q.Status.Rows {
+		row := metav1.TableRow{Cells: make([]any, len(values))}
+		for i, value := range values {
+			if err := json.Unmarshal(value, &row.Cells[i]); err != nil {
+				return nil, err
+			}
+			switch row.Cells[i].(type) {
+			case map[string]any, []any:
+				row.Cells[i] = string(value)
+			}
+		}
+		table.Rows = append(table.Rows, row)
+	}
+	return table, nil
+}
+
+// The media types that a Handler adds to those of every resource.
+const (
+	sqlType    = "application/sql"
+	csvType    = "text/csv"
+	ndjsonType = "application/x-ndjson"
+)
+
+// Path is the path of the resource.
+const Path = "/apis/" + GroupName + "/v1/queries"
+
+// Handler serves what the handlers of resources can't: bodies of the type application/sql, and answers
+// that are streamed, as CSV or as one JSON object a row. Other requests go to Delegate.
+//
+// The headers of a stream have the revision and the columns, and its trailer says whether it was
+// truncated. A stream that fails ends with its connection.
+type Handler struct {
+	Storage  *Storage
+	Codecs   serializer.CodecFactory
+	Delegate http.Handler
+}
+
+// The headers and the trailer of a stream.
+const (
+	revisionHeader  = "Byre-Resource-Version"
+	columnsHeader   = "Byre-Columns"
+	truncatedHeader = "Byre-Truncated"
+)
+
+// ServeHTTP implements http.Handler.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	given, _, _ := mime.ParseMediaType(req.Header.Get("Content-Type"))
+	wanted := streamed(req.Header.Get("Accept"))
+	if req.Method != http.MethodPost || given != sqlType && wanted == "" {
+		h.Delegate.ServeHTTP(w, req)
+		return
+	}
+	if err := h.serve(w, req, given, wanted); err != nil {
+		responsewriters.ErrorNegotiated(err, h.Codecs, groupVersion, w, req)
+	}
+}
+
+// streamed returns the type of stream that a client wants; empty if it would rather have another answer.
+func streamed(accept string) string {
+	first, _, _ := strings.Cut(accept, ",")
+	media, _, _ := mime.ParseMediaType(first)
+	if media == csvType || media == ndjsonType {
+		return media
+	}
+	return ""
+}
+
+func (h *Handler) serve(w http.ResponseWriter, req *http.Request, given, wanted string) error {
+	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, maxBody))
+	if err != nil {
+		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", maxBody))
+	}
+	if given == sqlType {
+		if body, err = json.Marshal(&Query{TypeMeta: metav1.TypeMeta{Kind: queryKind.Kind, APIVersion: groupVersion.String()}, Spec: Spec{SQL: string(body)}}); err != nil {
+			return err
+		}
+	}
+	if wanted == "" {
+		req = req.Clone(req.Context())
+		req.Body, req.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+		req.Header.Set("Content-Type", runtime.ContentTypeJSON)
+		h.Delegate.ServeHTTP(w, req)
+		return nil
+	}
+	q := &Query{}
+	if err := runtime.DecodeInto(h.Codecs.UniversalDeserializer(), body, q); err != nil {
+		return apierrors.NewBadRequest("the body is not a Query: " + err.Error())
+	}
+	audit.LogRequestObject(req.Context(), q, groupVersion, queries, "", h.Codecs)
+	out := newStream(w, wanted)
+	if err := h.Storage.run(req.Context(), &q.Spec, mostStreamed, out); err == nil || !out.begun {
+		return err
+	}
+	panic(http.ErrAbortHandler) // the client has rows already: it sees a broken connection, not a short answer
+}
+
+// maxBody bounds a body: the statement, its parameters, and their escapes.
+const maxBody = 1 << 20
+
+// stream is a result that is sent row by row.
+type stream struct {
+	w       http.ResponseWriter
+	headers map[string]string
+	// begun is true once rows were sent.
+	begun   bool
+	columns []ResultColumn
+	buffer  bytes.Buffer
+	csv     *csv.Writer // to buffer; nil for rows in JSON
+}
+
+func newStream(w http.ResponseWriter, media string) *stream {
+	s := &stream{w: w, headers: map[string]string{"Content-Type": media, "Trailer": truncatedHeader}}
+	if media == csvType {
+		s.csv = csv.NewWriter(&s.buffer)
+	}
+	return s
+}
+
+func (s *stream) begin(revision string, columns []ResultColumn) error {
+	s.columns = columns
+	s.headers[revisionHeader], s.headers[columnsHeader] = revision, string(appendJSON(nil, columns))
+	if s.csv == nil {
+		return nil
+	}
+	names := make([]string, len(columns))
+	for i, c := range columns {
+		names[i] = c.Name
+	}
+	return s.csv.Write(names)
+}
+
+func (s *stream) row(values []any) error {
+	if s.csv == nil {
+		s.buffer.Write(append(appendRow(s.buffer.AvailableBuffer(), s.columns, values), '\n'))
+	} else {
+		texts := make([]string, len(values))
+		for i, v := range values {
+			texts[i] = csvText(v)
+		}
+		if err := s.csv.Write(texts); err != nil {
+			return err
+		}
+	}
+	const most = 32 << 10
+	if s.buffer.Len() < most {
+		return nil
+	}
+	return s.flush()
+}
+
+func (s *stream) flush() error {
+	if s.csv != nil {
+		s.csv.Flush()
+	}
+	if !s.begun {
+		for name, value := range s.headers {
+			s.w.Header().Set(name, value)
+		}
+		s.begun = true
+	}
+	_, err := s.buffer.WriteTo(s.w)
+	return err
+}
+
+func (s *stream) end(truncated bool) error {
+	err := s.flush()
+	s.w.Header().Set(truncatedHeader, strconv.FormatBool(truncated))
+	return err
+}
+
+// appendRow appends a row as a JSON object.
+func appendRow(dst []byte, columns []ResultColumn, values []any) []byte {
+	for i, v := range values {
+		separator := byte(',')
+		if i == 0 {
+			separator = '{'
+		}
+		dst = append(appendJSON(append(dst, separator), columns[i].Name), ':')
+		dst = appendJSON(dst, v)
+	}
+	return append(dst, '}')
+}
+
+// csvText is a value in CSV. NULL is empty.
+func csvText(value any) string {
+	switch v := value.(type) {
+	case nil:
+		return ""
+	case string:
+		return v
+	case rawJSON:
+		return string(v)
+	}
+	return strings.Trim(string(appendJSON(nil, value)), `"`)
+}

@@ -1,0 +1,223 @@
+package query
+
+import (
+	"slices"
+	"strings"
+	"unicode"
+
+	"k8s.io/kube-openapi/pkg/validation/spec"
+)
+
+// Type is the type of a column, as it is declared in SQL.
+type Type string
+
+// The types. A value that is not of its column's type is NULL.
+const (
+	Text    Type = "TEXT"
+	Integer Type = "INTEGER"
+	Real    Type = "REAL"
+	Boolean Type = "BOOLEAN"
+	// Time is a text, RFC 3339 in UTC.
+	Time Type = "DATETIME"
+	// JSON is a text.
+	JSON Type = "JSON"
+)
+
+// typeNames are the names of types in an answer.
+var typeNames = map[Type]string{Text: "text", Integer: "integer", Real: "real", Boolean: "boolean", Time: "time", JSON: "json"}
+
+// Column is a column of a table. It is immutable.
+type Column struct {
+	Name        string
+	Type        Type
+	Description string
+	// Path are the members that lead from the object to the value; nil for what is not a value of
+	// the JSON.
+	Path []string
+	// make makes the value of the column from the JSON at Path, which is valid.
+	make func(json []byte) any
+}
+
+// Source is the path as a person writes it: "spec.replicas".
+func (c *Column) Source() string { return strings.Join(c.Path, ".") }
+
+// The columns that every table begins with. The feed knows the first ones without the JSON.
+const (
+	namespaceColumn = iota
+	nameColumn
+	revisionColumn
+	keyColumns
+)
+
+func leading() []Column {
+	return []Column{
+		namespaceColumn: {Name: "namespace", Type: Text, Description: "The namespace; empty for an object without one.", Path: []string{"metadata", "namespace"}},
+		nameColumn:      {Name: "name", Type: Text, Description: "The name.", Path: []string{"metadata", "name"}},
+		revisionColumn:  {Name: "revision", Type: Integer, Description: "The revision of the last change, which is the resourceVersion.", Path: []string{"metadata", "resourceVersion"}},
+		metadata("uid", Text, "The UID.", "uid", text),
+		metadata("created", Time, "When the object was created.", "creationTimestamp", timestamp),
+		metadata("deleted", Time, "When the deletion of the object was asked for; NULL for most objects.", "deletionTimestamp", timestamp),
+		metadata("labels", JSON, "The labels.", "labels", document),
+		metadata("annotations", JSON, "The annotations.", "annotations", document),
+		metadata("owner_kind", Text, "The kind of the controller that owns the object.", "ownerReferences", controller("kind")),
+		metadata("owner_name", Text, "The name of the controller that owns the object.", "ownerReferences", controller("name")),
+		metadata("owner_uid", Text, "The UID of the controller that owns the object.", "ownerReferences", controller("uid")),
+	}
+}
+
+func metadata(name string, t Type, description, member string, make func([]byte) any) Column {
+	return Column{name, t, description, []string{"metadata", member}, make}
+}
+
+// objectColumn is the last column of every table.
+var objectColumn = Column{Name: "object", Type: JSON, Description: "The whole object."}
+
+// NewColumns returns the columns of the objects of a schema: those that every table has, those that
+// are printed, and the scalars of the schema, down to two members below the object: spec_replicas.
+// Members other than spec and status have no prefix if they are values, and are JSON if they are
+// lists or maps. definitions are the schemas that a schema may refer to.
+func NewColumns(of *spec.Schema, definitions map[string]*spec.Schema, printed []Column) []Column {
+	b := columnBuilder{columns: append(leading(), printed...), definitions: definitions}
+	of = b.resolve(of)
+	for _, name := range memberNames(of) {
+		switch member := b.resolve(property(of, name)); {
+		case name == "metadata" || name == "kind" || name == "apiVersion":
+		case len(member.Properties) > 0:
+			b.addMembers(member, []string{name}, 2)
+		default:
+			if !b.addScalar(member, property(of, name), []string{name}) && name != "spec" && name != "status" {
+				b.add(Column{Type: JSON, Description: member.Description, Path: []string{name}, make: document})
+			}
+		}
+	}
+	return append(b.columns, objectColumn)
+}
+
+// columnBuilder collects columns.
+type columnBuilder struct {
+	columns     []Column
+	definitions map[string]*spec.Schema
+}
+
+func (b *columnBuilder) addMembers(of *spec.Schema, path []string, levels int) {
+	for _, name := range memberNames(of) {
+		member, at := b.resolve(property(of, name)), append(slices.Clone(path), name)
+		if len(member.Properties) > 0 {
+			if levels > 1 {
+				b.addMembers(member, at, levels-1)
+			}
+			continue
+		}
+		b.addScalar(member, property(of, name), at)
+	}
+}
+
+// addScalar adds the columns of a scalar; it returns false for another value. reference is the schema
+// that refers to the scalar's.
+func (b *columnBuilder) addScalar(of, reference *spec.Schema, path []string) bool {
+	description := of.Description
+	if reference.Description != "" {
+		description = reference.Description
+	}
+	c := Column{Description: description, Path: path}
+	switch {
+	case isQuantity(of, reference):
+		c.Type, c.make = Real, quantity
+		b.add(c)
+		c.Name, c.Type, c.make = snake(path)+"_text", Text, text
+	case of.Type.Contains("string") && of.Format == "date-time":
+		c.Type, c.make = Time, timestamp
+	case of.Type.Contains("string"), of.Format == "int-or-string", of.Extensions["x-kubernetes-int-or-string"] == true:
+		c.Type, c.make = Text, scalarText
+	case of.Type.Contains("integer"):
+		c.Type, c.make = Integer, integer
+	case of.Type.Contains("number"):
+		c.Type, c.make = Real, number
+	case of.Type.Contains("boolean"):
+		c.Type, c.make = Boolean, boolean
+	default:
+		return false
+	}
+	b.add(c)
+	return true
+}
+
+// add adds a column under the name of its path, unless the path has a column, or another column has the name.
+func (b *columnBuilder) add(c Column) {
+	if c.Name == "" {
+		c.Name = snake(c.Path)
+	}
+	for i := range b.columns {
+		other := &b.columns[i]
+		if strings.EqualFold(other.Name, c.Name) || other.Type == c.Type && slices.Equal(other.Path, c.Path) {
+			return
+		}
+	}
+	if c.Name != objectColumn.Name {
+		b.columns = append(b.columns, c)
+	}
+}
+
+func (b *columnBuilder) resolve(s *spec.Schema) *spec.Schema {
+	for range 8 {
+		ref := s.Ref.String()
+		if ref == "" && len(s.AllOf) == 1 {
+			// A reference with a description beside it.
+			ref = s.AllOf[0].Ref.String()
+		}
+		found := b.definitions[ref[strings.LastIndexByte(ref, '/')+1:]]
+		if ref == "" || found == nil {
+			break
+		}
+		s = found
+	}
+	return s
+}
+
+func isQuantity(of, reference *spec.Schema) bool {
+	const name = "io.k8s.apimachinery.pkg.api.resource.Quantity"
+	if strings.HasSuffix(reference.Ref.String(), name) {
+		return true
+	}
+	return len(reference.AllOf) == 1 && strings.HasSuffix(reference.AllOf[0].Ref.String(), name) || of.Format == "quantity"
+}
+
+func memberNames(of *spec.Schema) []string {
+	names := make([]string, 0, len(of.Properties))
+	for name := range of.Properties {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func property(of *spec.Schema, name string) *spec.Schema {
+	p := of.Properties[name]
+	return &p
+}
+
+// snake returns the name of a column from its path: "spec_node_name", "status_pod_ip".
+func snake(path []string) string {
+	var name strings.Builder
+	for i, member := range path {
+		if i > 0 {
+			name.WriteByte('_')
+		}
+		letters := []rune(member)
+		for j, r := range letters {
+			upper := unicode.IsUpper(r)
+			if upper && j > 0 && (!unicode.IsUpper(letters[j-1]) || j+1 < len(letters) && unicode.IsLower(letters[j+1])) {
+				name.WriteByte('_')
+			}
+			switch {
+			case upper:
+				name.WriteRune(unicode.ToLower(r))
+			case unicode.IsLetter(r), unicode.IsDigit(r):
+				name.WriteRune(r)
+			default:
+				name.WriteByte('_')
+			}
+		}
+	}
+	return name.String()
+}

@@ -1,0 +1,16 @@
+// Package query serves the group sql.byre.dev: a Query is one SELECT over the cluster's objects, which its
+// creation is answered with. docs/sql.md is its manual.
+//
+// A Table is a resource. The statement runs in an engine, a connection of SQLite in memory, where
+// tables are virtual: their rows are entries of the watch cache, and the values of a row are cut out
+// of its JSON when the engine asks for them.
+//
+// Invariant: a row that the user may not list never reaches the engine. Storage.fill keeps this: it
+// asks the authorizer about each table and namespace, and fills the views before the first step of
+// the statement. So no row, error or count depends on what the user may not list.
+//
+// Invariant: all tables of a query show one revision, which is not older than the request.
+//
+// A query is bounded in time, memory, the size of values, and rows; an engine belongs to one query, and
+// its memory is freed at the query's end. The package has no goroutines.
+package query

@@ -1,0 +1,209 @@
+package query
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/ncruces/go-sqlite3"
+)
+
+// The bounds of SQLite for one statement.
+const (
+	maxSQL   = 100 << 10
+	maxValue = 16 << 20
+)
+
+// Errors of a statement.
+var (
+	// errTooLarge means that a statement, a value, or what a query needs in memory, is too large.
+	errTooLarge   = errors.New("the query needs more memory than --sql-memory, or a value is larger than 16 MiB: select fewer rows or columns")
+	errEmpty      = errors.New("no statement")
+	errParameters = errors.New("wrong number of parameters")
+	errSeveral    = errors.New("more than one statement: ask one query a request")
+)
+
+// budget is the memory that a query may still take outside the engine, in bytes.
+type budget struct{ left int64 }
+
+func (b *budget) take(n int) error {
+	if b.left -= int64(n); b.left < 0 {
+		return errTooLarge
+	}
+	return nil
+}
+
+// engine runs one statement. It is a connection of SQLite to an empty database in memory, in which
+// tables are virtual. One goroutine uses it.
+//
+// Invariant: a statement can read the tables, and nothing else: no file, no other database, no
+// setting. authorize keeps this. It can take no more memory than its budget: SQLite has a memory of
+// its own of that size, from which sorts and temporary tables come too.
+type engine struct {
+	ctx  context.Context
+	conn *sqlite3.Conn
+	stmt *sqlite3.Stmt
+	// views are the tables that the statement names.
+	views  []*view
+	budget *budget
+}
+
+// newEngine makes an engine. ctx ends what it runs; memory is in bytes. The caller closes the engine.
+func newEngine(ctx context.Context, memory int64) (e *engine, err error) {
+	e = &engine{ctx: ctx, budget: &budget{memory}}
+	defer func() { err = errors.Join(err, recovered(recover())) }()
+	if e.conn, err = sqlite3.OpenContext(sqlite3.WithMaxMemory(ctx, memory), ":memory:"); err != nil {
+		return nil, err
+	}
+	// Otherwise sorts write files.
+	if err := e.conn.Exec("PRAGMA temp_store = MEMORY"); err != nil {
+		return nil, errors.Join(err, e.conn.Close())
+	}
+	for limit, value := range map[sqlite3.LimitCategory]int{
+		sqlite3.LIMIT_LENGTH:              maxValue,
+		sqlite3.LIMIT_SQL_LENGTH:          maxSQL,
+		sqlite3.LIMIT_ATTACHED:            0,
+		sqlite3.LIMIT_EXPR_DEPTH:          200,
+		sqlite3.LIMIT_COMPOUND_SELECT:     100,
+		sqlite3.LIMIT_LIKE_PATTERN_LENGTH: 200, // a match takes the product of the lengths
+		sqlite3.LIMIT_TRIGGER_DEPTH:       1,
+		sqlite3.LIMIT_WORKER_THREADS:      0,
+	} {
+		e.conn.Limit(limit, value)
+	}
+	e.conn.SetInterrupt(ctx)
+	return e, e.conn.SetAuthorizer(authorize)
+}
+
+// authorize allows what a SELECT does.
+func authorize(action sqlite3.AuthorizerActionCode, _, function, _, _ string) sqlite3.AuthorizerReturnCode {
+	switch action {
+	case sqlite3.AUTH_SELECT, sqlite3.AUTH_READ, sqlite3.AUTH_RECURSIVE:
+		return sqlite3.AUTH_OK
+	case sqlite3.AUTH_FUNCTION:
+		if functions[strings.ToLower(function)] {
+			return sqlite3.AUTH_OK
+		}
+	}
+	return sqlite3.AUTH_DENY
+}
+
+// declare makes a table known under a name.
+func (e *engine) declare(name string, t *Table) error {
+	return sqlite3.CreateModule(e.conn, name, nil, func(conn *sqlite3.Conn, _, _, _ string, _ ...string) (virtualTable, error) {
+		v := &view{Table: t, ctx: e.ctx, budget: e.budget}
+		e.views = append(e.views, v)
+		return virtualTable{v}, conn.DeclareVTab(t.ddl())
+	})
+}
+
+// prepare compiles the statement. Then views has the tables that it names.
+func (e *engine) prepare(sql string) (err error) {
+	defer func() { err = errors.Join(err, recovered(recover())) }()
+	stmt, tail, err := e.conn.Prepare(sql)
+	switch {
+	case err != nil:
+		return err
+	case stmt == nil:
+		return errEmpty
+	}
+	e.stmt = stmt
+	if rest, _, err := e.conn.Prepare(tail); err != nil || rest != nil {
+		return errSeveral
+	}
+	return nil
+}
+
+// bind sets the parameters of the statement: nil, bool, float64, int64 or string.
+func (e *engine) bind(parameters []any) (err error) {
+	if n := e.stmt.BindCount(); n != len(parameters) {
+		return fmt.Errorf("%w: the statement has %d, and spec.parameters has %d", errParameters, n, len(parameters))
+	}
+	for i, p := range parameters {
+		switch p := p.(type) {
+		case nil:
+			err = e.stmt.BindNull(i + 1)
+		case bool:
+			err = e.stmt.BindBool(i+1, p)
+		case int64:
+			err = e.stmt.BindInt64(i+1, p)
+		case float64:
+			err = e.stmt.BindFloat(i+1, p)
+		case string:
+			err = e.stmt.BindText(i+1, p)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// columns returns the columns of the result. The type of what is not a column of a table is empty.
+func (e *engine) columns() []ResultColumn {
+	columns := make([]ResultColumn, e.stmt.ColumnCount())
+	for i := range columns {
+		columns[i] = ResultColumn{e.stmt.ColumnName(i), typeNames[Type(e.stmt.ColumnDeclType(i))]}
+	}
+	return columns
+}
+
+// run calls row with the values of each row of the result, until it returns false: nil, or a string,
+// int64, float64, bool, []byte or rawJSON. They are valid until row returns.
+func (e *engine) run(columns []ResultColumn, row func([]any) (bool, error)) (err error) {
+	defer func() { err = errors.Join(err, recovered(recover())) }()
+	values := make([]any, len(columns))
+	for e.stmt.Step() {
+		for i := range columns {
+			values[i] = e.value(i, columns[i].Type)
+		}
+		if more, err := row(values); !more || err != nil {
+			return err
+		}
+	}
+	return e.stmt.Err()
+}
+
+// value returns a value of the current row.
+func (e *engine) value(i int, declared string) any {
+	switch e.stmt.ColumnType(i) {
+	case sqlite3.INTEGER:
+		if declared == typeNames[Boolean] {
+			return e.stmt.ColumnBool(i)
+		}
+		return e.stmt.ColumnInt64(i)
+	case sqlite3.FLOAT:
+		return e.stmt.ColumnFloat(i)
+	case sqlite3.TEXT:
+		raw := e.stmt.ColumnRawText(i)
+		if declared == typeNames[JSON] {
+			return rawJSON(raw)
+		}
+		return string(raw)
+	case sqlite3.BLOB:
+		return e.stmt.ColumnRawBlob(i)
+	}
+	return nil
+}
+
+// close frees the memory.
+func (e *engine) close() {
+	defer func() { _ = recovered(recover()) }() // a connection that has run out of memory
+	if e.stmt != nil {
+		_ = e.stmt.Close() // the error of the last Step
+	}
+	_ = e.conn.Close()
+}
+
+// recovered converts a panic of the engine to an error. SQLite's Go code panics when its memory is
+// used up.
+func recovered(cause any) error {
+	if cause == nil {
+		return nil
+	}
+	if err, ok := cause.(error); ok && err.Error() == "sqlite3: out of memory" {
+		return errTooLarge
+	}
+	return fmt.Errorf("panic: %v", cause)
+}

@@ -1,0 +1,165 @@
+package query
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	apistorage "k8s.io/apiserver/pkg/storage"
+	"k8s.io/component-base/compatibility"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+	"k8s.io/kubernetes/pkg/apis/core"
+	_ "k8s.io/kubernetes/pkg/apis/core/install" // the scheme's core group
+
+	"byre/apiserver/storage"
+	"byre/apiserver/storage/factory"
+	"byre/sqlstore"
+	"byre/sqlstore/storetest"
+	"byre/watch"
+	"byre/watch/watchtest"
+)
+
+// fixture is a Storage over Pods and Nodes in memory.
+type fixture struct {
+	testing.TB
+	*Storage
+	store  *sqlstore.Store
+	driver sqlstore.Driver
+	tables map[string]*Table
+	// allowed are "user resource namespace" that may be listed; "" is all namespaces.
+	allowed map[string]bool
+	asked   atomic.Int64
+}
+
+// Names implements Tables.
+func (f *fixture) Names() (names []string) {
+	for name := range f.tables {
+		names = append(names, name)
+	}
+	return names
+}
+
+// Table implements Tables.
+func (f *fixture) Table(_ context.Context, name string) (*Table, error) { return f.tables[name], nil }
+
+// Authorize implements the authorizer: admin may list everything.
+func (f *fixture) Authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	f.asked.Add(1)
+	if a.GetUser().GetName() == "admin" || f.allowed[a.GetUser().GetName()+" "+a.GetResource()+" "+a.GetNamespace()] {
+		return authorizer.DecisionAllow, "", nil
+	}
+	return authorizer.DecisionNoOpinion, "", nil
+}
+
+func newFixture(t testing.TB) *fixture {
+	t.Helper()
+	f := &fixture{TB: t, driver: storetest.NewModel(), allowed: map[string]bool{}}
+	var feed *watch.Feed
+	f.store, feed = watchtest.Run(t, f.driver, watch.Options{})
+	getter := factory.NewRESTOptionsGetter(factory.Backend{Store: f.store, Feed: feed},
+		factory.BuiltinResources(compatibility.NewEffectiveVersionFromString("1.37", "1.37", "1.37")))
+	open := func(r schema.GroupResource, object, list func() runtime.Object) *storage.Store {
+		opts, err := getter.GetRESTOptions(r, object())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := opts.Decorator(opts.StorageConfig, "/"+opts.ResourcePrefix, nil, object, list, apistorage.DefaultNamespaceScopedAttr, nil, nil); err != nil {
+			t.Fatal(err)
+		}
+		return getter.Lookup(r)
+	}
+	f.tables = map[string]*Table{
+		"pods": {
+			Names: []string{"pods"}, Resource: corev1.Resource("pods"), Version: "v1", Columns: NewColumns(podSchema(), nil, printed(corev1.Resource("pods"))),
+			Store: open(core.Resource("pods"), func() runtime.Object { return &core.Pod{} }, func() runtime.Object { return &core.PodList{} }),
+		},
+		"nodes": {
+			Names: []string{"nodes"}, Resource: corev1.Resource("nodes"), Version: "v1", Columns: NewColumns(nodeSchema(), nil, nil),
+			Store: open(core.Resource("nodes"), func() runtime.Object { return &core.Node{} }, func() runtime.Object { return &core.NodeList{} }),
+		},
+	}
+	f.Storage = New(Config{Feed: feed, Authorizer: f, Tables: f, Timeout: 10 * time.Second, Memory: 64 << 20, Concurrency: 2})
+	return f
+}
+
+func object(properties map[string]spec.Schema) spec.Schema {
+	return spec.Schema{SchemaProps: spec.SchemaProps{Type: []string{"object"}, Properties: properties}}
+}
+
+func scalar(kind string) spec.Schema { return spec.Schema{SchemaProps: spec.SchemaProps{Type: []string{kind}}} }
+
+func podSchema() *spec.Schema {
+	s := object(map[string]spec.Schema{
+		"spec":   object(map[string]spec.Schema{"nodeName": scalar("string"), "priority": scalar("integer"), "hostNetwork": scalar("boolean")}),
+		"status": object(map[string]spec.Schema{"phase": scalar("string"), "podIP": scalar("string")}),
+	})
+	return &s
+}
+
+func nodeSchema() *spec.Schema {
+	s := object(map[string]spec.Schema{"spec": object(map[string]spec.Schema{"podCIDR": scalar("string")})})
+	return &s
+}
+
+// write stores an object as it is given.
+func (f *fixture) write(resource, namespace, name, text string) {
+	f.Helper()
+	key := sqlstore.Key{Namespace: namespace, Resource: resource, Name: name}
+	w := sqlstore.Write{Op: sqlstore.Create, Key: key, Value: []byte(text), UID: "u-" + name}
+	if _, err := f.store.Commit(f.Context(), w); err != nil {
+		f.Fatal(err)
+	}
+}
+
+func (f *fixture) pod(namespace, name, node string) {
+	f.Helper()
+	f.write("pods", namespace, name, fmt.Sprintf(`{"kind":"Pod","apiVersion":"v1","metadata":{"name":%q,"namespace":%q,"uid":"u-%s","creationTimestamp":"2026-01-02T03:04:05Z","labels":{"app":"web"}},"spec":{"nodeName":%q,"priority":7,"hostNetwork":true,"containers":[]},"status":{"phase":"Running"}}`, name, namespace, name, node))
+}
+
+// ask runs a query as a user, and returns the result as text, one row a line, or the error.
+func (f *fixture) ask(who, sql string, parameters ...string) (string, error) {
+	f.Helper()
+	q := &Query{Spec: Spec{SQL: sql}}
+	for _, p := range parameters {
+		q.Spec.Parameters = append(q.Spec.Parameters, json.RawMessage(p))
+	}
+	ctx := request.WithUser(f.Context(), &user.DefaultInfo{Name: who})
+	if _, err := f.Create(ctx, q, func(context.Context, runtime.Object) error { return nil }, nil); err != nil {
+		return "", err
+	}
+	var lines []string
+	for _, row := range q.Status.Rows {
+		var cells []string
+		for _, cell := range row {
+			cells = append(cells, string(cell))
+		}
+		lines = append(lines, strings.Join(cells, " "))
+	}
+	return strings.Join(lines, "\n"), nil
+}
+
+func (f *fixture) expect(who, sql, want string) {
+	f.Helper()
+	if got, err := f.ask(who, sql); err != nil || got != want {
+		f.Errorf("%s asks %s:\n%s (%v)\nwant\n%s", who, sql, got, err, want)
+	}
+}
+
+// code returns the HTTP code of an error, and its message.
+func code(err error) (int32, string) {
+	if status, ok := err.(apierrors.APIStatus); ok { //nolint:errorlint // the handler gets this error
+		return status.Status().Code, status.Status().Message
+	}
+	return 0, fmt.Sprint(err)
+}

@@ -1,0 +1,40 @@
+package query
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apiserver/pkg/registry/rest"
+
+	"byre/apiserver/handlers"
+)
+
+// GroupName is the name of the group.
+const GroupName = "sql.byre.dev"
+
+var (
+	groupVersion = schema.GroupVersion{Group: GroupName, Version: "v1"}
+	queries      = groupVersion.WithResource("queries")
+	queryKind    = groupVersion.WithKind("Query")
+)
+
+// NewScheme returns a scheme with the types of the group.
+func NewScheme() *runtime.Scheme {
+	scheme := runtime.NewScheme()
+	scheme.AddKnownTypes(groupVersion, &Query{})
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	return scheme
+}
+
+// NewGroup returns the group that a Storage serves. It has no protobuf.
+func NewGroup(scheme *runtime.Scheme, s *Storage) handlers.Group {
+	return handlers.Group{
+		Name:           GroupName,
+		Versions:       []string{groupVersion.Version},
+		Storage:        map[string]map[string]rest.Storage{groupVersion.Version: {queries.Resource: s}},
+		Scheme:         scheme,
+		Codecs:         handlers.TextCodecs(serializer.NewCodecFactory(scheme)),
+		ParameterCodec: runtime.NewParameterCodec(scheme),
+	}
+}

@@ -1,0 +1,109 @@
+package query
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	k8sruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
+)
+
+// bombs take as much time or memory as they can get.
+var bombs = []string{
+	"WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT count(*) FROM r",
+	"WITH RECURSIVE r(n) AS (SELECT 1 UNION SELECT n + 1 FROM r) SELECT count(*) FROM r",
+	"SELECT count(*) FROM pods a, pods b, pods c, pods d, pods e, pods f, pods g",
+	"SELECT group_concat(a.object || b.object || c.object || d.object) FROM pods a, pods b, pods c, pods d",
+	"SELECT a.name FROM pods a, pods b, pods c, pods d, pods e ORDER BY random()",
+	"SELECT hex(hex(hex(hex(zeroblob(4000000)))))",
+	"WITH RECURSIVE r(s) AS (SELECT 'x' UNION ALL SELECT s || s FROM r) SELECT count(*) FROM r",
+	"SELECT json_group_array(a.object) FROM pods a, pods b, pods c",
+	"SELECT printf('%.*c', 2000000000, 'x')",
+	"SELECT replace(printf('%.*c', 10000000, 'x'), 'x', 'yyyyyyyyyyyyyyyyyyyyyy')",
+	"SELECT (SELECT json(json_group_array(json_array(a.object, b.object))) FROM pods a, pods b, pods c), count(DISTINCT a.object || b.object || c.object) FROM pods a, pods b, pods c, pods d",
+}
+
+// A query that takes too much ends with an error of its own, and others go on.
+func TestLimits_HoldUnderBombs(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	for i := range 100 {
+		f.pod("a", fmt.Sprint("p", i), "n")
+	}
+	f.config.Timeout = 300 * time.Millisecond
+	for _, sql := range bombs {
+		_, err := f.ask("admin", sql)
+		if got, message := code(err); got != 408 && got != 413 {
+			t.Errorf("%.80s: %d %s", sql, got, message)
+		}
+		f.expect("admin", "SELECT count(*) FROM pods", "100")
+	}
+}
+
+// A client that goes away ends its query.
+func TestLimits_CancelEndsAQuery(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	ctx, cancel := context.WithCancel(request.WithUser(t.Context(), &user.DefaultInfo{Name: "admin"}))
+	done := make(chan error, 1)
+	go func() {
+		_, err := f.Create(ctx, &Query{Spec: Spec{SQL: bombs[0]}}, func(context.Context, k8sruntime.Object) error { return nil }, nil)
+		done <- err
+	}()
+	cancel()
+	if err := <-done; err == nil || !strings.Contains(err.Error(), "context canceled") {
+		t.Error(err)
+	}
+}
+
+// More queries than --sql-concurrency wait, and the answer of those that wait too long is 429.
+func TestLimits_QueriesWaitForOthers(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.config.Timeout = 2 * patience
+	var running sync.WaitGroup
+	for range f.config.Concurrency {
+		running.Go(func() {
+			if _, err := f.ask("admin", bombs[0]); err == nil {
+				t.Error("a bomb was answered")
+			}
+		})
+	}
+	for len(f.slots) < f.config.Concurrency {
+		runtime.Gosched()
+	}
+	_, err := f.ask("admin", "SELECT 1")
+	if got, message := code(err); got != 429 {
+		t.Error(got, message)
+	}
+	running.Wait()
+	f.expect("admin", "SELECT 1", "1")
+}
+
+func TestLimits_RowsAreCutOff(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	const numbers = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r LIMIT 20000) SELECT n FROM r"
+	ctx := request.WithUser(t.Context(), &user.DefaultInfo{Name: "admin"})
+	admit := func(context.Context, k8sruntime.Object) error { return nil }
+	for limit, want := range map[int64]int{0: mostRows, 1: 1, 19_999: mostRows, 10_001: mostRows} {
+		q := &Query{Spec: Spec{SQL: numbers}}
+		if limit > 0 {
+			q.Spec.Limit = &limit
+		}
+		if _, err := f.Create(ctx, q, admit, nil); err != nil || len(q.Status.Rows) != want || !q.Status.Truncated {
+			t.Errorf("limit %d: %d rows, truncated: %t, %v", limit, len(q.Status.Rows), q.Status.Truncated, err)
+		}
+	}
+	q := &Query{Spec: Spec{SQL: "SELECT ?1", Parameters: []json.RawMessage{json.RawMessage("1")}, Limit: new(int64(1))}}
+	if _, err := f.Create(ctx, q, admit, nil); err != nil || q.Status.Truncated || len(q.Status.Rows) != 1 {
+		t.Error(q.Status, err)
+	}
+}

@@ -1,0 +1,94 @@
+package query
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/warning"
+
+	"byre/watch"
+)
+
+// fill fills the tables of a query with the rows that its user may list, all at one revision that is not
+// older than the request. It returns the revision.
+//
+// As for a list, the authorizer is asked before the rows are read: about all namespaces, and if
+// the answer is no, about each namespace in which there are rows.
+func (s *Storage) fill(ctx context.Context, views []*view) (revision string, err error) {
+	latest, err := s.config.Feed.Latest(ctx)
+	if err != nil {
+		return "", err
+	}
+	resources := make([]watch.Resource, len(views))
+	for i, v := range views {
+		resources[i] = v.Store.Resource()
+	}
+	snapshots, err := s.config.Feed.Snapshots(ctx, resources...)
+	if err != nil {
+		return "", err
+	}
+	namespaces := make([][]string, len(views))
+	for i, v := range views {
+		if namespaces[i], err = s.mayList(ctx, v.Table, snapshots[i]); err != nil {
+			return "", err
+		}
+	}
+	if snapshots, err = s.config.Feed.Snapshots(ctx, resources...); err != nil {
+		return "", err
+	}
+	for i, v := range views {
+		latest = snapshots[i].Revision()
+		if err := v.fill(snapshots[i], namespaces[i]); err != nil {
+			return "", err
+		}
+		if len(v.rows) == 0 && namespaces[i] != nil {
+			warning.AddWarning(ctx, "", fmt.Sprintf("%s is empty: you may not list %s in all namespaces, nor in one that has some", v.Names[0], v.Resource))
+		}
+	}
+	return strconv.FormatInt(latest, 10), nil
+}
+
+// mayList returns the namespaces in which the user may list the objects of a table; nil means all.
+func (s *Storage) mayList(ctx context.Context, t *Table, snapshot watch.Snapshot) ([]string, error) {
+	who, ok := request.UserFrom(ctx)
+	if !ok {
+		return nil, apierrors.NewInternalError(errors.New("the request has no user"))
+	}
+	if all, err := s.may(ctx, who, t, ""); all || err != nil {
+		return nil, err
+	}
+	namespaces := []string{}
+	for namespace := range snapshot.Namespaces() {
+		if namespace == "" {
+			continue // objects without a namespace
+		}
+		may, err := s.may(ctx, who, t, namespace)
+		if err != nil {
+			return nil, err
+		}
+		if may {
+			namespaces = append(namespaces, namespace)
+		}
+	}
+	return namespaces, nil
+}
+
+// may asks the authorizer what the handler of lists asks.
+func (s *Storage) may(ctx context.Context, who user.Info, t *Table, namespace string) (bool, error) {
+	decision, _, err := s.config.Authorizer.Authorize(ctx, authorizer.AttributesRecord{
+		User: who, Verb: "list", Namespace: namespace, APIGroup: t.Resource.Group, APIVersion: t.Version, Resource: t.Resource.Resource, ResourceRequest: true,
+	})
+	if decision == authorizer.DecisionAllow {
+		return true, nil
+	}
+	if err != nil {
+		return false, apierrors.NewInternalError(err)
+	}
+	return false, nil
+}

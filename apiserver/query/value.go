@@ -1,0 +1,142 @@
+package query
+
+import (
+	"bytes"
+	"encoding/json"
+	"math"
+	"strconv"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"byre/apiserver/storage/jsontext"
+)
+
+// The functions below make a value of JSON, which is valid: a string, an int64, a float64, a bool, or
+// rawJSON. They return nil for JSON of another type.
+
+// rawJSON is a value that is JSON itself. It shares the memory of the object.
+type rawJSON []byte
+
+func text(data []byte) any {
+	if len(data) < 2 || data[0] != '"' {
+		return nil
+	}
+	if bytes.IndexByte(data, '\\') < 0 {
+		return string(data[1 : len(data)-1])
+	}
+	var s string
+	if json.Unmarshal(data, &s) != nil {
+		return nil
+	}
+	return s
+}
+
+// scalarText is text for a string or a number.
+func scalarText(data []byte) any {
+	if len(data) > 0 && (data[0] == '-' || data[0] >= '0' && data[0] <= '9') {
+		return string(data)
+	}
+	return text(data)
+}
+
+// timestamp returns a time in UTC, in whole seconds if it has no fraction.
+func timestamp(data []byte) any {
+	s, ok := text(data).(string)
+	if !ok {
+		return nil
+	}
+	t, err := time.Parse(time.RFC3339Nano, s)
+	if err != nil {
+		return nil
+	}
+	return t.UTC().Format(time.RFC3339Nano)
+}
+
+func integer(data []byte) any {
+	n, err := strconv.ParseInt(string(data), 10, 64)
+	if err != nil {
+		return nil
+	}
+	return n
+}
+
+func number(data []byte) any {
+	if len(data) == 0 || data[0] == '"' {
+		return nil
+	}
+	f, err := strconv.ParseFloat(string(data), 64)
+	if err != nil {
+		return nil
+	}
+	return f
+}
+
+func boolean(data []byte) any {
+	switch string(data) {
+	case "true":
+		return true
+	case "false":
+		return false
+	}
+	return nil
+}
+
+// quantity returns a quantity in its base unit: cores, bytes.
+func quantity(data []byte) any {
+	s, ok := scalarText(data).(string)
+	if !ok {
+		return nil
+	}
+	q, err := resource.ParseQuantity(s)
+	if err != nil {
+		return nil
+	}
+	return q.AsApproximateFloat64()
+}
+
+func document(data []byte) any { return rawJSON(data) }
+
+// controller returns what makes the value of a member of the controller among owner references.
+func controller(member string) func([]byte) any {
+	return func(references []byte) any {
+		for reference := range jsontext.Elements(references) {
+			var found []byte
+			controls := false
+			for key, value := range jsontext.Members(reference) {
+				switch key {
+				case member:
+					found = value
+				case "controller":
+					controls = string(value) == "true"
+				}
+			}
+			if controls {
+				return text(found)
+			}
+		}
+		return nil
+	}
+}
+
+// appendJSON appends a value of a result as JSON.
+func appendJSON(dst []byte, value any) []byte {
+	switch v := value.(type) {
+	case nil:
+		return append(dst, "null"...)
+	case rawJSON:
+		if json.Valid(v) {
+			return append(dst, v...)
+		}
+		value = string(v)
+	case float64:
+		if math.IsInf(v, 0) || math.IsNaN(v) {
+			return append(dst, "null"...)
+		}
+	}
+	data, err := json.Marshal(value)
+	if err != nil {
+		panic(err) // values of these types
+	}
+	return append(dst, data...)
+}

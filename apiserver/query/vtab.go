@@ -1,0 +1,133 @@
+package query
+
+import "github.com/ncruces/go-sqlite3"
+
+// virtualTable is a view in SQLite.
+type virtualTable struct{ *view }
+
+// The plans of BestIndex, of which Filter gets the number. planHash is followed by the number of the column.
+const (
+	planAll = iota
+	planNamespace
+	planKey
+	planHash
+)
+
+// BestIndex implements sqlite3.VTab. SQLite itself compares the rows with the constraints once more, so a plan may
+// return more rows than a constraint selects, and never fewer.
+func (t virtualTable) BestIndex(info *sqlite3.IndexInfo) error {
+	equal := map[int]int{} // the constraint by which a column is equal to a value
+	for i, c := range info.Constraint {
+		if c.Usable && c.Op == sqlite3.INDEX_CONSTRAINT_EQ && c.Column >= 0 && t.Columns[c.Column].Type == Text && info.Collation(i) == "BINARY" {
+			equal[c.Column] = i
+		}
+	}
+	const many = 100_000
+	info.IdxNum, info.EstimatedCost, info.EstimatedRows = planAll, many, many
+	namespace, hasNamespace := equal[namespaceColumn]
+	name, hasName := equal[nameColumn]
+	switch {
+	case hasNamespace && hasName:
+		info.IdxNum, info.EstimatedCost, info.EstimatedRows = planKey, 1, 1
+		info.IdxFlags = sqlite3.INDEX_SCAN_UNIQUE
+		info.ConstraintUsage[namespace].ArgvIndex, info.ConstraintUsage[name].ArgvIndex = 1, 2
+		return nil
+	case hasNamespace:
+		info.IdxNum, info.EstimatedCost, info.EstimatedRows = planNamespace, many/100, many/100
+		info.ConstraintUsage[namespace].ArgvIndex = 1
+	}
+	for column := range t.Columns {
+		if constraint, ok := equal[column]; ok && column != namespaceColumn {
+			clear(info.ConstraintUsage)
+			info.ConstraintUsage[constraint].ArgvIndex = 1
+			info.IdxNum, info.EstimatedCost, info.EstimatedRows = planHash+column, 20, 10
+			break
+		}
+	}
+	return nil
+}
+
+// Open implements sqlite3.VTab.
+func (t virtualTable) Open() (sqlite3.VTabCursor, error) {
+	return &cursor{reader: newReader(t.view)}, nil
+}
+
+// cursor is a scan of a view: of the rows from at to end, or, if ids is not nil, of the rows with the
+// numbers ids[at:end].
+type cursor struct {
+	*reader
+	ids     []int32
+	at, end int
+}
+
+// Filter implements sqlite3.VTabCursor.
+func (c *cursor) Filter(plan int, _ string, args ...sqlite3.Value) error {
+	c.ids, c.at, c.end = nil, 0, len(c.rows)
+	for _, arg := range args {
+		switch arg.Type() {
+		case sqlite3.TEXT:
+		case sqlite3.NULL:
+			c.end = 0 // nothing is equal to NULL
+			return nil
+		default:
+			return nil // all rows: SQLite converts the value before it compares
+		}
+	}
+	switch {
+	case plan == planNamespace:
+		c.at, c.end = c.in(args[0].Text(), "", false)
+	case plan == planKey:
+		c.at, c.end = c.in(args[0].Text(), args[1].Text(), true)
+	case plan >= planHash:
+		ids, err := c.withValue(plan-planHash, args[0].Text())
+		c.ids, c.end = ids, len(ids)
+		return err
+	}
+	return nil
+}
+
+// Next implements sqlite3.VTabCursor.
+func (c *cursor) Next() error {
+	c.at++
+	if c.at%interval == 0 {
+		return c.ctx.Err()
+	}
+	return nil
+}
+
+// EOF implements sqlite3.VTabCursor.
+func (c *cursor) EOF() bool { return c.at >= c.end }
+
+// RowID implements sqlite3.VTabCursor. SQLite finds by it that two scans have met the same row.
+func (c *cursor) RowID() (int64, error) { return int64(c.current()), nil }
+
+// current is the number of the current row.
+func (c *cursor) current() int {
+	if c.ids != nil {
+		return int(c.ids[c.at])
+	}
+	return c.at
+}
+
+// Column implements sqlite3.VTabCursor.
+func (c *cursor) Column(result sqlite3.Context, n int) error {
+	value, err := c.value(c.rows[c.current()], n)
+	if err != nil {
+		return err
+	}
+	switch v := value.(type) {
+	case nil:
+		result.ResultNull()
+	case string:
+		result.ResultText(v)
+	case rawJSON:
+		result.ResultRawText(v)
+	case int64:
+		result.ResultInt64(v)
+	case float64:
+		result.ResultFloat(v)
+	case bool:
+		result.ResultBool(v)
+	}
+	return nil
+}
