@@ -3,6 +3,7 @@ package apiserver
 import (
 	"net"
 	"net/http"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/util/compatibility"
 	"k8s.io/apiserver/pkg/util/notfoundhandler"
 	basecompatibility "k8s.io/component-base/compatibility"
+	"k8s.io/kube-openapi/pkg/validation/spec"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	generated "k8s.io/kubernetes/pkg/generated/openapi"
 
@@ -21,6 +23,7 @@ import (
 	"byre/apiserver/handlers/managedfields"
 	"byre/apiserver/handlers/openapi"
 	"byre/apiserver/history"
+	"byre/apiserver/query"
 	"byre/apiserver/storage/factory"
 	"byre/sqlstore"
 )
@@ -59,10 +62,9 @@ func (s *Server) newDiscovery() *discovery.Registry {
 	})
 }
 
-// newGroups makes the groups of the built-in API: those of Kubernetes, and byre's own with their
-// scheme.
-func (s *Server) newGroups() ([]handlers.Group, *runtime.Scheme) {
-	scheme, builtin := history.NewScheme(), factory.BuiltinResources(effectiveVersion())
+// newGroups makes the groups of the built-in API: those of Kubernetes, and byre's own.
+func (s *Server) newGroups() []handlers.Group {
+	builtin := factory.BuiltinResources(effectiveVersion())
 	s.changes = history.New(history.Config{
 		Driver:       s.core.database.Driver,
 		Feed:         s.core.feed,
@@ -75,23 +77,48 @@ func (s *Server) newGroups() ([]handlers.Group, *runtime.Scheme) {
 			return builtin.ResourcePrefix(schema.GroupResource{Group: of.Group, Resource: of.Resource})
 		},
 	})
-	return append(s.builtin.Groups(), history.NewGroup(scheme, s.changes)), scheme
+	groups := append(s.builtin.Groups(), history.NewGroup(s.changes))
+	if o := &s.config.Options.SQL; o.Enabled {
+		s.queries = query.New(query.Config{
+			Feed:        s.core.feed,
+			Authorizer:  s.auth.Authorizer,
+			Tables:      &s.tables,
+			Timeout:     o.Timeout,
+			Memory:      o.Memory.Value(),
+			Concurrency: o.Parallel(),
+		})
+		groups = append(groups, query.NewGroup(s.queries))
+	}
+	return groups
 }
 
 // builtinModels are the built-in groups with the models of their types.
 type builtinModels struct {
 	groups []handlers.Group
 	models *openapi.Models
+	// schemas makes the schemas of the groups' types.
+	schemas func() (map[string]*spec.Schema, error)
 	// types are the types of those models that the groups use.
 	types *managedfields.TypeConverter
 }
 
-// newBuiltinModels makes the models of groups. scheme has the types of byre's own groups.
-func newBuiltinModels(groups []handlers.Group, scheme *runtime.Scheme) (builtinModels, error) {
+// newBuiltinModels makes the models of groups.
+func newBuiltinModels(groups []handlers.Group) (builtinModels, error) {
 	names, err := handlers.ModelNames(groups)
 	definitions := openapi.Join(generated.GetOpenAPIDefinitions, history.Definitions, query.Definitions)
-	models := openapi.NewModels(effectiveVersion().EmulationVersion().String(), definitions, legacyscheme.Scheme, scheme)
-	return builtinModels{groups, models, managedfields.NewTypeConverter(models.Schemas(names...))}, err
+	models := openapi.NewModels(effectiveVersion().EmulationVersion().String(), definitions, schemesOf(groups)...)
+	schemas := models.Schemas(names...)
+	return builtinModels{groups, models, schemas, managedfields.NewTypeConverter(schemas)}, err
+}
+
+// schemesOf returns the schemes of groups, each once.
+func schemesOf(groups []handlers.Group) (schemes []*runtime.Scheme) {
+	for i := range groups {
+		if !slices.Contains(schemes, groups[i].Scheme) {
+			schemes = append(schemes, groups[i].Scheme)
+		}
+	}
+	return schemes
 }
 
 // fieldSetBytes bounds the cache of the managed fields of created objects, in bytes:
@@ -119,6 +146,11 @@ func (s *Server) newServing(builtin builtinModels) handlers.Serving {
 // other paths of this server, the aggregator.
 func (s *Server) buildChain(builtin builtinModels, d delegation.Dependencies) (http.Handler, error) {
 	notFound := notfoundhandler.New(legacyscheme.Codecs, endpointfilters.NoMuxAndDiscoveryIncompleteKey)
+	tables, err := query.NewBuiltin(s.builtin.Groups(), s.getter.Lookup, builtin.schemas)
+	if err != nil {
+		return nil, err
+	}
+	s.tables = append(s.tables, tables)
 	handler, err := s.addServer(s.config.CustomResources, d, notFound)
 	if err != nil {
 		return nil, err
@@ -137,6 +169,9 @@ func (s *Server) buildChain(builtin builtinModels, d delegation.Dependencies) (h
 	d.OpenAPI.Set("builtin", builtin.models.Source(roots, d.Build))
 	paths := mux.NewPathRecorderMux("byre")
 	paths.NotFoundHandler(api)
+	if s.queries != nil {
+		paths.UnlistedHandle(query.Path, query.NewHandler(s.queries, api))
+	}
 	if handler, err = s.addServer(s.config.Aggregator, d, paths); err != nil {
 		return nil, err
 	}
@@ -157,5 +192,8 @@ func (s *Server) addServer(newServer delegation.NewServer, d delegation.Dependen
 		return nil, err
 	}
 	s.chain = append(s.chain, server)
+	if tables, ok := server.(query.Tables); ok {
+		s.tables = append(s.tables, tables)
+	}
 	return server, nil
 }

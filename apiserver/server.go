@@ -30,6 +30,7 @@ import (
 	"byre/apiserver/process/loopback"
 	"byre/apiserver/process/pki"
 	"byre/apiserver/process/serving"
+	"byre/apiserver/query"
 	"byre/apiserver/registry"
 	"byre/apiserver/registry/bootstrap"
 	"byre/apiserver/storage/factory"
@@ -69,6 +70,8 @@ type Server struct {
 	flow       *filters.FlowControl // nil without priority and fairness
 	builtin    *registry.Builtin
 	changes    *history.Storage
+	queries    *query.Storage // nil without --enable-sql
+	tables     query.Catalog
 	bootstrap  *bootstrap.Bootstrap
 	// controlplane is what every server of a cluster runs; controllers is what one
 	// server of the cluster runs.
@@ -169,8 +172,7 @@ func (s *Server) build(ctx, base context.Context) error {
 	if s.controllers, err = s.newControllers(files); err != nil {
 		return err
 	}
-	groups, scheme := s.newGroups()
-	models, err := newBuiltinModels(groups, scheme)
+	models, err := newBuiltinModels(s.newGroups())
 	if err != nil {
 		return err
 	}

@@ -43,19 +43,19 @@ func (c cleaners) GetCustomResourceListerCollectionDeleter(crd *apiextensionsv1.
 	if found.CRD.UID != crd.UID {
 		return nil, fmt.Errorf("%s is not served", crd.Name)
 	}
-	registry, err := found.handlers.Stored(ctx)
+	stored, err := found.handlers.Stored(ctx)
 	if err != nil {
 		return nil, err
 	}
-	store, ok := registry.Storage.Storage.(*storage.Store)
-	if !ok {
-		return nil, fmt.Errorf("storage of %s is a %T", crd.Name, registry.Storage.Storage)
+	store, err := stored.Store()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", crd.Name, err)
 	}
 	versions := sets.New[string]()
 	for _, v := range found.CRD.Spec.Versions {
 		versions.Insert(crd.Spec.Group + "/" + v.Name)
 	}
-	return &cleaner{REST: registry, store: store, versions: versions, calls: c.calls}, nil
+	return &cleaner{REST: stored.Registry(), store: store, versions: versions, calls: c.calls}, nil
 }
 
 // cleaner deletes the instances of a definition, a page at a time. Upstream's finalizer

@@ -21,8 +21,8 @@ var (
 	groupResource = schema.GroupResource{Group: GroupName, Resource: "changes"}
 )
 
-// NewScheme returns a scheme with the types of the group.
-func NewScheme() *runtime.Scheme {
+// newScheme returns a scheme with the types of the group.
+func newScheme() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	scheme.AddKnownTypes(groupVersion, &Change{}, &ChangeList{})
 	// The types of metav1 are those of the core group: with another version of them the OpenAPI
@@ -42,7 +42,8 @@ func NewScheme() *runtime.Scheme {
 }
 
 // NewGroup returns the group that a Storage serves. It has no protobuf.
-func NewGroup(scheme *runtime.Scheme, changes *Storage) handlers.Group {
+func NewGroup(changes *Storage) handlers.Group {
+	scheme := newScheme()
 	return handlers.Group{
 		Name:           GroupName,
 		Versions:       []string{groupVersion.Version},

@@ -31,6 +31,7 @@ import (
 // plain data. Flags that kube-apiserver has too keep their name, form and meaning.
 type Options struct {
 	Store     StoreOptions
+	SQL       SQLOptions
 	Serving   serving.Options
 	Cluster   ClusterOptions
 	Auth      *auth.Options
@@ -70,6 +71,7 @@ type Options struct {
 func New() *Options {
 	o := &Options{
 		Store:         NewStoreOptions(),
+		SQL:           NewSQLOptions(),
 		Serving:       serving.NewOptions(),
 		Cluster:       NewClusterOptions(),
 		Auth:          auth.NewOptions(),
@@ -100,6 +102,7 @@ func (o *Options) Flags() cliflag.NamedFlagSets {
 	addLoggingGates()
 	var sets cliflag.NamedFlagSets
 	o.Store.AddFlags(sets.FlagSet("store"))
+	o.SQL.AddFlags(sets.FlagSet("store"))
 	o.addGenericFlags(sets.FlagSet("generic"))
 	o.Serving.AddFlags(sets.FlagSet("secure serving"))
 	o.Auth.Authentication.AddFlags(sets.FlagSet("authentication"))
@@ -157,6 +160,7 @@ func (o *Options) addControllerFlags(fs *pflag.FlagSet) {
 func (o *Options) Validate() []error {
 	var errs []error
 	errs = append(errs, o.Store.Validate()...)
+	errs = append(errs, o.SQL.Validate()...)
 	errs = append(errs, o.Serving.Validate()...)
 	errs = append(errs, o.Cluster.Validate()...)
 	errs = append(errs, o.Auth.Validate()...)

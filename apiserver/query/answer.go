@@ -66,14 +66,19 @@ const (
 const Path = "/apis/" + GroupName + "/v1/queries"
 
 // Handler serves what the handlers of resources can't: bodies of the type application/sql, and answers
-// that are streamed, as CSV or as one JSON object a row. Other requests go to Delegate.
+// that are streamed, as CSV or as one JSON object a row. Other requests go to the delegate.
 //
 // The headers of a stream have the revision and the columns, and its trailer says whether it was
 // truncated. A stream that fails ends with its connection.
 type Handler struct {
-	Storage  *Storage
-	Codecs   serializer.CodecFactory
-	Delegate http.Handler
+	storage  *Storage
+	codecs   serializer.CodecFactory
+	delegate http.Handler
+}
+
+// NewHandler makes a Handler in front of the one that serves the group.
+func NewHandler(s *Storage, delegate http.Handler) *Handler {
+	return &Handler{s, serializer.NewCodecFactory(newScheme()), delegate}
 }
 
 // The headers and the trailer of a stream.
@@ -88,11 +93,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	given, _, _ := mime.ParseMediaType(req.Header.Get("Content-Type"))
 	wanted := streamed(req.Header.Get("Accept"))
 	if req.Method != http.MethodPost || given != sqlType && wanted == "" {
-		h.Delegate.ServeHTTP(w, req)
+		h.delegate.ServeHTTP(w, req)
 		return
 	}
 	if err := h.serve(w, req, given, wanted); err != nil {
-		responsewriters.ErrorNegotiated(err, h.Codecs, groupVersion, w, req)
+		responsewriters.ErrorNegotiated(err, h.codecs, groupVersion, w, req)
 	}
 }
 
@@ -120,16 +125,16 @@ func (h *Handler) serve(w http.ResponseWriter, req *http.Request, given, wanted 
 		req = req.Clone(req.Context())
 		req.Body, req.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 		req.Header.Set("Content-Type", runtime.ContentTypeJSON)
-		h.Delegate.ServeHTTP(w, req)
+		h.delegate.ServeHTTP(w, req)
 		return nil
 	}
 	q := &Query{}
-	if err := runtime.DecodeInto(h.Codecs.UniversalDeserializer(), body, q); err != nil {
+	if err := runtime.DecodeInto(h.codecs.UniversalDeserializer(), body, q); err != nil {
 		return apierrors.NewBadRequest("the body is not a Query: " + err.Error())
 	}
-	audit.LogRequestObject(req.Context(), q, groupVersion, queries, "", h.Codecs)
+	audit.LogRequestObject(req.Context(), q, groupVersion, queries, "", h.codecs)
 	out := newStream(w, wanted)
-	if err := h.Storage.run(req.Context(), &q.Spec, mostStreamed, out); err == nil || !out.begun {
+	if err := h.storage.run(req.Context(), &q.Spec, mostStreamed, out); err == nil || !out.begun {
 		return err
 	}
 	panic(http.ErrAbortHandler) // the client has rows already: it sees a broken connection, not a short answer

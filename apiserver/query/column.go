@@ -38,6 +38,14 @@ type Column struct {
 	make func(json []byte) any
 }
 
+// NewColumn returns a column of the value at a path, which has the column's type or is NULL.
+func NewColumn(name string, t Type, description string, path ...string) Column {
+	return Column{name, t, description, path, makers[t]}
+}
+
+// makers make the values of the types.
+var makers = map[Type]func([]byte) any{Text: text, Integer: integer, Real: number, Boolean: boolean, Time: timestamp, JSON: document}
+
 // Source is the path as a person writes it: "spec.replicas".
 func (c *Column) Source() string { return strings.Join(c.Path, ".") }
 
@@ -50,23 +58,20 @@ const (
 )
 
 func leading() []Column {
-	return []Column{
-		namespaceColumn: {Name: "namespace", Type: Text, Description: "The namespace; empty for an object without one.", Path: []string{"metadata", "namespace"}},
-		nameColumn:      {Name: "name", Type: Text, Description: "The name.", Path: []string{"metadata", "name"}},
-		revisionColumn:  {Name: "revision", Type: Integer, Description: "The revision of the last change, which is the resourceVersion.", Path: []string{"metadata", "resourceVersion"}},
-		metadata("uid", Text, "The UID.", "uid", text),
-		metadata("created", Time, "When the object was created.", "creationTimestamp", timestamp),
-		metadata("deleted", Time, "When the deletion of the object was asked for; NULL for most objects.", "deletionTimestamp", timestamp),
-		metadata("labels", JSON, "The labels.", "labels", document),
-		metadata("annotations", JSON, "The annotations.", "annotations", document),
-		metadata("owner_kind", Text, "The kind of the controller that owns the object.", "ownerReferences", controller("kind")),
-		metadata("owner_name", Text, "The name of the controller that owns the object.", "ownerReferences", controller("name")),
-		metadata("owner_uid", Text, "The UID of the controller that owns the object.", "ownerReferences", controller("uid")),
+	owner := func(member string) Column {
+		return Column{"owner_" + member, Text, "The " + member + " of the controller that owns the object.", []string{"metadata", "ownerReferences"}, controller(member)}
 	}
-}
-
-func metadata(name string, t Type, description, member string, make func([]byte) any) Column {
-	return Column{name, t, description, []string{"metadata", member}, make}
+	return []Column{
+		namespaceColumn: NewColumn("namespace", Text, "The namespace; empty for an object without one.", "metadata", "namespace"),
+		nameColumn:      NewColumn("name", Text, "The name.", "metadata", "name"),
+		revisionColumn:  NewColumn("revision", Integer, "The revision of the last change, which is the resourceVersion.", "metadata", "resourceVersion"),
+		NewColumn("uid", Text, "The UID.", "metadata", "uid"),
+		NewColumn("created", Time, "When the object was created.", "metadata", "creationTimestamp"),
+		NewColumn("deleted", Time, "When the deletion of the object was asked for; NULL for most objects.", "metadata", "deletionTimestamp"),
+		NewColumn("labels", JSON, "The labels.", "metadata", "labels"),
+		NewColumn("annotations", JSON, "The annotations.", "metadata", "annotations"),
+		owner("kind"), owner("name"), owner("uid"),
+	}
 }
 
 // objectColumn is the last column of every table.
@@ -77,7 +82,10 @@ var objectColumn = Column{Name: "object", Type: JSON, Description: "The whole ob
 // Members other than spec and status have no prefix if they are values, and are JSON if they are
 // lists or maps. definitions are the schemas that a schema may refer to.
 func NewColumns(of *spec.Schema, definitions map[string]*spec.Schema, printed []Column) []Column {
-	b := columnBuilder{columns: append(leading(), printed...), definitions: definitions}
+	b := columnBuilder{columns: leading(), definitions: definitions}
+	for _, c := range printed {
+		b.add(c)
+	}
 	of = b.resolve(of)
 	for _, name := range memberNames(of) {
 		switch member := b.resolve(property(of, name)); {
@@ -86,7 +94,7 @@ func NewColumns(of *spec.Schema, definitions map[string]*spec.Schema, printed []
 			b.addMembers(member, []string{name}, 2)
 		default:
 			if !b.addScalar(member, property(of, name), []string{name}) && name != "spec" && name != "status" {
-				b.add(Column{Type: JSON, Description: member.Description, Path: []string{name}, make: document})
+				b.add(NewColumn("", JSON, member.Description, name))
 			}
 		}
 	}
@@ -115,28 +123,30 @@ func (b *columnBuilder) addMembers(of *spec.Schema, path []string, levels int) {
 // addScalar adds the columns of a scalar; it returns false for another value. reference is the schema
 // that refers to the scalar's.
 func (b *columnBuilder) addScalar(of, reference *spec.Schema, path []string) bool {
-	description := of.Description
+	c := NewColumn("", "", of.Description, path...)
 	if reference.Description != "" {
-		description = reference.Description
+		c.Description = reference.Description
 	}
-	c := Column{Description: description, Path: path}
 	switch {
 	case isQuantity(of, reference):
 		c.Type, c.make = Real, quantity
 		b.add(c)
-		c.Name, c.Type, c.make = snake(path)+"_text", Text, text
+		c.Name, c.Type, c.make = ColumnName(path...)+"_text", Text, scalarText
 	case of.Type.Contains("string") && of.Format == "date-time":
-		c.Type, c.make = Time, timestamp
+		c.Type = Time
 	case of.Type.Contains("string"), of.Format == "int-or-string", of.Extensions["x-kubernetes-int-or-string"] == true:
 		c.Type, c.make = Text, scalarText
 	case of.Type.Contains("integer"):
-		c.Type, c.make = Integer, integer
+		c.Type = Integer
 	case of.Type.Contains("number"):
-		c.Type, c.make = Real, number
+		c.Type = Real
 	case of.Type.Contains("boolean"):
-		c.Type, c.make = Boolean, boolean
+		c.Type = Boolean
 	default:
 		return false
+	}
+	if c.make == nil {
+		c.make = makers[c.Type]
 	}
 	b.add(c)
 	return true
@@ -145,7 +155,7 @@ func (b *columnBuilder) addScalar(of, reference *spec.Schema, path []string) boo
 // add adds a column under the name of its path, unless the path has a column, or another column has the name.
 func (b *columnBuilder) add(c Column) {
 	if c.Name == "" {
-		c.Name = snake(c.Path)
+		c.Name = ColumnName(c.Path...)
 	}
 	for i := range b.columns {
 		other := &b.columns[i]
@@ -196,8 +206,8 @@ func property(of *spec.Schema, name string) *spec.Schema {
 	return &p
 }
 
-// snake returns the name of a column from its path: "spec_node_name", "status_pod_ip".
-func snake(path []string) string {
+// ColumnName returns the name of a column of a path, or of a printer column: "spec_node_name", "up_to_date".
+func ColumnName(path ...string) string {
 	var name strings.Builder
 	for i, member := range path {
 		if i > 0 {

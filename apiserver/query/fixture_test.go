@@ -67,7 +67,7 @@ func newFixture(t testing.TB) *fixture {
 	f := &fixture{TB: t, driver: storetest.NewModel(), allowed: map[string]bool{}}
 	var feed *watch.Feed
 	f.store, feed = watchtest.Run(t, f.driver, watch.Options{})
-	getter := factory.NewRESTOptionsGetter(factory.Backend{Store: f.store, Feed: feed},
+	getter := factory.NewRESTOptionsGetter(factory.Backend{Store: f.store, Feed: feed, Program: "v1.37"},
 		factory.BuiltinResources(compatibility.NewEffectiveVersionFromString("1.37", "1.37", "1.37")))
 	open := func(r schema.GroupResource, object, list func() runtime.Object) *storage.Store {
 		opts, err := getter.GetRESTOptions(r, object())
@@ -81,11 +81,11 @@ func newFixture(t testing.TB) *fixture {
 	}
 	f.tables = map[string]*Table{
 		"pods": {
-			Names: []string{"pods"}, Resource: corev1.Resource("pods"), Version: "v1", Columns: NewColumns(podSchema(), nil, printed(corev1.Resource("pods"))),
+			Resource: corev1.Resource("pods"), Version: "v1", Columns: NewColumns(podSchema(), nil, printed(corev1.Resource("pods"))),
 			Store: open(core.Resource("pods"), func() runtime.Object { return &core.Pod{} }, func() runtime.Object { return &core.PodList{} }),
 		},
 		"nodes": {
-			Names: []string{"nodes"}, Resource: corev1.Resource("nodes"), Version: "v1", Columns: NewColumns(nodeSchema(), nil, nil),
+			Resource: corev1.Resource("nodes"), Version: "v1", Columns: NewColumns(nodeSchema(), nil, nil),
 			Store: open(core.Resource("nodes"), func() runtime.Object { return &core.Node{} }, func() runtime.Object { return &core.NodeList{} }),
 		},
 	}
@@ -97,7 +97,9 @@ func object(properties map[string]spec.Schema) spec.Schema {
 	return spec.Schema{SchemaProps: spec.SchemaProps{Type: []string{"object"}, Properties: properties}}
 }
 
-func scalar(kind string) spec.Schema { return spec.Schema{SchemaProps: spec.SchemaProps{Type: []string{kind}}} }
+func scalar(kind string) spec.Schema {
+	return spec.Schema{SchemaProps: spec.SchemaProps{Type: []string{kind}}}
+}
 
 func podSchema() *spec.Schema {
 	s := object(map[string]spec.Schema{

@@ -19,8 +19,8 @@ var (
 	queryKind    = groupVersion.WithKind("Query")
 )
 
-// NewScheme returns a scheme with the types of the group.
-func NewScheme() *runtime.Scheme {
+// newScheme returns a scheme with the types of the group.
+func newScheme() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	scheme.AddKnownTypes(groupVersion, &Query{})
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
@@ -28,7 +28,8 @@ func NewScheme() *runtime.Scheme {
 }
 
 // NewGroup returns the group that a Storage serves. It has no protobuf.
-func NewGroup(scheme *runtime.Scheme, s *Storage) handlers.Group {
+func NewGroup(s *Storage) handlers.Group {
+	scheme := newScheme()
 	return handlers.Group{
 		Name:           GroupName,
 		Versions:       []string{groupVersion.Version},

@@ -16,7 +16,7 @@ var printedColumns = map[string]string{
 func printed(r schema.GroupResource) (columns []Column) {
 	for field := range strings.FieldsSeq(printedColumns[r.String()]) {
 		name, path, _ := strings.Cut(field, "=")
-		columns = append(columns, Column{Name: name, Type: Text, Path: strings.Split(path, "."), make: text})
+		columns = append(columns, NewColumn(name, Text, "", strings.Split(path, ".")...))
 	}
 	return columns
 }

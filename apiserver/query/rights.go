@@ -48,7 +48,7 @@ func (s *Storage) fill(ctx context.Context, views []*view) (revision string, err
 			return "", err
 		}
 		if len(v.rows) == 0 && namespaces[i] != nil {
-			warning.AddWarning(ctx, "", fmt.Sprintf("%s is empty: you may not list %s in all namespaces, nor in one that has some", v.Names[0], v.Resource))
+			warning.AddWarning(ctx, "", fmt.Sprintf("%s is empty: you may not list %s in all namespaces, nor in one that has some", v.name, v.Resource))
 		}
 	}
 	return strconv.FormatInt(latest, 10), nil

@@ -13,8 +13,6 @@ import (
 
 // Table is a resource that SQL can ask. It is immutable.
 type Table struct {
-	// Names are the names under which SQL finds the table.
-	Names []string
 	// Resource and Version are what the authorizer is asked about.
 	Resource schema.GroupResource
 	Version  string

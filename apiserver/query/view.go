@@ -13,6 +13,8 @@ import (
 // query, and one goroutine uses it.
 type view struct {
 	*Table
+	// name is the one that the statement uses.
+	name   string
 	ctx    context.Context
 	budget *budget
 	// rows are in the order of their keys. Invariant: the user may list each of them. read keeps

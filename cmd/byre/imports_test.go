@@ -46,6 +46,7 @@ var parts = []part{
 	{"apiserver/controllers", 5},
 	{"apiserver/delegation", 5},
 	{"apiserver/history", 5},
+	{"apiserver/query", 5},
 	{"apiserver/registry", 5},
 	{"apiserver", 6},
 	{"aggregator", 6},

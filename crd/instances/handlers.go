@@ -8,7 +8,6 @@ import (
 
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	"k8s.io/apiextensions-apiserver/pkg/registry/customresource"
 	"k8s.io/klog/v2"
 
 	"byre/apiserver/storage"
@@ -125,19 +124,15 @@ func (h *Handlers) prepare(ctx context.Context) error {
 	return d.converter.use(h.crd) // Update may have been called meanwhile
 }
 
-// Stored returns the registry of the version that instances are stored in.
-func (h *Handlers) Stored(ctx context.Context) (*customresource.REST, error) {
+// Stored returns the handlers of the version that instances are stored in. Its errors are those of Version.
+func (h *Handlers) Stored(ctx context.Context) (*Version, error) {
 	h.mu.Lock()
 	name, err := apihelpers.GetCRDStorageVersion(h.crd)
 	h.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
-	v, err := h.Version(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	return v.registry, nil
+	return h.Version(ctx, name)
 }
 
 // Release drops the compiled validation, types and schemas that no request has used since

@@ -2,11 +2,13 @@ package instances
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"sync/atomic"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	"k8s.io/apiextensions-apiserver/pkg/registry/customresource"
 	"k8s.io/apiextensions-apiserver/pkg/registry/customresource/tableconvertor"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -35,6 +37,8 @@ type Version struct {
 	// handlers has the handler of each verb, by subresource; "" is the resource itself.
 	handlers map[string]map[string]http.Handler
 	registry *customresource.REST
+	spec     *apiextensionsv1.CustomResourceDefinitionVersion
+	schemas  *schemas
 	// validating makes the strategies that validate.
 	validating *lazy[strategies]
 }
@@ -54,6 +58,24 @@ func (v *Version) Handler(info *request.RequestInfo) (http.Handler, error) {
 	}
 	return handler, nil
 }
+
+// Registry returns the registry of the version's instances.
+func (v *Version) Registry() *customresource.REST { return v.registry }
+
+// Store returns the Store of the version's instances.
+func (v *Version) Store() (*storage.Store, error) {
+	store, ok := v.registry.Storage.Storage.(*storage.Store)
+	if !ok {
+		return nil, fmt.Errorf("the storage is a %T", v.registry.Storage.Storage)
+	}
+	return store, nil
+}
+
+// Spec returns the version in the definition, without its schema. The caller must not change it.
+func (v *Version) Spec() *apiextensionsv1.CustomResourceDefinitionVersion { return v.spec }
+
+// Schema returns the schema of the version; nil if it has none.
+func (v *Version) Schema() (*structuralschema.Structural, error) { return v.schemas.of(v.spec.Name) }
 
 // versionBuilder makes a Version. It does what getOrCreateServingInfoFor of upstream's
 // customresource_handler.go does for all versions at once.
@@ -81,6 +103,8 @@ func (b *versionBuilder) build(name string) (*Version, error) {
 	typer, source, schemas := b.typer, b.derived.source, b.derived.schemas
 	v := &Version{
 		handlers: map[string]map[string]http.Handler{},
+		spec:     b.spec,
+		schemas:  schemas,
 		validating: newLazy(func() (strategies, error) {
 			whole, err := source()
 			if err != nil {

@@ -1,0 +1,150 @@
+package query
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+
+	"byre/apiserver/handlers"
+	"byre/apiserver/storage"
+)
+
+// Catalog has the Tables of several servers. Where two have a table of one name, the first counts.
+type Catalog []Tables
+
+// Names implements Tables.
+func (c Catalog) Names() []string {
+	names := map[string]bool{}
+	for _, tables := range c {
+		for _, name := range tables.Names() {
+			names[name] = true
+		}
+	}
+	return slices.Collect(maps.Keys(names))
+}
+
+// Table implements Tables.
+func (c Catalog) Table(ctx context.Context, name string) (*Table, error) {
+	for _, tables := range c {
+		if table, err := tables.Table(ctx, name); table != nil || err != nil {
+			return table, err
+		}
+	}
+	return nil, nil
+}
+
+// Builtin are the tables of groups whose types a scheme has.
+type Builtin struct {
+	resources map[string]builtin // by the names of tables
+	// tables makes the tables, with the columns of their schemas, at the first query.
+	tables func() (map[string]*Table, error)
+}
+
+// builtin is a resource that is a table.
+type builtin struct {
+	names []string
+	store *storage.Store
+	kind  schema.GroupVersionKind
+}
+
+// NewBuiltin makes the tables of groups. A table has the plural as its name, of which the first group
+// with such a resource counts, and its full name. stores returns the Store of a resource, or nil; schemas
+// returns the schemas of the types by the names by which they refer to each other.
+func NewBuiltin(groups []handlers.Group, stores func(schema.GroupResource) *storage.Store, schemas func() (map[string]*spec.Schema, error)) (*Builtin, error) {
+	b := &Builtin{resources: map[string]builtin{}}
+	for i := range groups {
+		group := &groups[i]
+		for _, version := range group.Versions {
+			for _, plural := range slices.Sorted(maps.Keys(group.Storage[version])) {
+				served := group.Storage[version][plural]
+				_, lists := served.(rest.Lister)
+				gr := schema.GroupResource{Group: group.Name, Resource: plural}
+				store := stores(gr)
+				if !lists || store == nil || store.GroupResource() != gr {
+					continue // it has no objects, or they are another resource's
+				}
+				kind, err := endpoints.GetResourceKind(store.StorageVersion(), served, group.Scheme)
+				if err != nil {
+					return nil, err
+				}
+				b.add(builtin{[]string{plural, FullName(gr)}, store, kind})
+			}
+		}
+	}
+	b.tables = sync.OnceValues(func() (map[string]*Table, error) {
+		all, err := schemas()
+		if err != nil {
+			return nil, err
+		}
+		return b.makeTables(all)
+	})
+	return b, nil
+}
+
+// add adds a resource under those of its names that are free.
+func (b *Builtin) add(r builtin) {
+	if _, known := b.resources[r.names[1]]; known {
+		return // another version of the resource
+	}
+	for _, name := range r.names {
+		if _, taken := b.resources[name]; !taken {
+			b.resources[name] = r
+		}
+	}
+}
+
+func (b *Builtin) makeTables(schemas map[string]*spec.Schema) (map[string]*Table, error) {
+	byKind := map[schema.GroupVersionKind]*spec.Schema{}
+	for _, s := range schemas {
+		for _, kind := range kindsOf(s) {
+			byKind[kind] = s
+		}
+	}
+	tables, made := map[string]*Table{}, map[*storage.Store]*Table{}
+	for name, r := range b.resources {
+		if tables[name] = made[r.store]; tables[name] != nil {
+			continue
+		}
+		of := byKind[r.kind]
+		if of == nil {
+			of = &spec.Schema{} // the version that is stored is not served
+		}
+		gr := r.store.GroupResource()
+		made[r.store] = &Table{
+			Resource: gr, Version: r.kind.Version, Description: of.Description,
+			Columns: NewColumns(of, schemas, printed(gr)), Store: r.store,
+		}
+		tables[name] = made[r.store]
+	}
+	return tables, nil
+}
+
+// kindsOf returns the kinds that a schema says it describes.
+func kindsOf(s *spec.Schema) (kinds []schema.GroupVersionKind) {
+	all, _ := s.Extensions["x-kubernetes-group-version-kind"].([]any)
+	for _, each := range all {
+		if kind, ok := each.(map[string]any); ok {
+			text := func(member string) string { s, _ := kind[member].(string); return s }
+			kinds = append(kinds, schema.GroupVersionKind{Group: text("group"), Version: text("version"), Kind: text("kind")})
+		}
+	}
+	return kinds
+}
+
+// Names implements Tables.
+func (b *Builtin) Names() []string { return slices.Collect(maps.Keys(b.resources)) }
+
+// Table implements Tables.
+func (b *Builtin) Table(_ context.Context, name string) (*Table, error) {
+	if _, ok := b.resources[name]; !ok {
+		return nil, nil
+	}
+	tables, err := b.tables()
+	return tables[name], err
+}

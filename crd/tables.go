@@ -1,0 +1,101 @@
+package crd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+
+	"byre/apiserver/query"
+	"byre/crd/definition"
+	"byre/crd/instances"
+)
+
+var _ query.Tables = (*Server)(nil)
+
+// Names implements query.Tables: the instances of a definition are a table under their full name.
+func (s *Server) Names() (names []string) {
+	for _, d := range s.resolver.all() {
+		names = append(names, query.FullName(definition.Resource(d.CRD)))
+	}
+	return names
+}
+
+// Table implements query.Tables. Its objects are in the version that instances are stored in.
+func (s *Server) Table(ctx context.Context, name string) (*query.Table, error) {
+	for _, d := range s.resolver.all() {
+		if query.FullName(definition.Resource(d.CRD)) == name {
+			return s.resolver.tableOf(ctx, d)
+		}
+	}
+	return nil, nil
+}
+
+// all returns the definitions that are established.
+func (r *resolver) all() (found []*definition.Definition) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	for _, d := range r.table.All() {
+		if definition.IsEstablished(d.CRD) {
+			found = append(found, d)
+		}
+	}
+	return found
+}
+
+// tableOf returns the table of a definition's instances; nil if the definition is gone.
+func (r *resolver) tableOf(ctx context.Context, d *definition.Definition) (*query.Table, error) {
+	for range maxReplaced {
+		found := r.get(d.CRD.Name)
+		if found == nil {
+			return nil, nil
+		}
+		stored, err := found.handlers.Stored(ctx)
+		if err == nil {
+			return newTable(found.Definition, stored)
+		}
+		if !errors.Is(err, definition.ErrReplaced) {
+			return nil, err
+		}
+		if _, err := r.refresh(ctx, d.CRD.Name); err != nil {
+			return nil, err
+		}
+	}
+	return nil, fmt.Errorf("%s: %w", d.CRD.Name, definition.ErrReplaced)
+}
+
+func newTable(d *definition.Definition, stored *instances.Version) (*query.Table, error) {
+	schema, err := stored.Schema()
+	if err != nil {
+		return nil, err
+	}
+	store, err := stored.Store()
+	if err != nil {
+		return nil, err
+	}
+	t := &query.Table{Resource: definition.Resource(d.CRD), Version: stored.Spec().Name, Store: store}
+	of := schema.ToKubeOpenAPI()
+	if of == nil {
+		of = &spec.Schema{}
+	}
+	t.Description, t.Columns = of.Description, query.NewColumns(of, nil, printed(stored.Spec()))
+	return t, nil
+}
+
+// memberPath matches a JSONPath of members only.
+var memberPath = regexp.MustCompile(`^(\.[A-Za-z_][A-Za-z0-9_-]*)+$`)
+
+// printed are the printer columns of a version that show a member of the object.
+func printed(version *apiextensionsv1.CustomResourceDefinitionVersion) (columns []query.Column) {
+	types := map[string]query.Type{"integer": query.Integer, "number": query.Real, "boolean": query.Boolean, "date": query.Time, "string": query.Text}
+	for _, c := range version.AdditionalPrinterColumns {
+		if memberPath.MatchString(c.JSONPath) && !strings.HasPrefix(c.JSONPath, ".metadata.") {
+			columns = append(columns, query.NewColumn(query.ColumnName(c.Name), types[c.Type], c.Description, strings.Split(c.JSONPath[1:], ".")...))
+		}
+	}
+	return columns
+}
