@@ -380,6 +380,8 @@ func TestPast_NamesAreCompleted(t *testing.T) {
 		"undelete gears/":   ":4\n",
 		"undo " + kept:      kept + "\tbyre-admin create configmaps/kept\n:36\n",
 		"undo none":         ":36\n",
+		"log -o w":          "table\nwide\njson\nyaml\nname\n:4\n",
+		"diff --color n":    "auto\nalways\nnever\n:4\n",
 	} {
 		words := strings.Fields(line)
 		if len(words) > 1 {
