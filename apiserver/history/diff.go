@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"maps"
+	"math"
 	"reflect"
 	"slices"
 	"strconv"
@@ -41,8 +42,32 @@ func compare(all []difference, path []any, before, after any) []difference {
 	return append(all, difference{path: path, old: before, new: after})
 }
 
+// Compare returns the fields in which two versions of an object differ, as Change.Changed has them, but
+// all of them, and with whole values. It removes from both what every write changes. A nil version is
+// that of an object that does not exist.
+func Compare(before, after map[string]any) []FieldChange {
+	all := compareVersions(before, after)
+	changes := make([]FieldChange, len(all))
+	for i := range all {
+		changes[i] = all[i].fieldChange(math.MaxInt)
+	}
+	return changes
+}
+
+// compareVersions compares two versions of an object, from which it removes what every write changes.
+func compareVersions(before, after map[string]any) []difference {
+	for _, object := range []map[string]any{before, after} {
+		if metadata, ok := object["metadata"].(map[string]any); ok {
+			delete(metadata, "resourceVersion")
+			delete(metadata, "generation")
+		}
+	}
+	return compare(nil, nil, before, after)
+}
+
 func compareObjects(all []difference, path []any, before, after map[string]any) []difference {
-	names := maps.Clone(before)
+	names := make(map[string]any)
+	maps.Copy(names, before)
 	maps.Copy(names, after)
 	for _, name := range slices.SortedFunc(maps.Keys(names), func(a, b string) int {
 		return cmp.Or(rank(path, a)-rank(path, b), strings.Compare(a, b))
@@ -91,13 +116,14 @@ func compareLists(all []difference, path []any, before, after []any) []differenc
 // mostText bounds the old and the new value of a FieldChange, in bytes.
 const mostText = 256
 
-func (d *difference) fieldChange() FieldChange {
+// fieldChange returns a difference, whose values are cut off after most bytes.
+func (d *difference) fieldChange(most int) FieldChange {
 	change := FieldChange{Path: pathText(d.path)}
 	if !d.added {
-		change.Old = text(d.old)
+		change.Old = text(d.old, most)
 	}
 	if !d.removed {
-		change.New = text(d.new)
+		change.New = text(d.new, most)
 	}
 	return change
 }
@@ -112,7 +138,7 @@ func pathText(path []any) string {
 		case !isName:
 			b.WriteString("[" + strconv.Itoa(part.(int)) + "]")
 		case name == "" || strings.ContainsAny(name, ".[]\"'/ \n"):
-			b.WriteString("[" + text(name) + "]")
+			b.WriteString("[" + text(name, mostText) + "]")
 		default:
 			if b.Len() > 0 {
 				b.WriteByte('.')
@@ -123,13 +149,13 @@ func pathText(path []any) string {
 	return b.String()
 }
 
-// text returns the JSON of a value, cut off.
-func text(value any) string {
+// text returns the JSON of a value, cut off after most bytes.
+func text(value any, most int) string {
 	encoded := string(encode(value))
-	if len(encoded) <= mostText {
+	if len(encoded) <= most {
 		return encoded
 	}
-	end := mostText
+	end := most
 	for !utf8.RuneStart(encoded[end]) {
 		end--
 	}

@@ -123,10 +123,34 @@ func TestCompare_SaysWhatChangedAsPeopleDo(t *testing.T) {
 		}
 		var got []FieldChange
 		for _, d := range compare(nil, nil, before, after) {
-			got = append(got, d.fieldChange())
+			got = append(got, d.fieldChange(mostText))
 		}
 		if !reflect.DeepEqual(got, test.want) {
 			t.Errorf("from %s to %s: %q, want %q", test.before, test.after, got, test.want)
 		}
+	}
+}
+
+// A command shows the whole difference of two versions.
+func TestCompare_LeavesOutOnlyWhatEveryWriteChanges(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", 2*mostText)
+	before := map[string]any{"metadata": map[string]any{"resourceVersion": "1", "generation": int64(1)}, "data": map[string]any{}}
+	data := map[string]any{"long": long}
+	want := []FieldChange{{"data.long", "", `"` + long + `"`}}
+	for i := range 2 * mostFields {
+		key := fmt.Sprintf("z%02d", i)
+		data[key] = ""
+		want = append(want, FieldChange{"data." + key, "", `""`})
+	}
+	after := map[string]any{"metadata": map[string]any{"resourceVersion": "2", "generation": int64(2)}, "data": data}
+	if got := Compare(before, after); !reflect.DeepEqual(got, want) {
+		t.Errorf("the differences are %q", got)
+	}
+	if got := Compare(nil, map[string]any{"kind": "ConfigMap"}); !reflect.DeepEqual(got, []FieldChange{{"kind", "", `"ConfigMap"`}}) {
+		t.Errorf("what was created differs in %q", got)
+	}
+	if got := Compare(after, after); got == nil || len(got) > 0 {
+		t.Errorf("an object differs from itself in %q", got)
 	}
 }

@@ -64,16 +64,10 @@ func (c *Change) setChanged(before, after map[string]any, whole bool) {
 	if whole {
 		most = mostFieldsOfOne
 	}
-	for _, object := range []map[string]any{before, after} {
-		if metadata, ok := object["metadata"].(map[string]any); ok {
-			delete(metadata, "resourceVersion")
-			delete(metadata, "generation")
-		}
-	}
-	all := compare(nil, nil, before, after)
+	all := compareVersions(before, after)
 	c.MoreChanged = int64(max(0, len(all)-most))
 	for i := range all[:min(len(all), most)] {
-		c.Changed = append(c.Changed, all[i].fieldChange())
+		c.Changed = append(c.Changed, all[i].fieldChange(mostText))
 	}
 }
 

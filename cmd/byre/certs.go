@@ -64,7 +64,7 @@ func newCertsStatusCommand() *cobra.Command {
 		},
 	}
 	flags.addTo(cmd)
-	output.addTo(cmd)
+	output.addTo(cmd, "text", "json", "yaml")
 	return cmd
 }
 

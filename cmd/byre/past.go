@@ -11,11 +11,9 @@ import (
 
 	"github.com/pmezard/go-difflib/difflib"
 	"github.com/spf13/cobra"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"byre/apiserver/history"
 	"byre/apiserver/options"
 	"byre/cmd/byre/plugin"
 )
@@ -81,116 +79,6 @@ func parseMoment(text string) (plugin.Moment, error) {
 
 const momentHelp = "a revision, a time of RFC 3339, or one before now such as -2h"
 
-func newLogCommand() *cobra.Command {
-	var flags clusterFlags
-	var since, who string
-	var everywhere, withStatus, follow bool
-	cmd := &cobra.Command{
-		Use:   "log [TYPE/NAME]",
-		Short: "List the changes of an object, or of a namespace",
-		Long: "List the changes of an object, or of a namespace, the oldest first: what the user of the\n" +
-			"kubeconfig may list, in the resource changes and in that of each object.",
-		Example: "  kubectl byre log deployment/web\n" +
-			"  kubectl byre log -n shop --since 2h --who alice\n" +
-			"  kubectl byre log -n shop --follow",
-		Args: cobra.MaximumNArgs(2),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			client, namespace, err := flags.connect()
-			if err != nil {
-				return err
-			}
-			query := plugin.Query{Namespace: namespace, Fields: fields.Set{}, WithStatus: withStatus}
-			if everywhere {
-				query.Namespace = ""
-			}
-			if len(args) > 0 {
-				o, err := client.Find(args)
-				if err != nil {
-					return err
-				}
-				query = o.Query(withStatus)
-			}
-			if who != "" {
-				query.Fields["who"] = who
-			}
-			after := time.Time{}
-			if since != "" {
-				age, err := options.ParseDuration(since)
-				if err != nil || age <= 0 {
-					return fmt.Errorf("--since: %q is not a time such as 2d, 12h or 5m", since)
-				}
-				after = time.Now().Add(-age)
-				query.Fields["since"] = after.UTC().Format(time.RFC3339)
-			}
-			return printLog(cmd, client, query, after, follow)
-		},
-	}
-	flags.addTo(cmd)
-	cmd.ValidArgsFunction = completeObject(&flags, false)
-	cmd.Flags().StringVar(&since, "since", "", "Only changes of this time, such as 2h or 3d.")
-	cmd.Flags().StringVar(&who, "who", "", "Only changes of this user.")
-	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "The changes of all namespaces.")
-	cmd.Flags().BoolVar(&withStatus, "status", false, "The changes of the status too.")
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "Print further changes as they are made.")
-	return cmd
-}
-
-// logPrinter prints changes after a time as the server's tables have them.
-type logPrinter struct {
-	w       *tabwriter.Writer
-	after   time.Time
-	columns []metav1.TableColumnDefinition
-}
-
-func (p *logPrinter) print(table *metav1.Table) error {
-	if p.columns == nil && len(table.ColumnDefinitions) > 0 {
-		p.columns = table.ColumnDefinitions
-		var names []any
-		for _, column := range p.columns {
-			if column.Priority == 0 {
-				names = append(names, strings.ToUpper(column.Name))
-			}
-		}
-		printRow(p.w, names)
-	}
-	for _, row := range table.Rows {
-		var object metav1.PartialObjectMetadata
-		if err := json.Unmarshal(row.Object.Raw, &object); err != nil {
-			return err
-		}
-		if object.CreationTimestamp.Time.Before(p.after) {
-			continue
-		}
-		var cells []any
-		for i, cell := range row.Cells {
-			if i >= len(p.columns) || p.columns[i].Priority == 0 {
-				cells = append(cells, cell)
-			}
-		}
-		printRow(p.w, cells)
-	}
-	return nil
-}
-
-// printLog prints the changes after a time, and with follow those to come, until the command's context
-// ends. Of a history that does not reach back to the time it prints what there is, and says so.
-func printLog(cmd *cobra.Command, client *plugin.Client, query plugin.Query, after time.Time, follow bool) error {
-	ctx := cmd.Context()
-	p := logPrinter{w: tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 3, ' ', 0), after: after}
-	revision, err := client.Tables(ctx, query, p.print)
-	if query.Fields.Has("since") && p.columns == nil && apierrors.IsResourceExpired(err) {
-		fmt.Fprintln(cmd.ErrOrStderr(), "not all changes are there any more:", err)
-		delete(query.Fields, "since")
-		revision, err = client.Tables(ctx, query, p.print)
-	}
-	if err = errors.Join(err, p.w.Flush()); err != nil || !follow {
-		return err
-	}
-	return client.Follow(ctx, query, revision, func(table *metav1.Table) error {
-		return errors.Join(p.print(table), p.w.Flush())
-	})
-}
-
 // printRow prints the cells of a row. A cell has one line: other people have written what is in it.
 func printRow(w io.Writer, cells []any) {
 	for i, cell := range cells {
@@ -219,7 +107,7 @@ func newShowCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "show TYPE/NAME --at T",
 		Short:   "Print an object as it was",
-		Long:    "Print an object as it was at a moment, as YAML. T is " + momentHelp + ".",
+		Long:    "Print an object as it was at a moment. T is " + momentHelp + ".",
 		Example: "  kubectl byre show configmap/settings --at -2h",
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -241,18 +129,11 @@ func newShowCommand() *cobra.Command {
 			if v.Content == nil {
 				return fmt.Errorf("%s did not exist at %s", o, moment)
 			}
-			text, err := v.YAML()
-			if err != nil {
-				return err
-			}
-			return output.print(cmd.OutOrStdout(), v.Content, func(out io.Writer) error {
-				_, err := io.WriteString(out, text)
-				return err
-			})
+			return page(cmd, func(out io.Writer) error { return output.print(out, v.Content, nil) })
 		},
 	}
 	flags.addTo(cmd)
-	output.addTo(cmd)
+	output.addTo(cmd, "yaml", "json")
 	cmd.ValidArgsFunction = completeObject(&flags, false)
 	cmd.Flags().StringVar(&at, "at", "", "The moment: "+momentHelp+".")
 	_ = cmd.MarkFlagRequired("at") // the flag is there
@@ -261,15 +142,22 @@ func newShowCommand() *cobra.Command {
 
 func newDiffCommand() *cobra.Command {
 	var flags clusterFlags
+	var output outputFlag
+	var color colorFlag
 	var at, to string
 	cmd := &cobra.Command{
 		Use:   "diff TYPE/NAME [--at T] [--to T]",
 		Short: "Compare an object with itself at another moment",
 		Long: "Compare an object as it was at one moment with what it was at another. T is " + momentHelp + ".\n" +
-			"Without --at, the last change is shown, and without --to the object is compared as it is now.",
+			"Without --at, the last change is shown, and without --to the object is compared as it is now.\n" +
+			"As JSON and YAML it is a list of the changed fields, as the resource changes has them.",
 		Example: "  kubectl byre diff deployment/web --at -1d",
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			colored, err := color.use(cmd.OutOrStdout())
+			if err = errors.Join(output.validate(), err); err != nil {
+				return err
+			}
 			client, o, err := flags.find(args)
 			if err != nil {
 				return err
@@ -294,26 +182,42 @@ func newDiffCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return printDiff(cmd.OutOrStdout(), o, older, newer)
+			text, err := diff(o, older, newer)
+			if err != nil {
+				return err
+			}
+			if colored {
+				text = colorDiff(text)
+			}
+			fields := history.Compare(older.Content, newer.Content)
+			return page(cmd, func(out io.Writer) error {
+				return output.print(out, fields, func(out io.Writer) error {
+					_, err := io.WriteString(out, text)
+					return err
+				})
+			})
 		},
 	}
 	flags.addTo(cmd)
+	output.addTo(cmd, "diff", "json", "yaml")
+	color.addTo(cmd)
 	cmd.ValidArgsFunction = completeObject(&flags, false)
 	cmd.Flags().StringVar(&at, "at", "", "The first moment: "+momentHelp+".")
 	cmd.Flags().StringVar(&to, "to", "", "The second moment: "+momentHelp+". If not set, now.")
 	return cmd
 }
 
-func printDiff(out io.Writer, o plugin.Object, older, newer plugin.Version) error {
+// diff returns the unified diff of two versions of an object.
+func diff(o plugin.Object, older, newer plugin.Version) (string, error) {
 	before, err := older.YAML()
 	if err != nil {
-		return err
+		return "", err
 	}
 	after, err := newer.YAML()
 	if err != nil {
-		return err
+		return "", err
 	}
-	return difflib.WriteUnifiedDiff(out, difflib.UnifiedDiff{
+	return difflib.GetUnifiedDiffString(difflib.UnifiedDiff{
 		A: difflib.SplitLines(before), FromFile: o.String() + title(older),
 		B: difflib.SplitLines(after), ToFile: o.String() + title(newer),
 		Context: 3,
@@ -349,12 +253,14 @@ func newBlameCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return output.print(cmd.OutOrStdout(), leaves, func(w io.Writer) error { return printBlame(w, leaves) })
+			return page(cmd, func(out io.Writer) error {
+				return output.print(out, leaves, func(out io.Writer) error { return printBlame(out, leaves) })
+			})
 		},
 	}
 	flags.addTo(cmd)
 	cmd.ValidArgsFunction = completeObject(&flags, false)
-	output.addTo(cmd)
+	output.addTo(cmd, "table", "json", "yaml")
 	return cmd
 }
 

@@ -1,9 +1,14 @@
 package main
 
 import (
+	"fmt"
+	"path"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"byre/cmd/byre/plugin"
 )
 
 // completeObject returns the completion of TYPE/NAME and TYPE NAME: with the names of objects that exist,
@@ -36,6 +41,33 @@ func completeObject(flags *clusterFlags, deleted bool) cobra.CompletionFunc {
 		return withPrefix(names, word), cobra.ShellCompDirectiveNoFileComp
 	}
 }
+
+// completeRevision returns the completion of a revision: the last ones that can be undone, each with who
+// changed what.
+func completeRevision(flags *clusterFlags) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+		const directive = cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
+		client, _, err := flags.connect()
+		if err != nil || len(args) > 0 {
+			return nil, directive
+		}
+		changes, err := client.Recent(cmd.Context())
+		if err != nil {
+			return nil, directive
+		}
+		var revisions []string
+		for i := range changes {
+			c := &changes[i]
+			object := plugin.Object{Resource: schema.GroupVersionResource{Group: c.Object.Group, Resource: c.Object.Resource}, Name: c.Object.Name}
+			revisions = append(revisions, c.Name+"\t"+visible(fmt.Sprintf("%s %s %s", c.Who, path.Join(c.Verb, c.Subresource), object)))
+		}
+		revisions = withPrefix(revisions, word)
+		return revisions[:min(len(revisions), shownRevisions)], directive
+	}
+}
+
+// shownRevisions is how many revisions a completion has.
+const shownRevisions = 20
 
 func withPrefix(words []string, prefix string) (selected []string) {
 	for _, word := range words {

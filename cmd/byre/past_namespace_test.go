@@ -360,11 +360,14 @@ func TestPast_NamesAreCompleted(t *testing.T) {
 	dir := t.TempDir()
 	server := startServer(t, dir, "--controllers=")
 	maps := kubernetes.NewForConfigOrDie(server.config(t)).CoreV1().ConfigMaps("default")
-	for _, name := range []string{"kept", "lost"} {
-		if _, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+	var created [2]*corev1.ConfigMap
+	for i, name := range []string{"kept", "lost"} {
+		var err error
+		if created[i], err = maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
+	kept := created[0].ResourceVersion
 	if err := maps.Delete(t.Context(), "lost", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -375,6 +378,10 @@ func TestPast_NamesAreCompleted(t *testing.T) {
 		"blame cm k":        "kept\n:4\n",
 		"undelete cm/":      "cm/lost\n:4\n",
 		"undelete gears/":   ":4\n",
+		"undo " + kept:      kept + "\tbyre-admin create configmaps/kept\n:36\n",
+		"undo none":         ":36\n",
+		"log -o w":          "table\nwide\njson\nyaml\nname\n:4\n",
+		"diff --color n":    "auto\nalways\nnever\n:4\n",
 	} {
 		words := strings.Fields(line)
 		if len(words) > 1 {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"byre/apiserver/history"
 	"byre/cmd/byre/plugin"
 )
 
@@ -106,6 +107,38 @@ func TestPast_IsShownAndReversed(t *testing.T) {
 			t.Errorf("the first version is %s", out)
 		}
 		p.run("alice", []string{`"sessionAffinity": "None"`}, "show", "svc/web", "--at", created.ResourceVersion, "-o", "json")
+		var fields []history.FieldChange
+		if err := json.Unmarshal([]byte(p.run("alice", nil, "diff", "svc/web", "-o", "json")), &fields); err != nil {
+			t.Fatal(err)
+		}
+		if want := []history.FieldChange{
+			{Path: "spec.sessionAffinity", Old: `"None"`, New: `"ClientIP"`},
+			{Path: "spec.sessionAffinityConfig", New: `{"clientIP":{"timeoutSeconds":10800}}`},
+			{Path: "metadata.annotations", New: `{"note":"by bob"}`},
+		}; !reflect.DeepEqual(fields, want) {
+			t.Errorf("the fields that differ are %q, want %q", fields, want)
+		}
+		p.run("alice", []string{"- new: '\"ClientIP\"'\n  old: '\"None\"'\n  path: spec.sessionAffinity\n"}, "diff", "svc/web", "-o", "yaml")
+		p.run("alice", []string{"\x1b[31m-  sessionAffinity: None\x1b[m\n"}, "diff", "svc/web", "--color", "always")
+		p.run("alice", []string{"sessionAffinity: None"}, "show", "svc/web", "--at", created.ResourceVersion, "-o", "yaml")
+		p.run("alice", []string{"REAL USER", "bobs-tool"}, "log", "svc/web", "-o", "wide")
+		if out := p.run("alice", nil, "log", "svc/web", "--who", "bob", "-o", "name"); out != "change.history.byre.dev/"+affinity+"\n" {
+			t.Errorf("the names are %q", out)
+		}
+		var list history.ChangeList
+		if err := json.Unmarshal([]byte(p.run("alice", nil, "log", "svc/web", "-o", "json")), &list); err != nil {
+			t.Fatal(err)
+		}
+		if len(list.Items) != 2 || list.Kind != "ChangeList" || list.Items[1].Kind != "Change" || !reflect.DeepEqual(list.Items[1].Changed, fields) {
+			t.Errorf("the log as JSON is %+v", list)
+		}
+		p.run("alice", []string{"kind: ChangeList\n", "\n  - new: '\"ClientIP\"'\n"}, "log", "svc/web", "-o", "yaml")
+		for command, allowed := range map[string]string{
+			"log": "table, wide, json, yaml or name", "diff": "diff, json or yaml", "blame": "table, json or yaml", "show --at 1": "yaml or json",
+		} {
+			p.fail("alice", "--output must be "+allowed+`, not "xml"`, append(strings.Fields(command), "svc/web", "-o", "xml")...)
+		}
+		p.fail("alice", `--color must be auto, always or never, not "red"`, "diff", "svc/web", "--color", "red")
 		p.fail("alice", "did not exist", "show", "svc/web", "--at", "-1d")
 		p.fail("mallory", "forbidden", "log", "service/web")
 		p.fail("alice", "forbidden", "log", "-A")

@@ -106,7 +106,7 @@ func newUndoCommand() *cobra.Command {
 		},
 	}
 	flags.addTo(cmd)
-	cmd.ValidArgsFunction = cobra.NoFileCompletions
+	cmd.ValidArgsFunction = completeRevision(&flags)
 	write.addTo(cmd)
 	return cmd
 }

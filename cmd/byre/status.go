@@ -64,7 +64,7 @@ func newStatusCommand() *cobra.Command {
 	}
 	store.AddDatabaseFlags(cmd.Flags())
 	cmd.Flags().StringVar(&certDir, "cert-dir", "", "Directory of the certificates. If not set, pki below --data-dir.")
-	output.addTo(cmd)
+	output.addTo(cmd, "text", "json", "yaml")
 	return cmd
 }
 

@@ -128,6 +128,8 @@ type Query struct {
 	Fields fields.Set
 	// WithStatus selects the changes of the status too.
 	WithStatus bool
+	// WithItems puts the whole items into the rows of tables, and not only their metadata.
+	WithItems bool
 }
 
 func (q Query) selector() string {
@@ -193,6 +195,9 @@ func (c *Client) get(q Query, accept string) *rest.Request {
 	request := c.raw.Get().AbsPath(path(q.Namespace)).SetHeader("Accept", accept)
 	if selector := q.selector(); selector != "" {
 		request = request.Param("fieldSelector", selector)
+	}
+	if q.WithItems {
+		request = request.Param("includeObject", string(metav1.IncludeObject))
 	}
 	return request
 }
