@@ -40,7 +40,7 @@ func (*Storage) ConvertToTable(_ context.Context, obj runtime.Object, _ runtime.
 		table.ColumnDefinitions = append(table.ColumnDefinitions, definition)
 	}
 	for _, values := range q.Status.Rows {
-		row := metav1.TableRow{Cells: make([]any, len(values))}
+		row := metav1.TableRow{Cells: make([]any, len(values)), Object: runtime.RawExtension{Object: &metav1.PartialObjectMetadata{}}}
 		for i, value := range values {
 			if err := json.Unmarshal(value, &row.Cells[i]); err != nil {
 				return nil, err
@@ -55,11 +55,12 @@ func (*Storage) ConvertToTable(_ context.Context, obj runtime.Object, _ runtime.
 	return table, nil
 }
 
-// The media types that a Handler adds to those of every resource.
+// The media types that a Handler adds to those of every resource: that of a request, and those of
+// streams.
 const (
-	sqlType    = "application/sql"
-	csvType    = "text/csv"
-	ndjsonType = "application/x-ndjson"
+	sqlType = "application/sql"
+	CSV     = "text/csv"
+	NDJSON  = "application/x-ndjson"
 )
 
 // Path is the path of the resource.
@@ -81,11 +82,11 @@ func NewHandler(s *Storage, delegate http.Handler) *Handler {
 	return &Handler{s, serializer.NewCodecFactory(newScheme()), delegate}
 }
 
-// The headers and the trailer of a stream.
+// The headers of a stream, and its trailer, which is true or false.
 const (
-	revisionHeader  = "Byre-Resource-Version"
-	columnsHeader   = "Byre-Columns"
-	truncatedHeader = "Byre-Truncated"
+	revisionHeader   = "Byre-Resource-Version"
+	columnsHeader    = "Byre-Columns"
+	TruncatedTrailer = "Byre-Truncated"
 )
 
 // ServeHTTP implements http.Handler.
@@ -105,7 +106,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 func streamed(accept string) string {
 	first, _, _ := strings.Cut(accept, ",")
 	media, _, _ := mime.ParseMediaType(first)
-	if media == csvType || media == ndjsonType {
+	if media == CSV || media == NDJSON {
 		return media
 	}
 	return ""
@@ -155,8 +156,8 @@ type stream struct {
 }
 
 func newStream(w http.ResponseWriter, media string) *stream {
-	s := &stream{w: w, headers: map[string]string{"Content-Type": media, "Trailer": truncatedHeader}}
-	if media == csvType {
+	s := &stream{w: w, headers: map[string]string{"Content-Type": media, "Trailer": TruncatedTrailer}}
+	if media == CSV {
 		s.csv = csv.NewWriter(&s.buffer)
 	}
 	return s
@@ -210,7 +211,7 @@ func (s *stream) flush() error {
 
 func (s *stream) end(truncated bool) error {
 	err := s.flush()
-	s.w.Header().Set(truncatedHeader, strconv.FormatBool(truncated))
+	s.w.Header().Set(TruncatedTrailer, strconv.FormatBool(truncated))
 	return err
 }
 

@@ -248,6 +248,9 @@ func (s *Storage) execute(ctx context.Context, sql string, parameters []any, mos
 
 // declare makes the tables known that a statement may name: a table that it does name is in its text.
 func (s *Storage) declare(ctx context.Context, e *engine, sql string) error {
+	if err := e.describe(s.config.Tables); err != nil {
+		return err
+	}
 	sql = strings.ToLower(sql)
 	for _, name := range s.config.Tables.Names() {
 		if !strings.Contains(sql, name) {

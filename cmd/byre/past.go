@@ -11,6 +11,7 @@ import (
 
 	"github.com/pmezard/go-difflib/difflib"
 	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"byre/apiserver/history"
@@ -18,9 +19,9 @@ import (
 	"byre/cmd/byre/plugin"
 )
 
-// newPastCommands returns the commands that show and reverse what happened, through the API server.
+// newPastCommands returns the commands that show what is and what happened, and reverse it, through the API server.
 func newPastCommands() []*cobra.Command {
-	return []*cobra.Command{newLogCommand(), newShowCommand(), newDiffCommand(), newBlameCommand(), newUndoCommand(), newUndeleteCommand(), newRollbackCommand()}
+	return []*cobra.Command{newLogCommand(), newShowCommand(), newDiffCommand(), newBlameCommand(), newUndoCommand(), newUndeleteCommand(), newRollbackCommand(), newSQLCommand()}
 }
 
 // newPluginCommand returns the root command of the program as a plugin of kubectl, whose file is called
@@ -28,7 +29,7 @@ func newPastCommands() []*cobra.Command {
 func newPluginCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use: "kubectl-byre", Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl byre"},
-		Short:        "Show and reverse what happened in a cluster",
+		Short:        "Show and reverse what happened in a cluster, and ask it in SQL",
 		SilenceUsage: true, SilenceErrors: true,
 		Args: subcommandOnly, RunE: help,
 	}
@@ -49,14 +50,20 @@ func (f *clusterFlags) addTo(cmd *cobra.Command) {
 	clientcmd.BindOverrideFlags(&f.overrides, cmd.Flags(), clientcmd.RecommendedConfigOverrideFlags(""))
 }
 
-// connect returns a client, and the namespace of the flags or the kubeconfig.
-func (f *clusterFlags) connect() (client *plugin.Client, namespace string, err error) {
+// load returns what the flags and the kubeconfig say of the server and the namespace.
+func (f *clusterFlags) load() (config *rest.Config, namespace string, err error) {
 	loaded := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(f.rules, &f.overrides)
-	config, err := loaded.ClientConfig()
-	if err != nil {
+	if config, err = loaded.ClientConfig(); err != nil {
 		return nil, "", err
 	}
-	if namespace, _, err = loaded.Namespace(); err != nil {
+	namespace, _, err = loaded.Namespace()
+	return config, namespace, err
+}
+
+// connect returns a client, and the namespace of the flags or the kubeconfig.
+func (f *clusterFlags) connect() (client *plugin.Client, namespace string, err error) {
+	config, namespace, err := f.load()
+	if err != nil {
 		return nil, "", err
 	}
 	client, err = plugin.NewClient(config, namespace)

@@ -1,0 +1,116 @@
+package query
+
+import (
+	"context"
+	"slices"
+
+	"github.com/ncruces/go-sqlite3"
+)
+
+// The tables that describe the others.
+const (
+	tablesTable  = "byre_tables"
+	columnsTable = "byre_columns"
+)
+
+// describe makes byre_tables and byre_columns known: what can be asked. Whoever may ask may read them, as
+// discovery and OpenAPI.
+func (e *engine) describe(tables Tables) error {
+	for name, of := range map[string]description{
+		tablesTable: {
+			ddl: `CREATE TABLE t (table_name TEXT, "group" TEXT, resource TEXT, version TEXT, description TEXT)`,
+			rows: func(name string, t *Table) [][]string {
+				return [][]string{{name, t.Resource.Group, t.Resource.Resource, t.Version, t.Description}}
+			},
+		},
+		columnsTable: {
+			ddl: "CREATE TABLE t (table_name TEXT, name TEXT, type TEXT, description TEXT, path TEXT)",
+			rows: func(name string, t *Table) (rows [][]string) {
+				for i := range t.Columns {
+					c := &t.Columns[i]
+					rows = append(rows, []string{name, c.Name, typeNames[c.Type], c.Description, c.Source()})
+				}
+				return rows
+			},
+		},
+	} {
+		of.ctx, of.tables = e.ctx, tables
+		err := sqlite3.CreateModule(e.conn, name, nil, func(conn *sqlite3.Conn, _, _, _ string, _ ...string) (description, error) {
+			return of, conn.DeclareVTab(of.ddl)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// description is a virtual table of texts, of which the first is the name of a table.
+type description struct {
+	ctx    context.Context
+	tables Tables
+	ddl    string
+	// rows returns the rows of a table.
+	rows func(name string, t *Table) [][]string
+}
+
+// BestIndex implements sqlite3.VTab: the rows of one table are found without those of others.
+func (d description) BestIndex(info *sqlite3.IndexInfo) error {
+	info.EstimatedCost = 1e6
+	for i, c := range info.Constraint {
+		if c.Usable && c.Op == sqlite3.INDEX_CONSTRAINT_EQ && c.Column == 0 {
+			info.ConstraintUsage[i].ArgvIndex = 1
+			info.EstimatedCost = 100
+			break
+		}
+	}
+	return nil
+}
+
+// Open implements sqlite3.VTab.
+func (d description) Open() (sqlite3.VTabCursor, error) { return &texts{of: d}, nil }
+
+// texts is a scan of a description.
+type texts struct {
+	of   description
+	rows [][]string
+	at   int
+}
+
+// Filter implements sqlite3.VTabCursor.
+func (t *texts) Filter(_ int, _ string, args ...sqlite3.Value) error {
+	names := t.of.tables.Names()
+	if len(args) > 0 {
+		names = slices.DeleteFunc(names, func(name string) bool { return name != args[0].Text() })
+	}
+	slices.Sort(names)
+	t.rows, t.at = nil, 0
+	for _, name := range names {
+		table, err := t.of.tables.Table(t.of.ctx, name)
+		if err != nil {
+			return err
+		}
+		if table != nil {
+			t.rows = append(t.rows, t.of.rows(name, table)...)
+		}
+	}
+	return nil
+}
+
+// Next implements sqlite3.VTabCursor.
+func (t *texts) Next() error {
+	t.at++
+	return nil
+}
+
+// EOF implements sqlite3.VTabCursor.
+func (t *texts) EOF() bool { return t.at >= len(t.rows) }
+
+// RowID implements sqlite3.VTabCursor.
+func (t *texts) RowID() (int64, error) { return int64(t.at), nil }
+
+// Column implements sqlite3.VTabCursor.
+func (t *texts) Column(result sqlite3.Context, n int) error {
+	result.ResultText(t.rows[t.at][n])
+	return nil
+}
