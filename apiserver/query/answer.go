@@ -69,8 +69,8 @@ const Path = "/apis/" + GroupName + "/v1/queries"
 // Handler serves what the handlers of resources can't: bodies of the type application/sql, and answers
 // that are streamed, as CSV or as one JSON object a row. Other requests go to the delegate.
 //
-// The headers of a stream have the revision and the columns, and its trailer says whether it was
-// truncated. A stream that fails ends with its connection.
+// The headers of a stream have the revision, the columns, and how many rows it has at most: a stream of so
+// many rows may be cut off. A stream that fails ends with its connection.
 type Handler struct {
 	storage  *Storage
 	codecs   serializer.CodecFactory
@@ -82,11 +82,11 @@ func NewHandler(s *Storage, delegate http.Handler) *Handler {
 	return &Handler{s, serializer.NewCodecFactory(newScheme()), delegate}
 }
 
-// The headers of a stream, and its trailer, which is true or false.
+// The headers of a stream.
 const (
-	revisionHeader   = "Byre-Resource-Version"
-	columnsHeader    = "Byre-Columns"
-	TruncatedTrailer = "Byre-Truncated"
+	revisionHeader = "Byre-Resource-Version"
+	columnsHeader  = "Byre-Columns"
+	LimitHeader    = "Byre-Limit"
 )
 
 // ServeHTTP implements http.Handler.
@@ -156,16 +156,16 @@ type stream struct {
 }
 
 func newStream(w http.ResponseWriter, media string) *stream {
-	s := &stream{w: w, headers: map[string]string{"Content-Type": media, "Trailer": TruncatedTrailer}}
+	s := &stream{w: w, headers: map[string]string{"Content-Type": media}}
 	if media == CSV {
 		s.csv = csv.NewWriter(&s.buffer)
 	}
 	return s
 }
 
-func (s *stream) begin(revision string, columns []ResultColumn) error {
+func (s *stream) begin(revision string, columns []ResultColumn, most int64) error {
 	s.columns = columns
-	s.headers[revisionHeader], s.headers[columnsHeader] = revision, string(appendJSON(nil, columns))
+	s.headers[revisionHeader], s.headers[columnsHeader], s.headers[LimitHeader] = revision, string(appendJSON(nil, columns)), strconv.FormatInt(most, 10)
 	if s.csv == nil {
 		return nil
 	}
@@ -209,11 +209,7 @@ func (s *stream) flush() error {
 	return err
 }
 
-func (s *stream) end(truncated bool) error {
-	err := s.flush()
-	s.w.Header().Set(TruncatedTrailer, strconv.FormatBool(truncated))
-	return err
-}
+func (s *stream) end(bool) error { return s.flush() }
 
 // appendRow appends a row as a JSON object.
 func appendRow(dst []byte, columns []ResultColumn, values []any) []byte {

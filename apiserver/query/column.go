@@ -159,7 +159,11 @@ func (b *columnBuilder) add(c Column) {
 	}
 	for i := range b.columns {
 		other := &b.columns[i]
-		if strings.EqualFold(other.Name, c.Name) || other.Type == c.Type && slices.Equal(other.Path, c.Path) {
+		samePath := slices.Equal(other.Path, c.Path)
+		if samePath && other.Description == "" {
+			other.Description = c.Description
+		}
+		if strings.EqualFold(other.Name, c.Name) || samePath && other.Type == c.Type {
 			return
 		}
 	}
@@ -216,7 +220,7 @@ func ColumnName(path ...string) string {
 		letters := []rune(member)
 		for j, r := range letters {
 			upper := unicode.IsUpper(r)
-			if upper && j > 0 && (!unicode.IsUpper(letters[j-1]) || j+1 < len(letters) && unicode.IsLower(letters[j+1])) {
+			if upper && j > 0 && (unicode.IsLower(letters[j-1]) || unicode.IsDigit(letters[j-1]) || unicode.IsUpper(letters[j-1]) && j+1 < len(letters) && unicode.IsLower(letters[j+1])) {
 				name.WriteByte('_')
 			}
 			switch {

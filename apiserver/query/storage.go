@@ -84,8 +84,8 @@ func (s *Storage) Create(ctx context.Context, obj runtime.Object, validate rest.
 
 // result takes the rows of a query.
 type result interface {
-	// begin is called once, before the rows.
-	begin(revision string, columns []ResultColumn) error
+	// begin is called once, before the rows, of which there are up to most.
+	begin(revision string, columns []ResultColumn, most int64) error
 	// row takes a row, which is valid until it returns.
 	row(values []any) error
 	// end is called after the rows. truncated says that there are more.
@@ -98,7 +98,7 @@ type collector struct {
 	budget *budget
 }
 
-func (c *collector) begin(revision string, columns []ResultColumn) error {
+func (c *collector) begin(revision string, columns []ResultColumn, _ int64) error {
 	c.status.ResourceVersion, c.status.Columns = revision, columns
 	return nil
 }
@@ -229,7 +229,7 @@ func (s *Storage) execute(ctx context.Context, sql string, parameters []any, mos
 		return err
 	}
 	columns := e.columns()
-	if err := out.begin(revision, columns); err != nil {
+	if err := out.begin(revision, columns, most); err != nil {
 		return err
 	}
 	rows, truncated := int64(0), false

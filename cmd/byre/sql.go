@@ -1,13 +1,16 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
+	"encoding/csv"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 
@@ -138,13 +141,37 @@ func (c *sqlClient) print(cmd *cobra.Command, q *query.Query, output *outputFlag
 			return output.print(out, q, func(out io.Writer) error { return printRows(out, &q.Status) })
 		})
 	} else {
-		_, err = io.Copy(cmd.OutOrStdout(), response.Body)
-		truncated = response.Trailer.Get(query.TruncatedTrailer) == "true"
+		var rows int
+		rows, err = copyRows(cmd.OutOrStdout(), response.Body, accept)
+		truncated = strconv.Itoa(rows) == response.Header.Get(query.LimitHeader)
 	}
 	if truncated {
-		fmt.Fprintln(cmd.ErrOrStderr(), "there are more rows: select fewer, or all of up to 100000 with -o csv or -o ndjson")
+		fmt.Fprintln(cmd.ErrOrStderr(), "there may be more rows: select fewer, or up to 100000 with -o csv or -o ndjson")
 	}
 	return err
+}
+
+// copyRows copies a stream, and returns how many rows it has.
+func copyRows(out io.Writer, stream io.Reader, media string) (rows int, err error) {
+	stream = io.TeeReader(stream, out)
+	if media == query.CSV {
+		reader := csv.NewReader(stream)
+		reader.ReuseRecord = true
+		for rows = -1; err == nil; rows++ { // the first record has the names
+			_, err = reader.Read()
+		}
+		rows--
+	} else {
+		reader := bufio.NewReader(stream)
+		for ; err == nil; rows++ {
+			_, err = reader.ReadBytes('\n')
+		}
+		rows--
+	}
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return rows, err
 }
 
 // ask sends a query. The caller closes the body of the answer.

@@ -131,7 +131,8 @@ func normalizeValue(value any) any {
 	switch v := value.(type) {
 	case map[string]any:
 		maps.DeleteFunc(v, func(key string, _ any) bool {
-			return strings.HasPrefix(key, "/apis/history.byre.dev/") || strings.HasPrefix(key, "dev.byre.history.")
+			return strings.HasPrefix(key, "/apis/history.byre.dev/") || strings.HasPrefix(key, "dev.byre.history.") ||
+				strings.HasPrefix(key, "/apis/sql.byre.dev/") || strings.HasPrefix(key, "dev.byre.sql.")
 		})
 		for key, field := range v {
 			if slices.Contains(normalizedFields, key) && field != "" && field != float64(0) && field != int64(0) {
@@ -168,7 +169,10 @@ func normalizeValue(value any) any {
 }
 
 // own are the names of what byre serves or creates, and a stock server does not.
-var own = []string{"history.byre.dev", "v1.history.byre.dev", "/apis/history.byre.dev", "/apis/history.byre.dev/v1"}
+var own = []string{
+	"history.byre.dev", "v1.history.byre.dev", "/apis/history.byre.dev", "/apis/history.byre.dev/v1",
+	"sql.byre.dev", "v1.sql.byre.dev", "/apis/sql.byre.dev", "/apis/sql.byre.dev/v1",
+}
 
 // isOwn reports whether an element of a list is one of own: a path, a group or an object.
 func isOwn(element any) bool {

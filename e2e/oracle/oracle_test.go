@@ -202,13 +202,15 @@ func startByre(t *testing.T, endpoint string, args ...string) (*peer, error) {
 			t.Logf("byre's log ends with:\n%s", b.LogTail())
 		}
 	})
-	// A role that a stock server does not have would be one more in every list and count.
+	// Roles that a stock server does not have would be more in every list and count.
 	client, err := kubernetes.NewForConfig(b.Config(servers.AdminToken))
 	if err != nil {
 		return nil, err
 	}
-	if err := client.RbacV1().ClusterRoles().Delete(t.Context(), "byre:history-viewer", metav1.DeleteOptions{}); err != nil {
-		return nil, err
+	for _, role := range []string{"byre:history-viewer", "byre:sql-user"} {
+		if err := client.RbacV1().ClusterRoles().Delete(t.Context(), role, metav1.DeleteOptions{}); err != nil {
+			return nil, err
+		}
 	}
 	return newPeer(b)
 }

@@ -79,5 +79,6 @@ func Priorities() map[schema.GroupVersion]Priority {
 		{Group: "storagemigration.k8s.io", Version: "v1beta1"}:       {15800, 9},
 		{Group: "lifecycle.k8s.io", Version: "v1alpha1"}:             {15700, 1},
 		{Group: "history.byre.dev", Version: "v1"}:                   {900, 15},
+		{Group: "sql.byre.dev", Version: "v1"}:                       {900, 15},
 	}
 }

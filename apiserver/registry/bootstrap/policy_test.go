@@ -37,7 +37,12 @@ func TestPolicy_IsUpstreams(t *testing.T) {
 		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"history.byre.dev"}, Resources: []string{"changes"}, Verbs: []string{"get", "list", "watch"}}},
 	}
 	viewer.Name = "byre:history-viewer"
-	own := []rbacv1.ClusterRole{viewer}
+	asker := rbacv1.ClusterRole{
+		ObjectMeta: bootstrapping,
+		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"sql.byre.dev"}, Resources: []string{"queries"}, Verbs: []string{"create"}}},
+	}
+	asker.Name = "byre:sql-user"
+	own := []rbacv1.ClusterRole{viewer, asker}
 	compare(t, options, slices.Concat(bootstrappolicy.ClusterRoles(), bootstrappolicy.ControllerRoles(), own), clusterRoles.Items,
 		func(r rbacv1.ClusterRole) string { return r.Name })
 
