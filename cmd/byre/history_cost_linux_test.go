@@ -27,10 +27,10 @@ import (
 // costWriters update a ConfigMap each, costWrites times in one measurement.
 const costWriters, costWrites = 4, 750
 
-// TestHistory_WatchCostsWritesLittle compares BYRE_WATCH_COST pairs of measurements: of updates without a
+// TestHistory_WatchesCostWrites compares BYRE_WATCH_COST pairs of measurements: of updates without a
 // watch of changes, and of as many with one that sends each of them. It reports the median of the ratios,
 // and their middle half, for the processor time of the server and for the duration.
-func TestHistory_WatchCostsWritesLittle(t *testing.T) {
+func TestHistory_WatchesCostWrites(t *testing.T) {
 	pairs, err := strconv.Atoi(os.Getenv("BYRE_WATCH_COST"))
 	if err != nil {
 		t.Skip("BYRE_WATCH_COST is not a number of pairs")
