@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"byre/apiserver/storage/jsontext"
 )
 
 // difference is the difference of two JSON values at one path. Each part of the path is the name
@@ -22,53 +24,65 @@ type difference struct {
 	added, removed bool
 }
 
-// compare appends the differences of two decoded JSON values, whose numbers are json.Numbers.
-// Elements of lists are compared by their index. Applied to old in their order, the differences
-// give new.
-func compare(all []difference, path []any, before, after any) []difference {
-	switch before := before.(type) {
-	case map[string]any:
-		if after, ok := after.(map[string]any); ok {
-			return compareObjects(all, path, before, after)
-		}
-	case []any:
-		if after, ok := after.([]any); ok {
-			return compareLists(all, path, before, after)
-		}
+// compare appends the differences of two JSON values. Elements of lists are compared by their index.
+// Applied to old in their order, the differences give new. What has the same text is not decoded: that is
+// most of an object.
+func compare(all []difference, path []any, before, after []byte) []difference {
+	switch {
+	case bytes.Equal(before, after):
+		return all
+	case before[0] == '{' && after[0] == '{':
+		return compareObjects(all, path, fieldsOf(before), fieldsOf(after))
+	case before[0] == '[' && after[0] == '[':
+		return compareLists(all, path, slices.Collect(jsontext.Elements(before)), slices.Collect(jsontext.Elements(after)))
 	}
-	if reflect.DeepEqual(before, after) {
+	was, is := decode(before), decode(after)
+	if reflect.DeepEqual(was, is) {
 		return all
 	}
-	return append(all, difference{path: path, old: before, new: after})
+	return append(all, difference{path: path, old: was, new: is})
 }
 
 // Compare returns the fields in which two versions of an object differ, as Change.Changed has them, but
-// all of them, and with whole values. It removes from both what every write changes. A nil version is
-// that of an object that does not exist.
-func Compare(before, after map[string]any) []FieldChange {
-	all := compareVersions(before, after)
+// all of them, and with whole values. A nil version is that of an object that does not exist.
+func Compare(before, after map[string]any) ([]FieldChange, error) {
+	texts := [2][]byte{[]byte("{}"), []byte("{}")}
+	for i, version := range []map[string]any{before, after} {
+		if version == nil {
+			continue
+		}
+		text, err := json.Marshal(version)
+		if err != nil {
+			return nil, err
+		}
+		texts[i] = text
+	}
+	all := compare(nil, nil, texts[0], texts[1])
 	changes := make([]FieldChange, len(all))
 	for i := range all {
 		changes[i] = all[i].fieldChange(math.MaxInt)
 	}
-	return changes
+	return changes, nil
 }
 
-// compareVersions compares two versions of an object, from which it removes what every write changes.
-func compareVersions(before, after map[string]any) []difference {
-	for _, object := range []map[string]any{before, after} {
-		if metadata, ok := object["metadata"].(map[string]any); ok {
-			delete(metadata, "resourceVersion")
-			delete(metadata, "generation")
+// fieldsOf returns the texts of an object's fields.
+func fieldsOf(object []byte) map[string][]byte {
+	all := make(map[string][]byte)
+	for name, value := range jsontext.Members(object) {
+		if strings.IndexByte(name, '\\') >= 0 {
+			name, _ = decode([]byte(`"` + name + `"`)).(string)
 		}
+		all[name] = value
 	}
-	return compare(nil, nil, before, after)
+	return all
 }
 
-func compareObjects(all []difference, path []any, before, after map[string]any) []difference {
-	names := make(map[string]any)
-	maps.Copy(names, before)
+func compareObjects(all []difference, path []any, before, after map[string][]byte) []difference {
+	names := maps.Clone(before)
 	maps.Copy(names, after)
+	maps.DeleteFunc(names, func(name string, _ []byte) bool {
+		return bytes.Equal(before[name], after[name]) || len(path) == 1 && path[0] == "metadata" && isOfEachWrite(name)
+	})
 	for _, name := range slices.SortedFunc(maps.Keys(names), func(a, b string) int {
 		return cmp.Or(rank(path, a)-rank(path, b), strings.Compare(a, b))
 	}) {
@@ -76,13 +90,20 @@ func compareObjects(all []difference, path []any, before, after map[string]any) 
 		was, existed := before[name]
 		is, exists := after[name]
 		switch {
-		case existed && exists:
-			all = compare(all, at, was, is)
+		case !existed:
+			all = append(all, difference{path: at, new: decode(is), added: true})
+		case !exists:
+			all = append(all, difference{path: at, old: decode(was), removed: true})
 		default:
-			all = append(all, difference{path: at, old: was, new: is, added: !existed, removed: !exists})
+			all = compare(all, at, was, is)
 		}
 	}
 	return all
+}
+
+// isOfEachWrite reports whether every write changes a field of the metadata.
+func isOfEachWrite(name string) bool {
+	return name == "resourceVersion" || name == "generation" || name == managedFields
 }
 
 // rank orders the parts of an object: what people change comes first.
@@ -98,17 +119,17 @@ func rank(path []any, name string) int {
 	return 0
 }
 
-func compareLists(all []difference, path []any, before, after []any) []difference {
+func compareLists(all []difference, path []any, before, after [][]byte) []difference {
 	at := func(i int) []any { return append(slices.Clip(path), i) }
 	both := min(len(before), len(after))
 	for i := range both {
 		all = compare(all, at(i), before[i], after[i])
 	}
 	for i := len(before) - 1; i >= both; i-- {
-		all = append(all, difference{path: at(i), old: before[i], removed: true})
+		all = append(all, difference{path: at(i), old: decode(before[i]), removed: true})
 	}
 	for i := both; i < len(after); i++ {
-		all = append(all, difference{path: at(i), new: after[i], added: true})
+		all = append(all, difference{path: at(i), new: decode(after[i]), added: true})
 	}
 	return all
 }
@@ -173,10 +194,12 @@ func encode(value any) []byte {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 }
 
-// decode decodes a JSON object, and keeps its numbers as they are.
-func decode(data []byte) (object map[string]any, err error) {
-	decoder := json.NewDecoder(bytes.NewReader(data))
+// decode decodes a valid JSON value, and keeps its numbers as they are.
+func decode(text []byte) (value any) {
+	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber()
-	err = decoder.Decode(&object)
-	return object, err
+	if err := decoder.Decode(&value); err != nil {
+		panic(err) // the caller has checked the text
+	}
+	return value
 }

@@ -1,7 +1,9 @@
 package history
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"strconv"
 
@@ -33,7 +35,7 @@ func (s *Storage) item(ctx context.Context, c *sqlstore.Change, whole bool) *Cha
 		Manager: c.Author.Manager, AuditID: c.Author.AuditID,
 		Object: ObjectReference{Group: key.Group, Resource: key.Resource, Namespace: key.Namespace, Name: key.Name, UID: c.New.UID},
 	}
-	var before, after map[string]any
+	var before, after []byte
 	var err error
 	if c.Old != nil {
 		item.Replaces = c.Old.Revision
@@ -45,12 +47,11 @@ func (s *Storage) item(ctx context.Context, c *sqlstore.Change, whole bool) *Cha
 		err = errors.Join(err, afterErr)
 	}
 	item.Unreadable = err != nil
-	for _, object := range []map[string]any{before, after} {
-		if kind, ok := object["kind"].(string); ok {
-			item.Object.Kind = kind
-		}
+	if item.Object.Kind = kindOf(after); item.Object.Kind == "" {
+		item.Object.Kind = kindOf(before)
 	}
 	if whole {
+		before, after = withoutManagedFields(before), withoutManagedFields(after)
 		item.Before, item.After = raw(before), raw(after)
 	}
 	if before != nil && after != nil {
@@ -59,42 +60,69 @@ func (s *Storage) item(ctx context.Context, c *sqlstore.Change, whole bool) *Cha
 	return item
 }
 
-func (c *Change) setChanged(before, after map[string]any, whole bool) {
+func (c *Change) setChanged(before, after []byte, whole bool) {
 	most := mostFields
 	if whole {
 		most = mostFieldsOfOne
 	}
-	all := compareVersions(before, after)
+	all := compare(nil, nil, before, after)
 	c.MoreChanged = int64(max(0, len(all)-most))
 	for i := range all[:min(len(all), most)] {
 		c.Changed = append(c.Changed, all[i].fieldChange(mostText))
 	}
 }
 
-func raw(object map[string]any) *runtime.RawExtension {
+func raw(object []byte) *runtime.RawExtension {
 	if object == nil {
 		return nil
 	}
-	return &runtime.RawExtension{Raw: encode(object)}
+	return &runtime.RawExtension{Raw: object}
 }
 
-// open decrypts and decodes a stored value, without its managed fields.
-func (s *Storage) open(ctx context.Context, key sqlstore.Key, value []byte) (map[string]any, error) {
+func kindOf(object []byte) string {
+	if object == nil {
+		return ""
+	}
+	encoded := fieldsOf(object)["kind"]
+	if encoded == nil {
+		return ""
+	}
+	kind, _ := decode(encoded).(string) // it may be no string
+	return kind
+}
+
+// managedFields is the name of a field of the metadata.
+const managedFields = "managedFields"
+
+func withoutManagedFields(object []byte) []byte {
+	if object == nil {
+		return nil
+	}
+	decoded := decode(object).(map[string]any)
+	if metadata, ok := decoded["metadata"].(map[string]any); ok {
+		delete(metadata, managedFields)
+	}
+	return encode(decoded)
+}
+
+// errNoObject is the error for a stored value that is no JSON object.
+var errNoObject = errors.New("the stored value is no JSON object")
+
+// open decrypts a stored value: a valid JSON object.
+func (s *Storage) open(ctx context.Context, key sqlstore.Key, value []byte) ([]byte, error) {
 	gr := schema.GroupResource{Group: key.Group, Resource: key.Resource}
 	path := "/registry/" + s.config.Prefix(key.Of()) + "/"
 	if key.Namespace != "" {
 		path += key.Namespace + "/"
 	}
-	var transformer = s.config.transformer(gr)
-	data, err := storage.Decrypt(ctx, transformer, value, path+key.Name)
+	data, err := storage.Decrypt(ctx, s.config.transformer(gr), value, path+key.Name)
 	if err != nil {
 		return nil, err
 	}
-	object, err := decode(data)
-	if metadata, ok := object["metadata"].(map[string]any); ok {
-		delete(metadata, "managedFields")
+	if data = bytes.TrimSpace(data); !json.Valid(data) || data[0] != '{' {
+		return nil, errNoObject
 	}
-	return object, err
+	return data, nil
 }
 
 // clusterScoped is the namespace in which changes of cluster-scoped objects are shown. A namespaced

@@ -150,64 +150,90 @@ func (f *forked) clusterID(client kubernetes.Interface) string {
 // of the cluster; it acts by itself only once it is adopted.
 func TestFork_IsAnotherClusterWithTheObjectsOfAMoment(t *testing.T) {
 	t.Parallel()
-	t.Run("sqlite to a directory and to postgres", func(t *testing.T) {
-		t.Parallel()
-		f := newForked(t)
-		f.expectErrors()
-		dir := t.TempDir()
-		if out, _ := succeed(t, "fork", "--data-dir", f.dir, "--at", f.revision, "--to", dir); !strings.Contains(out, " objects of revision "+f.revision+", ") {
-			t.Errorf("the command says %q", out)
-		}
-		f.expectFork(dir)
-		f.server.stop(t)
-		was := f.bytes()
-		dsn := pgtest.DSN(t)
-		succeed(t, "fork", "--data-dir", f.dir, "--at", f.time, "--to", dsn)
-		if is := f.bytes(); is != was {
-			t.Errorf("the source was changed: %s, %s", was, is)
-		}
-		if p := command(t, f.dir, serveArgs(f.dir, "--endpoint", dsn)...); p.wait(t) != 1 || !strings.Contains(p.log.String(), "this is a fork of: serve the fork with a --data-dir of its own") {
-			t.Errorf("with the keys of the source:\n%s", p.log)
-		}
-		f.expectFork(t.TempDir(), "--endpoint", dsn)
-		expectFailure(t, "holds data", "fork", "--data-dir", dir, "--to", dsn)
-	})
-	t.Run("postgres to a directory", func(t *testing.T) {
-		t.Parallel()
-		dsn := pgtest.DSN(t)
-		f := newForked(t, "--endpoint", dsn)
-		_, before := digestOf(t, dsn)
-		dir := filepath.Join(t.TempDir(), "new")
-		succeed(t, "fork", "--endpoint", f.reader(), "--at", f.time, "--to", dir)
-		f.expectFork(dir)
-		if _, after := digestOf(t, dsn); after.Epoch != before.Epoch || after.Compacted != before.Compacted {
-			t.Errorf("the source was %+v and is %+v", before, after)
-		}
-	})
+	for _, test := range []struct {
+		from, to string
+		// used says that the server of the source runs meanwhile.
+		used bool
+	}{{"sqlite", "sqlite", true}, {"sqlite", "postgres", false}, {"postgres", "sqlite", true}, {"postgres", "postgres", false}} {
+		t.Run(test.from+" to "+test.to, func(t *testing.T) {
+			t.Parallel()
+			f := newForked(t, databases()[test.from](t)...)
+			command := []string{"fork", "--data-dir", f.dir}
+			if test.from == "postgres" {
+				command = []string{"fork", "--endpoint", f.reader()}
+			}
+			dir, flags := filepath.Join(t.TempDir(), "new"), databases()[test.to](t)
+			to := dir
+			if test.to == "postgres" {
+				to = flags[1]
+			}
+			command = append(command, "--to", to, "--at")
+			if test.used {
+				if out, _ := succeed(t, append(command, f.revision)...); !strings.Contains(out, " objects of revision "+f.revision+", ") {
+					t.Errorf("the command says %q", out)
+				}
+			} else {
+				f.server.stop(t)
+				was := f.content()
+				succeed(t, append(command, f.time)...)
+				if is := f.content(); is != was {
+					t.Errorf("the source was changed: %s, %s", was, is)
+				}
+			}
+			if test.to == "postgres" {
+				f.expectOwnDirectory(to)
+			}
+			f.expectFork(dir, flags...)
+		})
+	}
 }
 
-// reader returns the endpoint of the database for a role that can only read.
+// TestFork_RefusesWhatItCanNotMake: it leaves no directory behind, and no database is filled twice.
+func TestFork_RefusesWhatItCanNotMake(t *testing.T) {
+	t.Parallel()
+	f := newForked(t)
+	f.expectErrors()
+	dsn := pgtest.DSN(t)
+	succeed(t, "fork", "--data-dir", f.dir, "--to", dsn)
+	expectFailure(t, "holds data", "fork", "--data-dir", f.dir, "--to", dsn)
+}
+
+// expectOwnDirectory expects that a fork is not served with the keys of the source.
+func (f *forked) expectOwnDirectory(dsn string) {
+	f.Helper()
+	if p := command(f.T, f.dir, serveArgs(f.dir, "--endpoint", dsn)...); p.wait(f.T) != 1 || !strings.Contains(p.log.String(), "this is a fork of: serve the fork with a --data-dir of its own") {
+		f.Errorf("with the keys of the source:\n%s", p.log)
+	}
+}
+
+// reader returns the endpoint of the database for a role of its own that can only read.
 func (f *forked) reader() string {
 	f.Helper()
 	admin, err := pgx.Connect(f.Context(), f.endpoint)
 	f.must(err)
+	role := "reader_of_" + admin.Config().Database
 	f.Cleanup(func() {
-		if _, err := admin.Exec(context.Background(), `DROP OWNED BY fork_reader; DROP ROLE fork_reader`); err != nil {
+		if _, err := admin.Exec(context.Background(), strings.ReplaceAll(`DROP OWNED BY $r; DROP ROLE $r`, "$r", role)); err != nil {
 			f.Error(err)
 		}
 		admin.Close(context.Background())
 	})
-	_, err = admin.Exec(f.Context(), `CREATE ROLE fork_reader LOGIN; GRANT USAGE ON SCHEMA public TO fork_reader; GRANT SELECT ON ALL TABLES IN SCHEMA public TO fork_reader`)
+	_, err = admin.Exec(f.Context(), strings.ReplaceAll(`CREATE ROLE $r LOGIN; GRANT USAGE ON SCHEMA public TO $r; GRANT SELECT ON ALL TABLES IN SCHEMA public TO $r`, "$r", role))
 	f.must(err)
-	return strings.Replace(f.endpoint, "postgres://byre@", "postgres://fork_reader@", 1)
+	return strings.Replace(f.endpoint, "postgres://byre@", "postgres://"+role+"@", 1)
 }
 
-// bytes returns the hash of the file of a stopped server.
-func (f *forked) bytes() string {
+// content describes all that a database holds whose server is stopped: the revision, the number of the
+// rows and their sums, and the hash of a file.
+func (f *forked) content() string {
 	f.Helper()
-	content, err := os.ReadFile(filepath.Join(f.dir, "byre.db"))
-	f.must(err)
-	return fmt.Sprintf("%x", sha256.Sum256(content))
+	if path, isFile := strings.CutPrefix(f.endpoint, "sqlite://"); isFile {
+		content, err := os.ReadFile(path)
+		f.must(err)
+		return fmt.Sprintf("%x", sha256.Sum256(content))
+	}
+	digest, header := digestOf(f.T, f.endpoint)
+	return fmt.Sprintf("%s, %+v", digest, header)
 }
 
 // expectErrors expects one line of error for what no fork is made of, and nothing else.

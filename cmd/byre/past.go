@@ -196,7 +196,10 @@ func newDiffCommand() *cobra.Command {
 			if colored {
 				text = colorDiff(text)
 			}
-			fields := history.Compare(older.Content, newer.Content)
+			fields, err := history.Compare(older.Content, newer.Content)
+			if err != nil {
+				return err
+			}
 			return page(cmd, func(out io.Writer) error {
 				return output.print(out, fields, func(out io.Writer) error {
 					_, err := io.WriteString(out, text)

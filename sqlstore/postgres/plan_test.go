@@ -35,6 +35,7 @@ type plan struct {
 	RelationName string `json:"Relation Name"`
 	CTEName      string `json:"CTE Name"`
 	IndexName    string `json:"Index Name"`
+	IndexCond    string `json:"Index Cond"`
 	Plans        []plan
 }
 
@@ -53,6 +54,12 @@ func (p plan) violations() (all []string) {
 		all = append(all, child.violations()...)
 	}
 	return all
+}
+
+// searchesFor reports whether a search of an index has a condition with a text.
+func (p plan) searchesFor(index, text string) bool {
+	return p.IndexName == index && strings.Contains(p.IndexCond, text) ||
+		slices.ContainsFunc(p.Plans, func(child plan) bool { return child.searchesFor(index, text) })
 }
 
 // sortsLastChanges reports whether the plan sorts the few changes since a revision.
@@ -92,6 +99,12 @@ var (
 // transaction.
 var configurations = map[string][]any{"apply": {configure, "1000", true}, "compact": {configureCompact, "1000"},
 	"whole": {configureScan}, "whole undo": {configureScan},
+}
+
+// searches are the indexes that some plans must search, each with a part of its condition.
+var searches = map[string][2]string{
+	"changes at": {"undo_log_key", "(name >= "}, "changes of": {"undo_log_resource", "resource_id"}, "histories": {"undo_log_resource", "resource_id"},
+	"count changes": {"undo_log_resource", "resource_id"}, "compact": {"undo_log_resource", "(resource_id >= "},
 }
 
 // Every statement uses an index: right after the rows were written, when the planner has no
@@ -164,6 +177,9 @@ func checkPlans(t *testing.T, conn *pgx.Conn, when string) {
 		violations := p.violations()
 		if strings.HasPrefix(name, "count") { // each resource has a tenth of the objects
 			violations = slices.DeleteFunc(violations, func(v string) bool { return v == "Seq Scan on current_objects" })
+		}
+		if want, found := searches[name]; found && !p.searchesFor(want[0], want[1]) {
+			violations = append(violations, "no search of "+want[0]+" for "+want[1])
 		}
 		if len(violations) > 0 {
 			text, _ := json.MarshalIndent(p, "", " ")

@@ -193,11 +193,13 @@ SELECT NOT EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = $1
 // The deletion of history, and advisory locks.
 const (
 	// selectHistories also selects the resources that have an id only because of a create that
-	// applyBatch has refused.
+	// applyBatch has refused. As in selectChangesOf, only the index by resource and revision has the
+	// order of both columns; so it is in countChanges and deleteHistory.
 	selectHistories = `
 SELECT r."group", r.resource, r.defined_by, r.compacted, r.retained_for, f.revision, f.time
 FROM resources r
-LEFT JOIN LATERAL (SELECT u.revision, u.time FROM undo_log u WHERE u.resource_id = r.id ORDER BY u.revision LIMIT 1) f ON true
+LEFT JOIN LATERAL (SELECT u.resource_id, u.revision, u.time FROM undo_log u
+                   WHERE u.resource_id >= r.id ORDER BY u.resource_id, u.revision LIMIT 1) f ON f.resource_id = r.id
 ORDER BY r.id`
 
 	// selectCompacted selects the compacted revision of a resource; that of the store if the resource
@@ -222,25 +224,24 @@ SELECT max(low) FROM search`
 
 	countChanges = `
 SELECT count(*), coalesce(min(revision), 0) FROM (
-    SELECT u.revision FROM undo_log u
-    WHERE u.resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
-    ORDER BY u.revision DESC LIMIT $4) newest`
+    SELECT u.revision FROM (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3) r
+    CROSS JOIN LATERAL (SELECT revision FROM undo_log WHERE resource_id BETWEEN r.id AND r.id
+                        ORDER BY resource_id DESC, revision DESC LIMIT $4) u) newest`
 
 	// deleteHistory deletes the $6 oldest changes of a resource, $1 to $3, up to revision $4
 	// and to the first change that was made at $5 or later; NULL is never. It returns the
 	// revision of the last change that it has deleted, and how many.
 	deleteHistory = `
-WITH due AS MATERIALIZED (
+WITH r AS MATERIALIZED (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3),
+due AS MATERIALIZED (
     SELECT revision FROM (
         SELECT revision, bool_or(time >= $5::text::timestamptz) OVER (ORDER BY revision) AS is_late
         FROM (SELECT revision, time FROM undo_log
-              WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3) AND revision <= $4
-              ORDER BY revision LIMIT $6) oldest) o
+              WHERE resource_id >= (SELECT id FROM r) AND (resource_id, revision) <= ((SELECT id FROM r), $4)
+              ORDER BY resource_id, revision LIMIT $6) oldest) o
     WHERE is_late IS NOT TRUE
 ), deleted AS (
-    DELETE FROM undo_log
-    WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
-      AND revision <= (SELECT max(revision) FROM due)
+    DELETE FROM undo_log WHERE revision = ANY (ARRAY(SELECT revision FROM due))
 )
 SELECT coalesce(max(revision), 0), count(*) FROM due`
 
@@ -395,13 +396,15 @@ FROM measured WHERE coalesce(before, 0) < $3 ORDER BY revision`
 
 	// selectChangesIn returns the changes of the namespaces $7 and $8 and the names from $9 to $10,
 	// of one resource, $4 to $6, or of all if $5 is empty. OFFSET 0 has the planner search the
-	// index by key once a resource, and the zero keeps it from using another index.
+	// index by key once a resource, and the zero keeps it from using another index. With the names
+	// themselves, instead of SELECT, it would plan each query of a large store anew: that takes longer
+	// than the query.
 	selectChangesIn = `
 WITH named AS MATERIALIZED (
     SELECT u.revision FROM resources a
     CROSS JOIN LATERAL (
         SELECT u.revision FROM undo_log u
-        WHERE u.resource_id = a.id AND u.namespace IN ($7, $8) AND u.name >= $9 AND u.name <= $10 AND u.revision + 0 > $1
+        WHERE u.resource_id = a.id AND u.namespace IN ($7, $8) AND u.name >= (SELECT $9) AND u.name <= (SELECT $10) AND u.revision + 0 > $1
         OFFSET 0) u
     WHERE $5 = '' OR a."group" = $4 AND a.resource = $5 AND a.defined_by = $6
 ), page AS MATERIALIZED (
