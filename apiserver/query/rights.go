@@ -33,23 +33,20 @@ func (s *Storage) fill(ctx context.Context, views []*view) (revision string, err
 	if err != nil {
 		return "", err
 	}
-	namespaces := make([][]string, len(views))
 	for i, v := range views {
-		if namespaces[i], err = s.mayList(ctx, v.Table, snapshots[i]); err != nil {
+		if v.namespaces, err = s.mayList(ctx, v.Table, snapshots[i]); err != nil {
 			return "", err
+		}
+		if v.namespaces != nil && len(v.namespaces) == 0 {
+			warning.AddWarning(ctx, "", fmt.Sprintf("%s is empty: you may not list %s in all namespaces, nor in one that has some", v.name, v.Resource))
 		}
 	}
 	if snapshots, err = s.config.Feed.Snapshots(ctx, resources...); err != nil {
 		return "", err
 	}
 	for i, v := range views {
-		latest = snapshots[i].Revision()
-		if err := v.fill(snapshots[i], namespaces[i]); err != nil {
-			return "", err
-		}
-		if len(v.rows) == 0 && namespaces[i] != nil {
-			warning.AddWarning(ctx, "", fmt.Sprintf("%s is empty: you may not list %s in all namespaces, nor in one that has some", v.name, v.Resource))
-		}
+		v.snapshot = snapshots[i]
+		latest = v.snapshot.Revision()
 	}
 	return strconv.FormatInt(latest, 10), nil
 }

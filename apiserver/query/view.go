@@ -3,28 +3,29 @@ package query
 import (
 	"context"
 	"slices"
-	"sort"
-	"strings"
 
 	"byre/watch"
 )
 
 // view is what a query sees of a table: the rows that its user may list, at one revision. It belongs to one
 // query, and one goroutine uses it.
+//
+// Invariant: the user may list each row that a method returns. Each method keeps this: it reads only
+// the namespaces that the authorizer has allowed.
 type view struct {
 	*Table
 	// name is the one that the statement uses.
 	name   string
 	ctx    context.Context
 	budget *budget
-	// rows are in the order of their keys. Invariant: the user may list each of them. read keeps
-	// this: it leaves out the others before the engine sees any.
+	// snapshot and namespaces are set before the first step of the statement. namespaces are in
+	// order; nil means all.
+	snapshot   watch.Snapshot
+	namespaces []string
+	// rows are all rows, once a scan has read them.
 	rows []*watch.Entry
-	// hashes have the numbers of the rows by the values of columns, for each column that a query has
-	// compared. A row's number is its index in rows, and its rowid.
-	hashes map[int]map[string][]int32
-	// filled is true once rows are read.
-	filled bool
+	// hashes have the rows by the values of columns, for each column that a scan has compared.
+	hashes map[int]map[string][]*watch.Entry
 }
 
 // rowBytes and hashedBytes are about what a row takes in rows, and in a hash.
@@ -33,46 +34,58 @@ const (
 	hashedBytes = 96
 )
 
-// fill takes the rows of a snapshot in the namespaces that the user may list; nil means all.
-func (v *view) fill(snapshot watch.Snapshot, namespaces []string) error {
-	v.filled = true
+// all returns all rows, in the order of their keys.
+func (v *view) all() ([]*watch.Entry, error) {
+	if v.rows != nil {
+		return v.rows, nil
+	}
+	namespaces := v.namespaces
 	if namespaces == nil {
-		if err := v.budget.take(snapshot.Len() * rowBytes); err != nil {
-			return err
-		}
-		v.rows = slices.Grow(v.rows, snapshot.Len())
 		namespaces = []string{""}
+		v.rows = make([]*watch.Entry, 0, v.snapshot.Len())
 	}
 	for _, namespace := range namespaces {
-		for e := range snapshot.All(namespace, nil) {
-			v.rows = append(v.rows, e)
-		}
+		v.rows = slices.AppendSeq(v.rows, v.snapshot.All(namespace, nil))
+	}
+	return v.rows, v.budget.take(len(v.rows) * rowBytes)
+}
+
+// in returns the rows of a namespace, and all rows if it is empty: those of a resource without namespaces.
+func (v *view) in(namespace string) ([]*watch.Entry, error) {
+	switch {
+	case namespace == "":
+		return v.all()
+	case !v.mayList(namespace):
+		return nil, nil
+	}
+	return slices.Collect(v.snapshot.All(namespace, nil)), nil
+}
+
+// withKey returns the row with a key.
+func (v *view) withKey(namespace, name string) []*watch.Entry {
+	if e := v.snapshot.Get(namespace, name); e != nil && v.mayList(namespace) {
+		return []*watch.Entry{e}
 	}
 	return nil
 }
 
-// in returns where the rows of a namespace begin and end, or those of a name in it if named is true.
-func (v *view) in(namespace, name string, named bool) (start, end int) {
-	compare := func(e *watch.Entry) int {
-		if c := strings.Compare(e.Namespace, namespace); c != 0 || !named {
-			return c
-		}
-		return strings.Compare(e.Name, name)
-	}
-	start = sort.Search(len(v.rows), func(i int) bool { return compare(v.rows[i]) >= 0 })
-	end = start + sort.Search(len(v.rows)-start, func(i int) bool { return compare(v.rows[start+i]) > 0 })
-	return start, end
+func (v *view) mayList(namespace string) bool {
+	_, found := slices.BinarySearch(v.namespaces, namespace)
+	return found || v.namespaces == nil
 }
 
-// withValue returns the numbers of the rows in which a column of texts has a value. The first call for a
-// column makes the hash of all rows.
-func (v *view) withValue(column int, value string) ([]int32, error) {
+// withValue returns the rows in which a column of texts has a value. The first call for a column makes
+// the hash of all rows.
+func (v *view) withValue(column int, value string) ([]*watch.Entry, error) {
 	if hash, ok := v.hashes[column]; ok {
 		return hash[value], nil
 	}
-	reader := newReader(v)
-	hash := map[string][]int32{}
-	for i, e := range v.rows {
+	rows, err := v.all()
+	if err != nil {
+		return nil, err
+	}
+	reader, hash := newReader(v), map[string][]*watch.Entry{}
+	for i, e := range rows {
 		if i%interval == 0 && v.ctx.Err() != nil {
 			return nil, v.ctx.Err()
 		}
@@ -84,11 +97,11 @@ func (v *view) withValue(column int, value string) ([]int32, error) {
 			if err := v.budget.take(hashedBytes + len(found)); err != nil {
 				return nil, err
 			}
-			hash[found] = append(hash[found], int32(i)) //nolint:gosec // fewer rows than that fit the memory
+			hash[found] = append(hash[found], e)
 		}
 	}
 	if v.hashes == nil {
-		v.hashes = map[int]map[string][]int32{}
+		v.hashes = map[int]map[string][]*watch.Entry{}
 	}
 	v.hashes[column] = hash
 	return hash[value], nil

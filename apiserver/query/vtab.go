@@ -1,6 +1,10 @@
 package query
 
-import "github.com/ncruces/go-sqlite3"
+import (
+	"github.com/ncruces/go-sqlite3"
+
+	"byre/watch"
+)
 
 // virtualTable is a view in SQLite.
 type virtualTable struct{ *view }
@@ -52,38 +56,37 @@ func (t virtualTable) Open() (sqlite3.VTabCursor, error) {
 	return &cursor{reader: newReader(t.view)}, nil
 }
 
-// cursor is a scan of a view: of the rows from at to end, or, if ids is not nil, of the rows with the
-// numbers ids[at:end].
+// cursor is a scan of some rows of a view.
 type cursor struct {
 	*reader
-	ids     []int32
-	at, end int
+	rows []*watch.Entry
+	at   int
 }
 
 // Filter implements sqlite3.VTabCursor.
-func (c *cursor) Filter(plan int, _ string, args ...sqlite3.Value) error {
-	c.ids, c.at, c.end = nil, 0, len(c.rows)
+func (c *cursor) Filter(plan int, _ string, args ...sqlite3.Value) (err error) {
+	c.at = 0
 	for _, arg := range args {
 		switch arg.Type() {
 		case sqlite3.TEXT:
 		case sqlite3.NULL:
-			c.end = 0 // nothing is equal to NULL
+			c.rows = nil // nothing is equal to NULL
 			return nil
 		default:
-			return nil // all rows: SQLite converts the value before it compares
+			plan = planAll // SQLite converts the value before it compares
 		}
 	}
-	switch {
-	case plan == planNamespace:
-		c.at, c.end = c.in(args[0].Text(), "", false)
-	case plan == planKey:
-		c.at, c.end = c.in(args[0].Text(), args[1].Text(), true)
-	case plan >= planHash:
-		ids, err := c.withValue(plan-planHash, args[0].Text())
-		c.ids, c.end = ids, len(ids)
-		return err
+	switch plan {
+	case planAll:
+		c.rows, err = c.all()
+	case planNamespace:
+		c.rows, err = c.in(args[0].Text())
+	case planKey:
+		c.rows = c.withKey(args[0].Text(), args[1].Text())
+	default:
+		c.rows, err = c.withValue(plan-planHash, args[0].Text())
 	}
-	return nil
+	return err
 }
 
 // Next implements sqlite3.VTabCursor.
@@ -96,22 +99,15 @@ func (c *cursor) Next() error {
 }
 
 // EOF implements sqlite3.VTabCursor.
-func (c *cursor) EOF() bool { return c.at >= c.end }
+func (c *cursor) EOF() bool { return c.at >= len(c.rows) }
 
-// RowID implements sqlite3.VTabCursor. SQLite finds by it that two scans have met the same row.
-func (c *cursor) RowID() (int64, error) { return int64(c.current()), nil }
-
-// current is the number of the current row.
-func (c *cursor) current() int {
-	if c.ids != nil {
-		return int(c.ids[c.at])
-	}
-	return c.at
-}
+// RowID implements sqlite3.VTabCursor. SQLite finds by it that two scans have met the same row. No two
+// objects have the same revision.
+func (c *cursor) RowID() (int64, error) { return c.rows[c.at].Revision, nil }
 
 // Column implements sqlite3.VTabCursor.
 func (c *cursor) Column(result sqlite3.Context, n int) error {
-	value, err := c.value(c.rows[c.current()], n)
+	value, err := c.value(c.rows[c.at], n)
 	if err != nil {
 		return err
 	}

@@ -283,6 +283,28 @@ func TestSQL_ColumnsAreThoseOfTheGoldenFile(t *testing.T) {
 	}
 }
 
+// The statements of docs/query.md are answered.
+func TestSQL_AnswersTheManual(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/query.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, _ := strings.Cut(string(text), "```sql\n")
+	block, _, _ = strings.Cut(block, "```")
+	statements := strings.Split(strings.TrimSuffix(strings.TrimSpace(block), ";"), ";\n")
+	if len(statements) < 5 {
+		t.Fatalf("the manual has %d statements", len(statements))
+	}
+	h := newChronicle(t)
+	h.makeNamespace("shop")
+	for _, statement := range statements {
+		if response, body := h.ask("", query.CSV, statement); response.StatusCode != http.StatusOK {
+			t.Errorf("%s: %d %s", statement, response.StatusCode, body)
+		}
+	}
+}
+
 // The audit log has the statement at the level Request.
 func TestSQL_IsAudited(t *testing.T) {
 	t.Parallel()
