@@ -35,7 +35,7 @@ func (e *engine) describe(tables Tables) error {
 		},
 	} {
 		of.ctx, of.tables = e.ctx, tables
-		err := sqlite3.CreateModule(e.conn, name, nil, func(conn *sqlite3.Conn, _, _, _ string, _ ...string) (description, error) {
+		err := sqlite3.CreateModule(e.conn, name, nil, func(conn *sqlite3.Conn, _, _, _ string, _ ...string) (description, error) { //nolint:staticcheck // the method that replaces it needs Go 1.27
 			return of, conn.DeclareVTab(of.ddl)
 		})
 		if err != nil {

@@ -91,7 +91,7 @@ func authorize(action sqlite3.AuthorizerActionCode, _, function, _, _ string) sq
 
 // declare makes a table known under a name.
 func (e *engine) declare(name string, t *Table) error {
-	return sqlite3.CreateModule(e.conn, name, nil, func(conn *sqlite3.Conn, _, _, _ string, _ ...string) (virtualTable, error) {
+	return sqlite3.CreateModule(e.conn, name, nil, func(conn *sqlite3.Conn, _, _, _ string, _ ...string) (virtualTable, error) { //nolint:staticcheck // the method that replaces it needs Go 1.27
 		v := &view{Table: t, name: name, ctx: e.ctx, budget: e.budget}
 		e.views = append(e.views, v)
 		return virtualTable{v}, conn.DeclareVTab(t.ddl())

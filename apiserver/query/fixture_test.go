@@ -160,7 +160,7 @@ func (f *fixture) expect(who, sql, want string) {
 
 // code returns the HTTP code of an error, and its message.
 func code(err error) (int32, string) {
-	if status, ok := err.(apierrors.APIStatus); ok { //nolint:errorlint // the handler gets this error
+	if status, ok := err.(apierrors.APIStatus); ok {
 		return status.Status().Code, status.Status().Message
 	}
 	return 0, fmt.Sprint(err)
