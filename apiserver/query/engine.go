@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/ncruces/go-sqlite3"
@@ -51,14 +52,19 @@ type engine struct {
 
 // newEngine makes an engine. ctx ends what it runs; memory is in bytes. The caller closes the engine.
 func newEngine(ctx context.Context, memory int64) (e *engine, err error) {
-	e = &engine{ctx: ctx, budget: &budget{memory}}
-	defer func() { err = errors.Join(err, recovered(recover())) }()
+	made := &engine{ctx: ctx, budget: &budget{memory}}
+	e = made
+	defer func() {
+		if err = errors.Join(err, recovered(recover())); err != nil {
+			made.close()
+		}
+	}()
 	if e.conn, err = sqlite3.OpenContext(sqlite3.WithMaxMemory(ctx, memory), ":memory:"); err != nil {
 		return nil, err
 	}
 	// Otherwise sorts write files.
 	if err := e.conn.Exec("PRAGMA temp_store = MEMORY"); err != nil {
-		return nil, errors.Join(err, e.conn.Close())
+		return nil, err
 	}
 	for limit, value := range map[sqlite3.LimitCategory]int{
 		sqlite3.LIMIT_LENGTH:              maxValue,
@@ -109,8 +115,9 @@ func (e *engine) prepare(sql string) (err error) {
 		return errEmpty
 	}
 	e.stmt = stmt
-	if rest, _, err := e.conn.Prepare(tail); err != nil || rest != nil {
-		return errSeveral
+	rest, _, err := e.conn.Prepare(tail)
+	if err != nil || rest != nil {
+		return errors.Join(errSeveral, rest.Close())
 	}
 	return nil
 }
@@ -187,13 +194,14 @@ func (e *engine) value(i int, declared string) any {
 	return nil
 }
 
-// close frees the memory.
+// close frees the memory. Each part of a connection that has run out of memory may panic in turn.
 func (e *engine) close() {
-	defer func() { _ = recovered(recover()) }() // a connection that has run out of memory
-	if e.stmt != nil {
-		_ = e.stmt.Close() // the error of the last Step
+	end := func(part io.Closer) {
+		defer func() { _ = recovered(recover()) }()
+		_ = part.Close() // the error of the last Step
 	}
-	_ = e.conn.Close()
+	end(e.stmt)
+	end(e.conn)
 }
 
 // recovered converts a panic of the engine to an error. SQLite's Go code panics when its memory is
