@@ -132,12 +132,16 @@ func (f *fixture) pod(namespace, name, node string) {
 // ask runs a query as a user, and returns the result as text, one row a line, or the error.
 func (f *fixture) ask(who, sql string, parameters ...string) (string, error) {
 	f.Helper()
+	return ask(f.Context(), f.Storage, who, sql, parameters...)
+}
+
+func ask(ctx context.Context, s *Storage, who, sql string, parameters ...string) (string, error) {
 	q := &Query{Spec: Spec{SQL: sql}}
 	for _, p := range parameters {
 		q.Spec.Parameters = append(q.Spec.Parameters, json.RawMessage(p))
 	}
-	ctx := request.WithUser(f.Context(), &user.DefaultInfo{Name: who})
-	if _, err := f.Create(ctx, q, func(context.Context, runtime.Object) error { return nil }, nil); err != nil {
+	ctx = request.WithUser(ctx, &user.DefaultInfo{Name: who})
+	if _, err := s.Create(ctx, q, func(context.Context, runtime.Object) error { return nil }, nil); err != nil {
 		return "", err
 	}
 	var lines []string
