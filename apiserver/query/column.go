@@ -46,6 +46,9 @@ func NewColumn(name string, t Type, description string, path ...string) Column {
 // makers make the values of the types.
 var makers = map[Type]func([]byte) any{Text: text, Integer: integer, Real: number, Boolean: boolean, Time: timestamp, JSON: document}
 
+// isHidden reports whether only the edges use the column.
+func (c *Column) isHidden() bool { return c.Name[0] == '_' }
+
 // Source is the path as a person writes it: "spec.replicas".
 func (c *Column) Source() string { return strings.Join(c.Path, ".") }
 

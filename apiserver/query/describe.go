@@ -2,6 +2,7 @@ package query
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	"github.com/ncruces/go-sqlite3"
@@ -28,6 +29,9 @@ func (e *engine) describe(tables Tables) error {
 			rows: func(name string, t *Table) (rows [][]string) {
 				for i := range t.Columns {
 					c := &t.Columns[i]
+					if c.isHidden() {
+						continue
+					}
 					rows = append(rows, []string{name, c.Name, typeNames[c.Type], c.Description, c.Source()})
 				}
 				return rows
@@ -79,7 +83,7 @@ type texts struct {
 
 // Filter implements sqlite3.VTabCursor.
 func (t *texts) Filter(_ int, _ string, args ...sqlite3.Value) error {
-	names := t.of.tables.Names()
+	names := slices.AppendSeq(t.of.tables.Names(), maps.Keys(edges))
 	if len(args) > 0 {
 		names = slices.DeleteFunc(names, func(name string) bool { return name != args[0].Text() })
 	}
@@ -89,6 +93,9 @@ func (t *texts) Filter(_ int, _ string, args ...sqlite3.Value) error {
 		table, err := t.of.tables.Table(t.of.ctx, name)
 		if err != nil {
 			return err
+		}
+		if edge, ok := edges[name]; ok {
+			table = &Table{Description: edge.description, Columns: edge.columns}
 		}
 		if table != nil {
 			t.rows = append(t.rows, t.of.rows(name, table)...)

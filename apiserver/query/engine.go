@@ -79,6 +79,9 @@ func newEngine(ctx context.Context, memory int64) (e *engine, err error) {
 		e.conn.Limit(limit, value)
 	}
 	e.conn.SetInterrupt(ctx)
+	if err := e.addEdges(); err != nil {
+		return nil, err
+	}
 	return e, e.conn.SetAuthorizer(authorize)
 }
 

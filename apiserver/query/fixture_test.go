@@ -81,11 +81,11 @@ func newFixture(t testing.TB) *fixture {
 	}
 	f.tables = map[string]*Table{
 		"pods": {
-			Resource: corev1.Resource("pods"), Version: "v1", Columns: NewColumns(podSchema(), nil, printed(corev1.Resource("pods"))),
+			Resource: corev1.Resource("pods"), Version: "v1", Columns: append(NewColumns(podSchema(), nil, printed(corev1.Resource("pods"))), hidden(corev1.Resource("pods"))...),
 			Store: open(core.Resource("pods"), func() runtime.Object { return &core.Pod{} }, func() runtime.Object { return &core.PodList{} }),
 		},
 		"nodes": {
-			Resource: corev1.Resource("nodes"), Version: "v1", Columns: NewColumns(nodeSchema(), nil, nil),
+			Resource: corev1.Resource("nodes"), Version: "v1", Columns: append(NewColumns(nodeSchema(), nil, nil), hidden(corev1.Resource("nodes"))...),
 			Store: open(core.Resource("nodes"), func() runtime.Object { return &core.Node{} }, func() runtime.Object { return &core.NodeList{} }),
 		},
 	}

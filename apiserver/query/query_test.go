@@ -89,3 +89,23 @@ func TestQuery_RefusesWhatIsNoSelect(t *testing.T) {
 		}
 	}
 }
+
+func TestEdges_ShowWhatObjectsHaveSeveralOf(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.write("pods", "shop", "web", `{"kind":"Pod","apiVersion":"v1","metadata":{"name":"web","namespace":"shop"},"spec":{
+		"containers":[{"name":"a","image":"i:1","resources":{"requests":{"cpu":"250m","memory":"1Gi"},"limits":{"cpu":"2"}}},{"name":"b","image":"i:2"}],
+		"initContainers":[{"name":"first","image":"i:3"}],
+		"volumes":[{"name":"v","configMap":{"name":"settings"}},{"name":"w","emptyDir":{}},{"name":"x","persistentVolumeClaim":{"claimName":"disk"}}]},
+		"status":{"containerStatuses":[{"name":"b","ready":true,"restartCount":3,"state":{"waiting":{"reason":"CrashLoopBackOff"}}}]}}`)
+	f.write("nodes", "", "n1", `{"kind":"Node","apiVersion":"v1","metadata":{"name":"n1"},"spec":{"taints":[{"key":"k","effect":"NoSchedule"}]}}`)
+	f.expect("admin", "SELECT kind, container, image, cpu_request, memory_request, cpu_limit, memory_limit FROM containers WHERE name = 'web' ORDER BY container",
+		"\"main\" \"a\" \"i:1\" 0.25 1073741824 2 null\n\"main\" \"b\" \"i:2\" null null null null\n\"init\" \"first\" \"i:3\" null null null null")
+	f.expect("admin", "SELECT container, state, reason, ready, restarts FROM containers WHERE kind = 'main' ORDER BY 1", "\"a\" null null null null\n\"b\" \"waiting\" \"CrashLoopBackOff\" 1 3")
+	f.expect("admin", "SELECT volume, type, source FROM volumes WHERE namespace = 'shop' ORDER BY 1",
+		"\"v\" \"configMap\" \"settings\"\n\"w\" \"emptyDir\" null\n\"x\" \"persistentVolumeClaim\" \"disk\"")
+	f.expect("admin", "SELECT name, key, value, effect FROM node_taints", `"n1" "k" null "NoSchedule"`)
+	f.expect("nobody", "SELECT (SELECT count(*) FROM containers), (SELECT count(*) FROM node_taints)", "0 0")
+	f.expect("admin", "SELECT count(*) FROM byre_columns WHERE table_name = 'pods' AND name LIKE '!_%' ESCAPE '!'", "0")
+	f.expect("admin", "SELECT quantity('1.5Ki'), quantity(2), quantity('x'), quantity(NULL)", "1536 2 null null")
+}

@@ -251,7 +251,7 @@ func (s *Storage) declare(ctx context.Context, e *engine, sql string) error {
 	if err := e.describe(s.config.Tables); err != nil {
 		return err
 	}
-	sql = strings.ToLower(sql)
+	sql = withEdges(strings.ToLower(sql))
 	for _, name := range s.config.Tables.Names() {
 		if !strings.Contains(sql, name) {
 			continue

@@ -53,6 +53,9 @@ func (t *Table) ddl() string {
 	columns := make([]string, len(t.Columns))
 	for i, c := range t.Columns {
 		columns[i] = quote(c.Name) + " " + string(c.Type)
+		if c.isHidden() {
+			columns[i] += " HIDDEN"
+		}
 	}
 	return "CREATE TABLE t (" + strings.Join(columns, ", ") + ")"
 }

@@ -77,9 +77,13 @@ func newForked(t *testing.T, flags ...string) *forked {
 			InsecureSkipTLSVerify: true, Service: &apiregistrationv1.ServiceReference{Namespace: "default", Name: "kubernetes"}},
 	}, metav1.CreateOptions{})
 	f.must(err)
-	last, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "last"}}, metav1.CreateOptions{})
+	_, err = maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "last"}}, metav1.CreateOptions{})
 	f.must(err)
-	f.objects, f.revision, f.time = f.list(f.config), last.ResourceVersion, time.Now().UTC().Format(time.RFC3339Nano)
+	eventually.True(t, "a moment at which the server itself creates nothing", func() bool {
+		f.revision = f.last()
+		f.objects, f.time = f.list(f.config), time.Now().UTC().Format(time.RFC3339Nano)
+		return f.last() == f.revision
+	})
 
 	_, err = maps.Update(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "changed"}, Data: map[string]string{"a": "now"}}, metav1.UpdateOptions{})
 	f.must(err)
@@ -137,6 +141,14 @@ func (f *forked) list(config *rest.Config) map[string]map[string]any {
 	}
 	delete(objects, "configmaps/kube-system/extension-apiserver-authentication")
 	return objects
+}
+
+// last is the last revision of the server.
+func (f *forked) last() string {
+	f.Helper()
+	list, err := f.client.CoreV1().Namespaces().List(f.Context(), metav1.ListOptions{})
+	f.must(err)
+	return list.ResourceVersion
 }
 
 func (f *forked) clusterID(client kubernetes.Interface) string {
