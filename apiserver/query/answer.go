@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	"k8s.io/apiserver/pkg/endpoints/metrics"
 )
 
 // ConvertToTable implements rest.TableConvertor: the table is the result.
@@ -97,9 +98,15 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		h.delegate.ServeHTTP(w, req)
 		return
 	}
-	if err := h.serve(w, req, given, wanted); err != nil {
-		responsewriters.ErrorNegotiated(err, h.codecs, groupVersion, w, req)
+	serve := func(w http.ResponseWriter, req *http.Request) {
+		if err := h.serve(w, req, given, wanted); err != nil {
+			responsewriters.ErrorNegotiated(err, h.codecs, groupVersion, w, req)
+		}
 	}
+	if wanted != "" { // the delegate counts the others
+		serve = metrics.InstrumentHandlerFunc(http.MethodPost, GroupName, groupVersion.Version, queries.Resource, "", "cluster", metrics.APIServerComponent, false, "", serve)
+	}
+	serve(w, req)
 }
 
 // streamed returns the type of stream that a client wants; empty if it would rather have another answer.

@@ -189,6 +189,9 @@ func TestSQL_AnswersInEveryForm(t *testing.T) {
 	if rows := strings.Count(body, "\n"); rows != 100_000 || response.Header.Get(query.LimitHeader) != "100000" || response.Header.Get("Byre-Columns") != `[{"name":"n"}]` {
 		t.Errorf("%d rows, header %v", rows, response.Header)
 	}
+	if _, metrics := h.as("", "/metrics", "text/plain"); !strings.Contains(metrics, `apiserver_request_total{code="200",component="apiserver",dry_run="",group="sql.byre.dev",resource="queries",scope="cluster",subresource="",verb="POST",version="v1"} 3`) {
+		t.Error("the streams are not counted")
+	}
 	// A statement that fails before its first row is an error, also for who asks for a stream.
 	for statement, want := range map[string]int{"SELECT x": http.StatusBadRequest, "": http.StatusUnprocessableEntity, "SELECT zeroblob(100000000)": http.StatusRequestEntityTooLarge} {
 		if response, body := h.ask("", query.CSV, statement); response.StatusCode != want || !strings.Contains(body, "Failure") {
