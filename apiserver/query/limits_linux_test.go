@@ -24,7 +24,7 @@ func TestLimits_MemoryIsGivenBack(t *testing.T) {
 			}
 		}
 	}
-	if after := residentBytes(t); after > before+int64(10*f.config.Memory) {
+	if after := residentBytes(t); after > before+10*f.config.Memory {
 		t.Errorf("the process takes %d MiB, and %d before", after>>20, before>>20)
 	}
 }
