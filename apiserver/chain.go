@@ -170,7 +170,7 @@ func (s *Server) buildChain(builtin builtinModels, d delegation.Dependencies) (h
 	paths := mux.NewPathRecorderMux("byre")
 	paths.NotFoundHandler(api)
 	if s.queries != nil {
-		paths.UnlistedHandle(query.Path, query.NewHandler(s.queries, api))
+		paths.UnlistedHandle(query.Path, query.NewHandler(s.queries, s.admission.Plugins, api))
 	}
 	if handler, err = s.addServer(s.config.Aggregator, d, paths); err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/runtime/serializer/cbor"
 	"k8s.io/apiserver/pkg/features"
+	"k8s.io/apiserver/pkg/registry/rest"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 )
 
@@ -43,9 +44,19 @@ func NewCodecs(scheme *runtime.Scheme) serializer.CodecFactory {
 	return serializer.NewCodecFactory(scheme, options...)
 }
 
-// TextCodecs returns the JSON and YAML of a codec factory, for types without protobuf.
-func TextCodecs(all serializer.CodecFactory) runtime.NegotiatedSerializer { return textCodecs{all} }
+// NewTextGroup returns a group of one version, whose types have no protobuf: it is served as JSON and YAML.
+func NewTextGroup(gv schema.GroupVersion, scheme *runtime.Scheme, storages map[string]rest.Storage) Group {
+	return Group{
+		Name:           gv.Group,
+		Versions:       []string{gv.Version},
+		Storage:        map[string]map[string]rest.Storage{gv.Version: storages},
+		Scheme:         scheme,
+		Codecs:         textCodecs{serializer.NewCodecFactory(scheme)},
+		ParameterCodec: runtime.NewParameterCodec(scheme),
+	}
+}
 
+// textCodecs are the JSON and YAML of a codec factory.
 type textCodecs struct{ serializer.CodecFactory }
 
 // SupportedMediaTypes implements runtime.NegotiatedSerializer.

@@ -7,7 +7,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apiserver/pkg/registry/rest"
 
 	"byre/apiserver/handlers"
@@ -41,15 +40,7 @@ func newScheme() *runtime.Scheme {
 	return scheme
 }
 
-// NewGroup returns the group that a Storage serves. It has no protobuf.
+// NewGroup returns the group that a Storage serves.
 func NewGroup(changes *Storage) handlers.Group {
-	scheme := newScheme()
-	return handlers.Group{
-		Name:           GroupName,
-		Versions:       []string{groupVersion.Version},
-		Storage:        map[string]map[string]rest.Storage{groupVersion.Version: {groupResource.Resource: changes}},
-		Scheme:         scheme,
-		Codecs:         handlers.TextCodecs(serializer.NewCodecFactory(scheme)),
-		ParameterCodec: runtime.NewParameterCodec(scheme),
-	}
+	return handlers.NewTextGroup(groupVersion, newScheme(), map[string]rest.Storage{groupResource.Resource: changes})
 }

@@ -15,7 +15,7 @@ type SQLOptions struct {
 	Enabled bool
 	// Timeout bounds a query.
 	Timeout time.Duration
-	// Memory bounds what a query takes, in bytes.
+	// Memory bounds what the engine of a query takes, and what the server keeps for it beside, in bytes.
 	Memory resource.QuantityValue
 	// Concurrency is how many queries run at a time; 0 is half the processors, and at least 1.
 	Concurrency int
@@ -33,7 +33,7 @@ func (o *SQLOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.Timeout, "sql-timeout", o.Timeout,
 		"How long a query of sql.byre.dev may take.")
 	fs.Var(&o.Memory, "sql-memory",
-		"How much memory a query of sql.byre.dev may take, such as 64Mi.")
+		"How much memory the engine of a query of sql.byre.dev may take, such as 64Mi, and what the server keeps for it beside.")
 	fs.IntVar(&o.Concurrency, "sql-concurrency", o.Concurrency,
 		"How many queries of sql.byre.dev run at a time; others wait for 5 seconds and are then refused with 429. 0 is half the processors, and at least 1.")
 }

@@ -16,9 +16,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/endpoints/metrics"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
 )
 
 // ConvertToTable implements rest.TableConvertor: the table is the result.
@@ -73,14 +76,18 @@ const Path = "/apis/" + GroupName + "/v1/queries"
 // The headers of a stream have the revision, the columns, and how many rows it has at most: a stream of so
 // many rows may be cut off. A stream that fails ends with its connection.
 type Handler struct {
-	storage  *Storage
-	codecs   serializer.CodecFactory
-	delegate http.Handler
+	storage   *Storage
+	admission admission.Interface
+	objects   admission.ObjectInterfaces
+	codecs    serializer.CodecFactory
+	delegate  http.Handler
 }
 
-// NewHandler makes a Handler in front of the one that serves the group.
-func NewHandler(s *Storage, delegate http.Handler) *Handler {
-	return &Handler{s, serializer.NewCodecFactory(newScheme()), delegate}
+// NewHandler makes a Handler in front of the one that serves the group. plugins admit the queries of streams, as
+// the delegate has them admit the others.
+func NewHandler(s *Storage, plugins admission.Interface, delegate http.Handler) *Handler {
+	scheme := newScheme()
+	return &Handler{s, admission.WithAudit(plugins), admission.NewObjectInterfacesFromScheme(scheme), serializer.NewCodecFactory(scheme), delegate}
 }
 
 // The headers of a stream.
@@ -141,11 +148,26 @@ func (h *Handler) serve(w http.ResponseWriter, req *http.Request, given, wanted 
 		return apierrors.NewBadRequest("the body is not a Query: " + err.Error())
 	}
 	audit.LogRequestObject(req.Context(), q, groupVersion, queries, "", h.codecs)
+	if err := h.admit(req.Context(), q); err != nil {
+		return err
+	}
 	out := newStream(w, wanted)
 	if err := h.storage.run(req.Context(), &q.Spec, mostStreamed, out); err == nil || !out.begun {
 		return err
 	}
 	panic(http.ErrAbortHandler) // the client has rows already: it sees a broken connection, not a short answer
+}
+
+// admit has the plugins admit a query. They may change it.
+func (h *Handler) admit(ctx context.Context, q *Query) error {
+	who, _ := request.UserFrom(ctx)
+	attributes := admission.NewAttributesRecord(q, nil, queryKind, "", "", queries, "", admission.Create, &metav1.CreateOptions{}, false, who)
+	if plugins, ok := h.admission.(admission.MutationInterface); ok && plugins.Handles(admission.Create) {
+		if err := plugins.Admit(ctx, attributes, h.objects); err != nil {
+			return err
+		}
+	}
+	return rest.AdmissionToValidateObjectFunc(h.admission, attributes, h.objects)(ctx, q)
 }
 
 // maxBody bounds a body: the statement, its parameters, and their escapes.
@@ -170,14 +192,14 @@ func newStream(w http.ResponseWriter, media string) *stream {
 	return s
 }
 
-func (s *stream) begin(revision string, columns []ResultColumn, most int64) error {
-	s.columns = columns
-	s.headers[revisionHeader], s.headers[columnsHeader], s.headers[LimitHeader] = revision, string(appendJSON(nil, columns)), strconv.FormatInt(most, 10)
+func (s *stream) begin(h head) error {
+	s.columns = h.columns
+	s.headers[revisionHeader], s.headers[columnsHeader], s.headers[LimitHeader] = h.revision, string(appendJSON(nil, h.columns)), strconv.FormatInt(h.most, 10)
 	if s.csv == nil {
 		return nil
 	}
-	names := make([]string, len(columns))
-	for i, c := range columns {
+	names := make([]string, len(h.columns))
+	for i, c := range h.columns {
 		names[i] = c.Name
 	}
 	return s.csv.Write(names)

@@ -1,6 +1,7 @@
 package query
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"unicode"
@@ -47,7 +48,7 @@ func NewColumn(name string, t Type, description string, path ...string) Column {
 var makers = map[Type]func([]byte) any{Text: text, Integer: integer, Real: number, Boolean: boolean, Time: timestamp, JSON: document}
 
 // isHidden reports whether only the edges use the column.
-func (c *Column) isHidden() bool { return c.Name[0] == '_' }
+func (c *Column) isHidden() bool { return strings.HasPrefix(c.Name, "_") }
 
 // Source is the path as a person writes it: "spec.replicas".
 func (c *Column) Source() string { return strings.Join(c.Path, ".") }
@@ -57,7 +58,6 @@ const (
 	namespaceColumn = iota
 	nameColumn
 	revisionColumn
-	keyColumns
 )
 
 func leading() []Column {
@@ -170,7 +170,7 @@ func (b *columnBuilder) add(c Column) {
 			return
 		}
 	}
-	if c.Name != objectColumn.Name {
+	if c.Name != objectColumn.Name && c.Name != "" {
 		b.columns = append(b.columns, c)
 	}
 }
@@ -199,14 +199,7 @@ func isQuantity(of, reference *spec.Schema) bool {
 	return len(reference.AllOf) == 1 && strings.HasSuffix(reference.AllOf[0].Ref.String(), name) || of.Format == "quantity"
 }
 
-func memberNames(of *spec.Schema) []string {
-	names := make([]string, 0, len(of.Properties))
-	for name := range of.Properties {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
-}
+func memberNames(of *spec.Schema) []string { return slices.Sorted(maps.Keys(of.Properties)) }
 
 func property(of *spec.Schema, name string) *spec.Schema {
 	p := of.Properties[name]

@@ -90,6 +90,9 @@ func (t *texts) Filter(_ int, _ string, args ...sqlite3.Value) error {
 	slices.Sort(names)
 	t.rows, t.at = nil, 0
 	for _, name := range names {
+		if err := t.of.ctx.Err(); err != nil {
+			return err
+		}
 		table, err := t.of.tables.Table(t.of.ctx, name)
 		if err != nil {
 			return err

@@ -39,8 +39,8 @@ func (b *budget) take(n int) error {
 // tables are virtual. One goroutine uses it.
 //
 // Invariant: a statement can read the tables, and nothing else: no file, no other database, no
-// setting. authorize keeps this. It can take no more memory than its budget: SQLite has a memory of
-// its own of that size, from which sorts and temporary tables come too.
+// setting. authorize keeps this. SQLite has a memory of its own, from which sorts and temporary tables
+// come too, and can take no more; budget bounds what the rows, their hashes and the answer take beside.
 type engine struct {
 	ctx  context.Context
 	conn *sqlite3.Conn
@@ -51,20 +51,23 @@ type engine struct {
 }
 
 // newEngine makes an engine. ctx ends what it runs; memory is in bytes. The caller closes the engine.
-func newEngine(ctx context.Context, memory int64) (e *engine, err error) {
-	made := &engine{ctx: ctx, budget: &budget{memory}}
-	e = made
-	defer func() {
-		if err = errors.Join(err, recovered(recover())); err != nil {
-			made.close()
-		}
-	}()
-	if e.conn, err = sqlite3.OpenContext(sqlite3.WithMaxMemory(ctx, memory), ":memory:"); err != nil {
+func newEngine(ctx context.Context, memory int64) (*engine, error) {
+	e := &engine{ctx: ctx, budget: &budget{memory}}
+	if err := e.open(memory); err != nil {
+		e.close()
 		return nil, err
+	}
+	return e, nil
+}
+
+func (e *engine) open(memory int64) (err error) {
+	defer func() { err = errors.Join(err, recovered(recover())) }()
+	if e.conn, err = sqlite3.OpenContext(sqlite3.WithMaxMemory(e.ctx, memory), ":memory:"); err != nil {
+		return err
 	}
 	// Otherwise sorts write files.
 	if err := e.conn.Exec("PRAGMA temp_store = MEMORY"); err != nil {
-		return nil, err
+		return err
 	}
 	for limit, value := range map[sqlite3.LimitCategory]int{
 		sqlite3.LIMIT_LENGTH:              maxValue,
@@ -78,11 +81,11 @@ func newEngine(ctx context.Context, memory int64) (e *engine, err error) {
 	} {
 		e.conn.Limit(limit, value)
 	}
-	e.conn.SetInterrupt(ctx)
+	e.conn.SetInterrupt(e.ctx)
 	if err := e.addEdges(); err != nil {
-		return nil, err
+		return err
 	}
-	return e, e.conn.SetAuthorizer(authorize)
+	return e.conn.SetAuthorizer(authorize)
 }
 
 // authorize allows what a SELECT does.

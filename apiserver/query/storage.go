@@ -33,7 +33,8 @@ type Config struct {
 	Feed       *watch.Feed
 	Authorizer authorizer.UnconditionalAuthorizer
 	Tables     Tables
-	// Timeout bounds a query, and Memory what it takes, in bytes. Concurrency is how many run at a time.
+	// Timeout bounds a query. Memory bounds what its engine takes, and what is kept for it beside, in
+	// bytes. Concurrency is how many run at a time.
 	Timeout     time.Duration
 	Memory      int64
 	Concurrency int
@@ -79,27 +80,39 @@ func (s *Storage) Create(ctx context.Context, obj runtime.Object, validate rest.
 		return nil, err
 	}
 	q.Status, q.ManagedFields = Status{Rows: [][]json.RawMessage{}}, nil
-	return q, s.run(ctx, &q.Spec, mostRows, &collector{status: &q.Status, budget: &budget{s.config.Memory}})
+	return q, s.run(ctx, &q.Spec, mostRows, &collector{status: &q.Status})
 }
 
 // result takes the rows of a query.
 type result interface {
-	// begin is called once, before the rows, of which there are up to most.
-	begin(revision string, columns []ResultColumn, most int64) error
+	// begin is called once, before the rows.
+	begin(h head) error
 	// row takes a row, which is valid until it returns.
 	row(values []any) error
 	// end is called after the rows. truncated says that there are more.
 	end(truncated bool) error
 }
 
-// collector keeps the result.
-type collector struct {
-	status *Status
+// head is what is known of a result before its rows.
+type head struct {
+	// revision is the one that all tables show.
+	revision string
+	columns  []ResultColumn
+	// most is how many rows there are at most.
+	most int64
+	// budget is what the rows may take in memory.
 	budget *budget
 }
 
-func (c *collector) begin(revision string, columns []ResultColumn, _ int64) error {
-	c.status.ResourceVersion, c.status.Columns = revision, columns
+// collector keeps the result.
+type collector struct {
+	head
+	status *Status
+}
+
+func (c *collector) begin(h head) error {
+	c.head = h
+	c.status.ResourceVersion, c.status.Columns = h.revision, h.columns
 	return nil
 }
 
@@ -229,7 +242,7 @@ func (s *Storage) execute(ctx context.Context, sql string, parameters []any, mos
 		return err
 	}
 	columns := e.columns()
-	if err := out.begin(revision, columns, most); err != nil {
+	if err := out.begin(head{revision, columns, most, e.budget}); err != nil {
 		return err
 	}
 	rows, truncated := int64(0), false

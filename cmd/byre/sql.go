@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 
 	"byre/apiserver/query"
@@ -128,8 +129,9 @@ func (c *sqlClient) print(cmd *cobra.Command, q *query.Query, output *outputFlag
 		return err
 	}
 	defer response.Body.Close()
-	for _, warning := range response.Header.Values("Warning") {
-		fmt.Fprintln(cmd.ErrOrStderr(), "warning:", warning)
+	warnings, _ := utilnet.ParseWarningHeaders(response.Header.Values("Warning"))
+	for _, warning := range warnings {
+		fmt.Fprintln(cmd.ErrOrStderr(), "Warning:", warning.Text)
 	}
 	truncated := false
 	if accept == runtime.ContentTypeJSON {
@@ -207,23 +209,21 @@ func (c *sqlClient) ask(cmd *cobra.Command, q *query.Query, accept string) (*htt
 
 // printRows prints a result as kubectl prints tables.
 func printRows(out io.Writer, result *query.Status) error {
-	rows := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
-	line := func(cells []string) { fmt.Fprintln(rows, strings.Join(cells, "\t")) }
-	cells := make([]string, len(result.Columns))
+	rows, cells := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0), make([]any, len(result.Columns))
 	for i, column := range result.Columns {
 		cells[i] = strings.ToUpper(column.Name)
 	}
-	line(cells)
+	printRow(rows, cells)
 	for _, row := range result.Rows {
 		for i, value := range row {
 			cells[i] = cell(value)
 		}
-		line(cells)
+		printRow(rows, cells)
 	}
 	return rows.Flush()
 }
 
-// cell is a value in a table: a text without its quotes, in one line.
+// cell is a value in a table: a text without its quotes.
 func cell(value json.RawMessage) string {
 	var text string
 	switch {
@@ -232,10 +232,5 @@ func cell(value json.RawMessage) string {
 	case json.Unmarshal(value, &text) != nil:
 		return string(value)
 	}
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return ' '
-		}
-		return r
-	}, text)
+	return text
 }

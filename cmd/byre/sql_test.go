@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -238,24 +236,10 @@ func TestSQL_IsServedUnlessItIsOff(t *testing.T) {
 		"sql|SELECT 1|-f|x":        "byre: name a statement or --filename, not both",
 		"sql|SELECT count(*) > 50 AS many FROM (SELECT DISTINCT resource FROM byre_tables)": "MANY\n1\n",
 	} {
-		var out bytes.Buffer
-		err := runSQL(t.Context(), &out, append(strings.Split(args, "|"), "--kubeconfig", kubeconfig)...)
-		got := out.String()
-		if err != nil {
-			got = "byre: " + err.Error()
-		}
-		if got != want {
-			t.Errorf("%s: %q, want %q", args, got, want)
+		if _, out, errOut := call(append(strings.Split(args, "|"), "--kubeconfig", kubeconfig)...); strings.TrimSpace(out+errOut) != strings.TrimSpace(want) {
+			t.Errorf("%s: %q, want %q", args, out+errOut, want)
 		}
 	}
-}
-
-func runSQL(ctx context.Context, out io.Writer, args ...string) error {
-	root := newPluginCommand()
-	root.SetArgs(args)
-	root.SetOut(out)
-	root.SetErr(out)
-	return root.ExecuteContext(ctx)
 }
 
 // The names and types of the columns of built-in resources are a promise: queries that people keep depend on
@@ -304,6 +288,36 @@ func TestSQL_AnswersTheManual(t *testing.T) {
 	for _, statement := range statements {
 		if response, body := h.ask("", query.CSV, statement); response.StatusCode != http.StatusOK {
 			t.Errorf("%s: %d %s", statement, response.StatusCode, body)
+		}
+	}
+}
+
+// An admission policy for queries judges them in every form.
+func TestSQL_IsJudgedByAdmissionPolicies(t *testing.T) {
+	t.Parallel()
+	h := newChronicle(t)
+	client, err := dynamic.NewForConfig(h.config)
+	h.must(err)
+	policies := schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1", Resource: "validatingadmissionpolicies"}
+	for resource, text := range map[schema.GroupVersionResource]string{
+		policies: `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicy","metadata":{"name":"no-secrets"},"spec":{
+			"matchConstraints":{"resourceRules":[{"apiGroups":["sql.byre.dev"],"apiVersions":["v1"],"operations":["CREATE"],"resources":["queries"]}]},
+			"validations":[{"expression":"!object.spec.sql.contains('secrets')","message":"not of secrets"}]}}`,
+		policies.GroupVersion().WithResource("validatingadmissionpolicybindings"): `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicyBinding","metadata":{"name":"no-secrets"},"spec":{
+			"policyName":"no-secrets","validationActions":["Deny"]}}`,
+	} {
+		var object unstructured.Unstructured
+		h.must(object.UnmarshalJSON([]byte(text)))
+		_, err := client.Resource(resource).Create(t.Context(), &object, metav1.CreateOptions{})
+		h.must(err)
+	}
+	for _, accept := range []string{"application/json", query.CSV, query.NDJSON} {
+		eventually.True(t, "the policy is in force for "+accept, func() bool {
+			response, body := h.ask("", accept, "SELECT name FROM secrets")
+			return response.StatusCode == http.StatusUnprocessableEntity && strings.Contains(body, "not of secrets")
+		})
+		if response, body := h.ask("", accept, "SELECT name FROM pods"); response.StatusCode >= http.StatusBadRequest {
+			t.Errorf("%s: %d %s", accept, response.StatusCode, body)
 		}
 	}
 }
