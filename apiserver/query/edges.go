@@ -1,6 +1,7 @@
 package query
 
 import (
+	"iter"
 	"strings"
 
 	"github.com/ncruces/go-sqlite3"
@@ -110,14 +111,14 @@ func hidden(r schema.GroupResource) (columns []Column) {
 	return columns
 }
 
-// addEdges makes the edges known, and the function that they convert quantities with.
-func (e *engine) addEdges() error {
+// addEdges makes the edges known that a statement may name, and the function that they convert quantities with.
+func (e *engine) addEdges(sql string) error {
 	err := e.conn.CreateFunction("quantity", 1, sqlite3.DETERMINISTIC, func(result sqlite3.Context, args ...sqlite3.Value) {
 		if value, ok := quantity(appendJSON(nil, args[0].Text())).(float64); ok && args[0].Type() != sqlite3.NULL {
 			result.ResultFloat(value)
 		}
 	})
-	for name, edge := range edges {
+	for name, edge := range edgesIn(sql) {
 		if err != nil {
 			return err
 		}
@@ -130,12 +131,14 @@ func (e *engine) addEdges() error {
 	return err
 }
 
-// withEdges returns a statement with those of the edges that it may name.
-func withEdges(sql string) string {
-	for name, edge := range edges {
-		if strings.Contains(sql, name) {
-			sql += edge.sql
+// edgesIn yields the edges that a statement may name: an edge that it does name is in its text.
+func edgesIn(sql string) iter.Seq2[string, edge] {
+	return func(yield func(string, edge) bool) {
+		sql = strings.ToLower(sql)
+		for name, edge := range edges {
+			if strings.Contains(sql, name) && !yield(name, edge) {
+				return
+			}
 		}
 	}
-	return sql
 }

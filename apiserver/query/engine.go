@@ -50,17 +50,17 @@ type engine struct {
 	budget *budget
 }
 
-// newEngine makes an engine. ctx ends what it runs; memory is in bytes. The caller closes the engine.
-func newEngine(ctx context.Context, memory int64) (*engine, error) {
+// newEngine makes an engine for a statement. ctx ends what it runs; memory is in bytes. The caller closes the engine.
+func newEngine(ctx context.Context, memory int64, sql string) (*engine, error) {
 	e := &engine{ctx: ctx, budget: &budget{memory}}
-	if err := e.open(memory); err != nil {
+	if err := e.open(memory, sql); err != nil {
 		e.close()
 		return nil, err
 	}
 	return e, nil
 }
 
-func (e *engine) open(memory int64) (err error) {
+func (e *engine) open(memory int64, sql string) (err error) {
 	defer func() { err = errors.Join(err, recovered(recover())) }()
 	if e.conn, err = sqlite3.OpenContext(sqlite3.WithMaxMemory(e.ctx, memory), ":memory:"); err != nil {
 		return err
@@ -82,7 +82,7 @@ func (e *engine) open(memory int64) (err error) {
 		e.conn.Limit(limit, value)
 	}
 	e.conn.SetInterrupt(e.ctx)
-	if err := e.addEdges(); err != nil {
+	if err := e.addEdges(sql); err != nil {
 		return err
 	}
 	return e.conn.SetAuthorizer(authorize)

@@ -223,7 +223,7 @@ func parameter(raw json.RawMessage) (value any, err error) {
 
 // execute runs a statement.
 func (s *Storage) execute(ctx context.Context, sql string, parameters []any, most int64, out result) error {
-	e, err := newEngine(ctx, s.config.Memory)
+	e, err := newEngine(ctx, s.config.Memory, sql)
 	if err != nil {
 		return err
 	}
@@ -264,7 +264,10 @@ func (s *Storage) declare(ctx context.Context, e *engine, sql string) error {
 	if err := e.describe(s.config.Tables); err != nil {
 		return err
 	}
-	sql = withEdges(strings.ToLower(sql))
+	for _, edge := range edgesIn(sql) {
+		sql += edge.sql
+	}
+	sql = strings.ToLower(sql)
 	for _, name := range s.config.Tables.Names() {
 		if !strings.Contains(sql, name) {
 			continue
