@@ -24,6 +24,7 @@ import (
 	"byre/apiserver/handlers/openapi"
 	"byre/apiserver/history"
 	"byre/apiserver/query"
+	"byre/apiserver/storage/changes"
 	"byre/apiserver/storage/factory"
 	"byre/sqlstore"
 )
@@ -65,9 +66,8 @@ func (s *Server) newDiscovery() *discovery.Registry {
 // newGroups makes the groups of the built-in API: those of Kubernetes, and byre's own.
 func (s *Server) newGroups() []handlers.Group {
 	builtin := factory.BuiltinResources(effectiveVersion())
-	s.changes = history.New(history.Config{
+	log := &changes.Log{
 		Driver:       s.core.database.Driver,
-		Feed:         s.core.feed,
 		Authorizer:   s.auth.Authorizer,
 		Transformers: s.encryption.transformers,
 		Prefix: func(of sqlstore.Resource) string {
@@ -76,12 +76,13 @@ func (s *Server) newGroups() []handlers.Group {
 			}
 			return builtin.ResourcePrefix(schema.GroupResource{Group: of.Group, Resource: of.Resource})
 		},
-	})
+	}
+	s.changes = history.New(history.Config{Log: log, Feed: s.core.feed})
 	groups := append(s.builtin.Groups(), history.NewGroup(s.changes))
 	if o := &s.config.Options.SQL; o.Enabled {
 		s.queries = query.New(query.Config{
 			Feed:        s.core.feed,
-			Authorizer:  s.auth.Authorizer,
+			Log:         log,
 			Tables:      &s.tables,
 			Timeout:     o.Timeout,
 			Memory:      o.Memory.Value(),

@@ -148,7 +148,7 @@ func (g *group) read(ctx context.Context, name, resourceVersion string) (encodin
 
 // ForgetInstances implements definitionStore.
 func (g *group) ForgetInstances(resource schema.GroupResource) {
-	g.feed.Forget(watch.Resource{Group: resource.Group, Name: resource.Resource, Owner: sqlstore.Custom})
+	g.feed.Forget(sqlstore.Resource{Group: resource.Group, Resource: resource.Resource, Owner: sqlstore.Custom})
 }
 
 // Source implements definition.SourceReader. The source costs little memory: it refers

@@ -84,7 +84,7 @@ func TestMaintenance_LosesNothing(t *testing.T) {
 // was acknowledged with what the watch, the history and the current objects have.
 func writeDuringMaintenance(t *testing.T, driver sqlstore.Driver, maintain func(context.Context) error) {
 	store, feed := watchtest.Run(t, driver, watch.Options{Interval: 50 * time.Millisecond})
-	pods := watch.Resource{Name: "pods"}
+	pods := sqlstore.Resource{Resource: "pods"}
 	sub, err := feed.Subscribe(t.Context(), watch.Interest{Resource: pods}, 0)
 	if err != nil {
 		t.Fatal(err)

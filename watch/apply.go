@@ -62,7 +62,7 @@ func (f *Feed) unindexed(events []Event) (all []unindexed) {
 	var indexes []*Index
 	for _, ev := range events {
 		k := ev.Key()
-		if r := resourceOf(k); rc == nil || rc.resource != r {
+		if r := k.Of(); rc == nil || rc.resource != r {
 			if rc = f.caches[r]; rc == nil || !rc.loaded {
 				rc = nil
 				continue
@@ -103,7 +103,7 @@ func (f *Feed) applyLocked(ev Event) {
 	f.revision = ev.Revision
 	f.metrics.applied.Inc()
 	f.usages.apply(ev)
-	if rc := f.caches[resourceOf(ev.Key())]; rc != nil {
+	if rc := f.caches[ev.Key().Of()]; rc != nil {
 		if ev.New != nil {
 			rc.intern(ev.New)
 		}

@@ -80,7 +80,7 @@ func TestSubscription_SeesEachChangeWhileStateIsUnloaded(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, r := range stored.Resources {
-		got, err := f.WaitForUsage(t.Context(), Resource{r.Group, r.Resource, r.Owner})
+		got, err := f.WaitForUsage(t.Context(), sqlstore.Resource{Group: r.Group, Resource: r.Resource, Owner: r.Owner})
 		if want := (Usage{r.Objects, r.Bytes}); err != nil || got != want {
 			t.Errorf("usage of %s: %v, %v; want %v", r.Resource, got, err, want)
 		}

@@ -50,7 +50,7 @@ func TestLoad_RefusesAListOlderThanTheFeed(t *testing.T) {
 			return listed
 		}
 	})
-	pods := Resource{Name: "pods"}
+	pods := sqlstore.Resource{Resource: "pods"}
 	if _, err := f.Snapshot(t.Context(), pods); !errors.Is(err, sqlstore.ErrUnavailable) {
 		t.Errorf("snapshot of an old list: %v", err)
 	}

@@ -22,7 +22,7 @@ func Example() {
 	running.Go(func() { _ = feed.Run(ctx) })
 	defer func() { stop(); running.Wait() }()
 
-	subscription, err := feed.Subscribe(ctx, watch.Interest{Resource: watch.Resource{Name: "pods"}}, 0)
+	subscription, err := feed.Subscribe(ctx, watch.Interest{Resource: sqlstore.Resource{Resource: "pods"}}, 0)
 	if err != nil {
 		fmt.Println(err)
 		return

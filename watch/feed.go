@@ -113,7 +113,7 @@ type Feed struct {
 	// adopted is the last adoption of the store's state.
 	adopted *adoption
 	closed  bool
-	caches  map[Resource]*resourceCache
+	caches  map[sqlstore.Resource]*resourceCache
 	// keptBytes is the sum of keptSnapshot.bytes.
 	keptBytes int
 	// pending has published events that wait for earlier ones, ascending. Invariant: the
@@ -165,7 +165,7 @@ func New(source Source, opts Options) *Feed {
 		started:      make(chan struct{}),
 		done:         make(chan struct{}),
 		adopted:      &adoption{ended: make(chan struct{})},
-		caches:       map[Resource]*resourceCache{},
+		caches:       map[sqlstore.Resource]*resourceCache{},
 		dirty:        map[*resourceCache]struct{}{},
 		usages:       newUsages(),
 		wakeInterval: defaultWakeInterval,
@@ -182,7 +182,7 @@ func (f *Feed) Representations() *representation.Cache { return f.representation
 
 // Forget removes the records, events and indexes of a resource from memory. Subscriptions of
 // the resource end with ErrCompacted. The next reader loads the records again.
-func (f *Feed) Forget(r Resource) {
+func (f *Feed) Forget(r sqlstore.Resource) {
 	f.mu.Lock()
 	rc := f.caches[r]
 	if rc != nil {

@@ -77,11 +77,11 @@ func TestFeed_KeepsOwnersApart(t *testing.T) {
 	if got := f.snapshot(); got.Len() != 2 || string(got.Get("a", "x").Value) != "1" {
 		t.Errorf("the built-in resource has %d records", got.Len())
 	}
-	apart, err := f.Snapshot(t.Context(), Resource{Name: "pods", Owner: sqlstore.Custom})
+	apart, err := f.Snapshot(t.Context(), sqlstore.Resource{Resource: "pods", Owner: sqlstore.Custom})
 	if err != nil || apart.Len() != 1 || apart.Get("a", "x").Owner != sqlstore.Custom {
 		t.Errorf("the custom resource has %d records, %v", apart.Len(), err)
 	}
-	f.Forget(Resource{Name: "pods", Owner: sqlstore.Custom})
+	f.Forget(sqlstore.Resource{Resource: "pods", Owner: sqlstore.Custom})
 	if _, _, loaded := f.Lookup(pod("a", "x")); !loaded {
 		t.Error("the built-in resource was forgotten with the custom one")
 	}

@@ -151,7 +151,7 @@ func byValue() *Index {
 	}}
 }
 
-var pods = Resource{Name: "pods"}
+var pods = sqlstore.Resource{Resource: "pods"}
 
 func pod(namespace, name string) sqlstore.Key {
 	return sqlstore.Key{Resource: "pods", Namespace: namespace, Name: name}

@@ -25,7 +25,7 @@ const historyBytes = 16 << 20
 type history struct {
 	mu sync.Mutex
 	// pages are the pages in memory. Those of one resource may overlap.
-	pages map[Resource][]*page
+	pages map[sqlstore.Resource][]*page
 	// recent has the same pages; the one that was used last is at the front.
 	recent list.List
 	// bytes is the sum of the pages' bytes.
@@ -39,7 +39,7 @@ type history struct {
 
 // pageKey is what a page is read by: its resource, and the revision after which it begins.
 type pageKey struct {
-	resource Resource
+	resource sqlstore.Resource
 	after    int64
 }
 
@@ -106,7 +106,7 @@ func newPage(key pageKey, upTo int64, changes []sqlstore.Change) (*page, error) 
 
 // loadPage returns a page of a resource that begins at or before a revision and ends after it. The
 // feed has applied the revision. The page comes from memory or from the store.
-func (f *Feed) loadPage(ctx context.Context, r Resource, revision int64) (*page, error) {
+func (f *Feed) loadPage(ctx context.Context, r sqlstore.Resource, revision int64) (*page, error) {
 	after := revision - revision%pageChanges
 	for {
 		p, err := f.readPage(ctx, pageKey{r, after}, revision)
@@ -114,7 +114,7 @@ func (f *Feed) loadPage(ctx context.Context, r Resource, revision int64) (*page,
 		case errors.Is(err, ErrCompacted) && after < revision:
 			// The beginning of the page is compacted. If its end is not, the page
 			// begins after the compacted revision.
-			compacted, err := f.source.Compacted(ctx, r.stored())
+			compacted, err := f.source.Compacted(ctx, r)
 			if err != nil {
 				return nil, err
 			}
@@ -159,7 +159,7 @@ func (f *Feed) fetch(read *pageRead, key pageKey, resets int) {
 	upTo := f.Revision()
 	var changes []sqlstore.Change
 	if read.err = ErrCompacted; key.after < upTo { // otherwise the feed has adopted a state before the page
-		of := key.resource.stored()
+		of := key.resource
 		changes, read.err = f.source.Changes(f.running, sqlstore.ChangesQuery{After: key.after, Of: &of, Limit: pageChanges, Size: pageBytes})
 	}
 	if read.err == nil {
@@ -230,7 +230,7 @@ func (h *history) drop(p *page) {
 func (h *history) forget() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.pages = map[Resource][]*page{}
+	h.pages = map[sqlstore.Resource][]*page{}
 	h.reads = map[pageKey]*pageRead{}
 	h.recent.Init()
 	h.bytes = 0

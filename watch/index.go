@@ -3,6 +3,8 @@ package watch
 import (
 	"context"
 
+	"byre/sqlstore"
+
 	"github.com/google/btree"
 )
 
@@ -168,7 +170,7 @@ func (n Narrowing) mayMatch(e *Entry) bool {
 // SnapshotIndexed returns a Snapshot that has an index; see Snapshot.Indexed. The first call
 // with an index builds the index. The feed maintains it until a call with another index of the
 // same name. The errors are those of Snapshot.
-func (f *Feed) SnapshotIndexed(ctx context.Context, r Resource, index *Index) (Snapshot, error) {
+func (f *Feed) SnapshotIndexed(ctx context.Context, r sqlstore.Resource, index *Index) (Snapshot, error) {
 	for {
 		rc, err := f.cacheOf(ctx, r)
 		if err != nil {

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"sort"
 	"time"
+
+	"byre/sqlstore"
 )
 
 // maxKept bounds the kept snapshots of one resource, and maxKeptBytes the memory that only
@@ -51,7 +53,7 @@ func (f *Feed) Keep(s Snapshot, lifetime time.Duration) {
 
 // SnapshotAt returns the snapshot of a resource at a revision, if it is in memory: because the
 // resource has not changed since, or because the snapshot is kept. It may lack any index.
-func (f *Feed) SnapshotAt(r Resource, revision int64) (Snapshot, bool) {
+func (f *Feed) SnapshotAt(r sqlstore.Resource, revision int64) (Snapshot, bool) {
 	f.mu.RLock()
 	rc := f.caches[r]
 	f.mu.RUnlock()

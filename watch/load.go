@@ -15,7 +15,7 @@ import (
 // Snapshot returns the records of a resource at the feed's revision. The first call for a
 // resource loads it. It fails with ErrClosed, with the context's error, and with the errors of
 // the store's List.
-func (f *Feed) Snapshot(ctx context.Context, r Resource) (Snapshot, error) {
+func (f *Feed) Snapshot(ctx context.Context, r sqlstore.Resource) (Snapshot, error) {
 	for {
 		rc, err := f.cacheOf(ctx, r)
 		if err != nil {
@@ -29,7 +29,7 @@ func (f *Feed) Snapshot(ctx context.Context, r Resource) (Snapshot, error) {
 
 // Snapshots returns snapshots of resources, all of one revision: the feed's after they were loaded. The
 // errors are those of Snapshot.
-func (f *Feed) Snapshots(ctx context.Context, resources ...Resource) ([]Snapshot, error) {
+func (f *Feed) Snapshots(ctx context.Context, resources ...sqlstore.Resource) ([]Snapshot, error) {
 	for {
 		caches := make([]*resourceCache, len(resources))
 		for i, r := range resources {
@@ -68,7 +68,7 @@ const maxSmallBytes = 128 << 20
 // of Options.StateBytes. For other resources, and for one without objects, it loads nothing and
 // returns false, unless their records are in memory already. After a start it waits until the
 // sizes are known.
-func (f *Feed) SnapshotSmall(ctx context.Context, r Resource) (Snapshot, bool, error) {
+func (f *Feed) SnapshotSmall(ctx context.Context, r sqlstore.Resource) (Snapshot, bool, error) {
 	most := maxSmallBytes
 	if f.opts.StateBytes > 0 {
 		most = min(most, f.opts.StateBytes/2)
@@ -84,7 +84,7 @@ func (f *Feed) SnapshotSmall(ctx context.Context, r Resource) (Snapshot, bool, e
 }
 
 // isLoaded reports whether the records of a resource are in memory.
-func (f *Feed) isLoaded(r Resource) bool {
+func (f *Feed) isLoaded(r sqlstore.Resource) bool {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	rc := f.caches[r]
@@ -119,7 +119,7 @@ func (f *Feed) Lookup(key sqlstore.Key) (e *Entry, revision int64, loaded bool) 
 	p := probe(key.Namespace, key.Name)
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	rc := f.caches[resourceOf(key)]
+	rc := f.caches[key.Of()]
 	if rc == nil || !rc.loaded {
 		return nil, 0, false
 	}
@@ -130,7 +130,7 @@ func (f *Feed) Lookup(key sqlstore.Key) (e *Entry, revision int64, loaded bool) 
 
 // cacheOf returns a loaded resource cache. The feed may drop the cache, or unload its
 // records, at any time.
-func (f *Feed) cacheOf(ctx context.Context, r Resource) (*resourceCache, error) {
+func (f *Feed) cacheOf(ctx context.Context, r sqlstore.Resource) (*resourceCache, error) {
 	if err := f.wait(ctx, f.started); err != nil {
 		return nil, err
 	}
@@ -156,7 +156,7 @@ func (f *Feed) cacheOf(ctx context.Context, r Resource) (*resourceCache, error) 
 
 // join returns the resource cache of r and the loading of its records, which it starts unless
 // another reader has. It returns nil if the feed is closed.
-func (f *Feed) join(r Resource) (*resourceCache, *loading) {
+func (f *Feed) join(r sqlstore.Resource) (*resourceCache, *loading) {
 	f.mu.RLock()
 	rc := f.caches[r]
 	if rc != nil && rc.load != nil {
@@ -179,7 +179,7 @@ func (f *Feed) join(r Resource) (*resourceCache, *loading) {
 }
 
 // cacheOfLocked returns the resource cache of r, which may be without records.
-func (f *Feed) cacheOfLocked(r Resource) *resourceCache {
+func (f *Feed) cacheOfLocked(r sqlstore.Resource) *resourceCache {
 	rc := f.caches[r]
 	if rc == nil {
 		rc = newResourceCache(r, f.opts, f.revision)
@@ -195,18 +195,18 @@ func (f *Feed) load(ctx context.Context, rc *resourceCache, load *loading) {
 	a := f.adoption()
 	var objects atomic.Int64
 	stop := elapsed.Report(elapsed.After, elapsed.InLog, func(elapsed time.Duration) {
-		attributes := []any{"group", rc.resource.Group, "resource", rc.resource.Name, "objects", objects.Load(), "elapsed", elapsed.Round(time.Second)}
+		attributes := []any{"group", rc.resource.Group, "resource", rc.resource.Resource, "objects", objects.Load(), "elapsed", elapsed.Round(time.Second)}
 		if usage, known := f.Usage(rc.resource); known {
 			attributes = append(attributes, "of", usage.Objects)
 		}
 		f.opts.Logger.Info("watch: loading objects", attributes...)
 	})
 	tree := btree.NewG(treeDegree, lessEntry)
-	q := sqlstore.Query{Range: sqlstore.Range{Group: rc.resource.Group, Resource: rc.resource.Name, Owner: rc.resource.Owner}}
+	q := sqlstore.Query{Range: sqlstore.Range{Group: rc.resource.Group, Resource: rc.resource.Resource, Owner: rc.resource.Owner}}
 	namespaces := map[string]string{}
 	listed, err := f.source.List(ctx, q, func(r sqlstore.Record) error {
 		// All records share one copy of these strings.
-		r.Group, r.Resource = rc.resource.Group, rc.resource.Name
+		r.Group, r.Resource = rc.resource.Group, rc.resource.Resource
 		if ns, ok := namespaces[r.Namespace]; ok {
 			r.Namespace = ns
 		} else {

@@ -8,19 +8,6 @@ import (
 	"byre/sqlstore"
 )
 
-// Resource names one resource of the store.
-type Resource struct {
-	Group string
-	Name  string
-	Owner sqlstore.Owner
-}
-
-func resourceOf(k sqlstore.Key) Resource { return Resource{k.Group, k.Resource, k.Owner} }
-
-func (r Resource) stored() sqlstore.Resource {
-	return sqlstore.Resource{Group: r.Group, Resource: r.Name, Owner: r.Owner}
-}
-
 const treeDegree = 32
 
 // resourceCache has the current records of one resource and its last events. Feed.mu guards
@@ -30,7 +17,7 @@ const treeDegree = 32
 // applyLocked applies every event of the resource to it. Otherwise a snapshot would show
 // records of another revision than its own.
 type resourceCache struct {
-	resource Resource
+	resource sqlstore.Resource
 
 	// load reads the records; nil while no reader needs them. loaded is true once load
 	// has succeeded. A resource cache without records serves followers (Feed.Follow) from
@@ -82,7 +69,7 @@ type loading struct {
 	backlog []Event
 }
 
-func newResourceCache(r Resource, opts Options, revision int64) *resourceCache {
+func newResourceCache(r sqlstore.Resource, opts Options, revision int64) *resourceCache {
 	rc := &resourceCache{
 		resource: r,
 		indexes:  map[string]*indexTree{},
@@ -131,7 +118,7 @@ func (rc *resourceCache) unload() {
 // intern has an entry share the strings of its resource. applyLocked calls it before the entry
 // is in the ring, because readers read entries of the ring without a lock.
 func (rc *resourceCache) intern(e *Entry) {
-	e.Group, e.Resource = rc.resource.Group, rc.resource.Name
+	e.Group, e.Resource = rc.resource.Group, rc.resource.Resource
 }
 
 // apply applies the next event of the resource. It returns false if the event creates a record

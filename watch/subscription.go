@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"sync/atomic"
+
+	"byre/sqlstore"
 )
 
 // maxBatch bounds the events of one Poll from the ring.
@@ -11,7 +13,7 @@ const maxBatch = 256
 
 // Interest selects the changes that a subscription yields.
 type Interest struct {
-	Resource Resource
+	Resource sqlstore.Resource
 	// Namespace selects one namespace; empty means all.
 	Namespace string
 	// Name selects one name; empty means all.
@@ -62,7 +64,7 @@ func (f *Feed) Subscribe(ctx context.Context, want Interest, after int64) (*Subs
 
 // Follow is Subscribe to all changes of a resource without loading its records. The Old of an
 // event may have no Value.
-func (f *Feed) Follow(ctx context.Context, r Resource, after int64) (*Subscription, error) {
+func (f *Feed) Follow(ctx context.Context, r sqlstore.Resource, after int64) (*Subscription, error) {
 	if err := f.wait(ctx, f.started); err != nil {
 		return nil, err
 	}

@@ -12,8 +12,8 @@ import (
 	"byre/sqlstore"
 )
 
-func (f *fixture) has(r Resource) bool {
-	_, _, loaded := f.Lookup(sqlstore.Key{Group: r.Group, Resource: r.Name, Owner: r.Owner, Name: "any"})
+func (f *fixture) has(r sqlstore.Resource) bool {
+	_, _, loaded := f.Lookup(sqlstore.Key{Group: r.Group, Resource: r.Resource, Owner: r.Owner, Name: "any"})
 	return loaded
 }
 
@@ -67,7 +67,7 @@ func TestUnload_StateBytesIsABudget(t *testing.T) {
 	f := start(t, Options{StateBytes: 2500})
 	read := func(resources ...string) {
 		for _, name := range resources {
-			if _, err := f.Snapshot(t.Context(), Resource{Name: name}); err != nil {
+			if _, err := f.Snapshot(t.Context(), sqlstore.Resource{Resource: name}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -76,7 +76,7 @@ func TestUnload_StateBytesIsABudget(t *testing.T) {
 		t.Helper()
 		got := ""
 		for _, name := range []string{"a", "b", "c", "d"} {
-			if h := f.caches[Resource{Name: name}]; h != nil && h.loaded {
+			if h := f.caches[sqlstore.Resource{Resource: name}]; h != nil && h.loaded {
 				got += name
 			}
 		}

@@ -21,7 +21,7 @@ type usages struct {
 	// byResource is nil until the feed has the database's counts. It has no entry for a
 	// resource without objects. Invariant: the counts are those of the store at
 	// Feed.revision, because applyLocked counts every event.
-	byResource map[Resource]Usage
+	byResource map[sqlstore.Resource]Usage
 	// backlog has the events that were applied since the database began to count: the
 	// database's counts may lack the last of them. Invariant: while isCounting is true, it
 	// has all events after the revision from; otherwise adoptUsage refuses the counts. It
@@ -34,7 +34,7 @@ type usages struct {
 
 type usageChange struct {
 	revision       int64
-	resource       Resource
+	resource       sqlstore.Resource
 	objects, bytes int64
 }
 
@@ -50,7 +50,7 @@ func newUsages() usages { return usages{counted: make(chan struct{})} }
 
 // Usage returns the usage of a resource. It returns false while the usage is not known yet, for a
 // moment after each adoption.
-func (f *Feed) Usage(r Resource) (Usage, bool) {
+func (f *Feed) Usage(r sqlstore.Resource) (Usage, bool) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	return f.usages.byResource[r], f.usages.byResource != nil
@@ -58,7 +58,7 @@ func (f *Feed) Usage(r Resource) (Usage, bool) {
 
 // WaitForUsage waits until the usage of a resource is known, and returns it. It fails with
 // ErrClosed and with the context's error.
-func (f *Feed) WaitForUsage(ctx context.Context, r Resource) (Usage, error) {
+func (f *Feed) WaitForUsage(ctx context.Context, r sqlstore.Resource) (Usage, error) {
 	for {
 		f.mu.RLock()
 		usage, known, counted := f.usages.byResource[r], f.usages.byResource != nil, f.usages.counted
@@ -74,7 +74,7 @@ func (f *Feed) WaitForUsage(ctx context.Context, r Resource) (Usage, error) {
 
 // AllUsage returns the usage of every resource that has objects; nil while it is not known. The
 // map is the caller's.
-func (f *Feed) AllUsage() map[Resource]Usage {
+func (f *Feed) AllUsage() map[sqlstore.Resource]Usage {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	return maps.Clone(f.usages.byResource)
@@ -150,9 +150,9 @@ func (f *Feed) adoptUsage(usage sqlstore.Usage, counted chan struct{}) bool {
 	if u.counted != counted || !u.isCounting || usage.Revision < u.from {
 		return false
 	}
-	u.byResource = make(map[Resource]Usage, len(usage.Resources))
+	u.byResource = make(map[sqlstore.Resource]Usage, len(usage.Resources))
 	for _, r := range usage.Resources {
-		u.byResource[Resource{r.Group, r.Resource, r.Owner}] = Usage{r.Objects, r.Bytes}
+		u.byResource[sqlstore.Resource{Group: r.Group, Resource: r.Resource, Owner: r.Owner}] = Usage{r.Objects, r.Bytes}
 	}
 	for _, c := range u.backlog {
 		if c.revision > usage.Revision {
@@ -179,7 +179,7 @@ func (f *Feed) resetUsageLocked() {
 
 // apply counts one event.
 func (u *usages) apply(ev Event) {
-	c := usageChange{revision: ev.Revision, resource: resourceOf(ev.Key()), bytes: -ev.oldBytes}
+	c := usageChange{revision: ev.Revision, resource: ev.Key().Of(), bytes: -ev.oldBytes}
 	if ev.New != nil {
 		c.objects++
 		c.bytes += int64(len(ev.New.Value))

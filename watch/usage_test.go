@@ -9,10 +9,10 @@ import (
 )
 
 // usage counts the records of the source.
-func (f *fixture) usage(r Resource) Usage {
+func (f *fixture) usage(r sqlstore.Resource) Usage {
 	f.t.Helper()
 	var sum Usage
-	q := sqlstore.Query{Range: sqlstore.Range{Group: r.Group, Resource: r.Name, Owner: r.Owner}}
+	q := sqlstore.Query{Range: sqlstore.Range{Group: r.Group, Resource: r.Resource, Owner: r.Owner}}
 	if _, err := f.source.List(f.t.Context(), q, func(r sqlstore.Record) error {
 		sum.Objects++
 		sum.Bytes += int64(len(r.Value))
@@ -23,7 +23,7 @@ func (f *fixture) usage(r Resource) Usage {
 	return sum
 }
 
-func (f *fixture) checkUsage(what string, resources ...Resource) {
+func (f *fixture) checkUsage(what string, resources ...sqlstore.Resource) {
 	f.t.Helper()
 	for _, r := range resources {
 		got, err := f.WaitForUsage(f.t.Context(), r)
@@ -39,12 +39,12 @@ func (f *fixture) checkUsage(what string, resources ...Resource) {
 func TestUsage_EqualsTheStores(t *testing.T) {
 	t.Parallel()
 	f := startShared(t, Options{Interval: never})
-	all := []Resource{pods, {Group: "apps", Name: "deployments"}, {Name: "pods", Owner: sqlstore.Custom}}
+	all := []sqlstore.Resource{pods, {Group: "apps", Resource: "deployments"}, {Resource: "pods", Owner: sqlstore.Custom}}
 	f.snapshot() // pods are in memory, the others are not
 	random := rand.New(rand.NewPCG(1, 2))
 	for i := range 400 {
 		r := all[random.IntN(len(all))]
-		key := sqlstore.Key{Group: r.Group, Resource: r.Name, Owner: r.Owner, Name: fmt.Sprint(random.IntN(20))}
+		key := sqlstore.Key{Group: r.Group, Resource: r.Resource, Owner: r.Owner, Name: fmt.Sprint(random.IntN(20))}
 		_, _, missing := f.source.Get(t.Context(), key)
 		var c sqlstore.Change
 		if missing == nil && random.IntN(3) == 0 {

@@ -122,7 +122,7 @@ func (ws *watcherGroup) unlist(w *watcher) {
 // take removes the watchers that ev concerns from the group and appends them to taken.
 func (ws *watcherGroup) take(ev Event, taken []*watcher) []*watcher {
 	key := ev.Key()
-	all := Interest{Resource: resourceOf(key)}
+	all := Interest{Resource: key.Of()}
 	one := all
 	one.Name = key.Name
 	taken = ws.takeList(all, ev.Revision, taken)
@@ -156,7 +156,7 @@ func (ws *watcherGroup) takeIndexed(e *Entry, revision int64, taken []*watcher) 
 			}
 			continue
 		}
-		want := Interest{Resource: resourceOf(e.Key), Narrow: Narrowing{index, p.value}}
+		want := Interest{Resource: e.Key.Of(), Narrow: Narrowing{index, p.value}}
 		taken = ws.takeList(want, revision, taken)
 		if want.Namespace = e.Namespace; want.Namespace != "" {
 			taken = ws.takeList(want, revision, taken)

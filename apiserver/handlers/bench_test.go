@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"testing"
 
-	"byre/watch"
+	"byre/sqlstore"
 )
 
 // BenchmarkLists lists Pods in every form, from stored bytes and through upstream's
@@ -69,8 +69,8 @@ func BenchmarkFirstList(b *testing.B) {
 			var used int64
 			for b.Loop() {
 				b.StopTimer()
-				s.feed.Forget(watch.Resource{Name: "pods"})
-				if _, err := s.feed.Snapshot(b.Context(), watch.Resource{Name: "pods"}); err != nil {
+				s.feed.Forget(sqlstore.Resource{Resource: "pods"})
+				if _, err := s.feed.Snapshot(b.Context(), sqlstore.Resource{Resource: "pods"}); err != nil {
 					b.Fatal(err)
 				}
 				before := cpuTime(b)

@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"testing"
 
-	"byre/watch"
+	"byre/sqlstore"
 )
 
 // TestMetadata_CutOutOfTheWholeObject: metadata in protobuf is the same whether it is
@@ -27,7 +27,7 @@ func TestMetadata_CutOutOfTheWholeObject(t *testing.T) {
 		}
 		return body
 	}
-	forget := func() { s.feed.Forget(watch.Resource{Name: "pods"}) }
+	forget := func() { s.feed.Forget(sqlstore.Resource{Resource: "pods"}) }
 	for _, version := range []string{"v1", "v1beta1"} {
 		for path, kind := range map[string]string{pods: "PartialObjectMetadataList", pods + "/p1": "PartialObjectMetadata"} {
 			accept := protobuf + ";as=" + kind + ";g=meta.k8s.io;v=" + version

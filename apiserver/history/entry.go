@@ -9,13 +9,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"byre/apiserver/storage/changes"
 	"byre/sqlstore"
 )
 
 // entry is a change as watches share it: its item is made once, and each encoding of it.
 type entry struct {
 	sqlstore.Change
-	created *creations
+	created *changes.Creations
 
 	once sync.Once
 	item *Change

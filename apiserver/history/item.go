@@ -1,17 +1,16 @@
 package history
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"math"
 	"strconv"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"byre/apiserver/storage"
+	"byre/apiserver/storage/changes"
 	"byre/sqlstore"
 )
 
@@ -20,6 +19,8 @@ const (
 	// got.
 	mostFields      = 16
 	mostFieldsOfOne = 1024
+	// mostText bounds the old and the new value of a FieldChange, in bytes.
+	mostText = 256
 )
 
 // item makes the item of a change; whole adds Before and After.
@@ -39,11 +40,11 @@ func (s *Storage) item(ctx context.Context, c *sqlstore.Change, whole bool) *Cha
 	var err error
 	if c.Old != nil {
 		item.Replaces = c.Old.Revision
-		before, err = s.open(ctx, key, c.Old.Value)
+		before, err = s.config.Open(ctx, key, c.Old.Value)
 	}
 	if c.Op != sqlstore.Delete {
 		var afterErr error
-		after, afterErr = s.open(ctx, key, c.New.Value)
+		after, afterErr = s.config.Open(ctx, key, c.New.Value)
 		err = errors.Join(err, afterErr)
 	}
 	item.Unreadable = err != nil
@@ -65,10 +66,10 @@ func (c *Change) setChanged(before, after []byte, whole bool) {
 	if whole {
 		most = mostFieldsOfOne
 	}
-	all := compare(nil, nil, before, after)
+	all := changes.Compare(before, after)
 	c.MoreChanged = int64(max(0, len(all)-most))
 	for i := range all[:min(len(all), most)] {
-		c.Changed = append(c.Changed, all[i].fieldChange(mostText))
+		c.Changed = append(c.Changed, FieldChange(all[i].Field(mostText)))
 	}
 }
 
@@ -83,11 +84,11 @@ func kindOf(object []byte) string {
 	if object == nil {
 		return ""
 	}
-	encoded := fieldsOf(object)["kind"]
+	encoded := changes.Fields(object)["kind"]
 	if encoded == nil {
 		return ""
 	}
-	kind, _ := decode(encoded).(string) // it may be no string
+	kind, _ := changes.Decode(encoded).(string) // it may be no string
 	return kind
 }
 
@@ -98,31 +99,11 @@ func withoutManagedFields(object []byte) []byte {
 	if object == nil {
 		return nil
 	}
-	decoded := decode(object).(map[string]any)
+	decoded := changes.Decode(object).(map[string]any)
 	if metadata, ok := decoded["metadata"].(map[string]any); ok {
 		delete(metadata, managedFields)
 	}
-	return encode(decoded)
-}
-
-// errNoObject is the error for a stored value that is no JSON object.
-var errNoObject = errors.New("the stored value is no JSON object")
-
-// open decrypts a stored value: a valid JSON object.
-func (s *Storage) open(ctx context.Context, key sqlstore.Key, value []byte) ([]byte, error) {
-	gr := schema.GroupResource{Group: key.Group, Resource: key.Resource}
-	path := "/registry/" + s.config.Prefix(key.Of()) + "/"
-	if key.Namespace != "" {
-		path += key.Namespace + "/"
-	}
-	data, err := storage.Decrypt(ctx, s.config.transformer(gr), value, path+key.Name)
-	if err != nil {
-		return nil, err
-	}
-	if data = bytes.TrimSpace(data); !json.Valid(data) || data[0] != '{' {
-		return nil, errNoObject
-	}
-	return data, nil
+	return changes.Encode(decoded)
 }
 
 // clusterScoped is the namespace in which changes of cluster-scoped objects are shown. A namespaced
@@ -137,10 +118,24 @@ func shownIn(namespace string) string {
 	return namespace
 }
 
-// isInternal reports whether a record is no object of the API.
-func isInternal(key sqlstore.Key) bool {
-	if key.Owner == sqlstore.Custom {
-		return false
+// Compare returns the fields in which two versions of an object differ, as Change.Changed has them, but
+// all of them, and with whole values. A nil version is that of an object that does not exist.
+func Compare(before, after map[string]any) ([]FieldChange, error) {
+	texts := [2][]byte{[]byte("{}"), []byte("{}")}
+	for i, version := range []map[string]any{before, after} {
+		if version == nil {
+			continue
+		}
+		text, err := json.Marshal(version)
+		if err != nil {
+			return nil, err
+		}
+		texts[i] = text
 	}
-	return key.Group == "byre" || key.Group == "" && (key.Resource == "servicenodeportallocations" || key.Resource == "apiserveripinfo")
+	all := changes.Compare(texts[0], texts[1])
+	fields := make([]FieldChange, len(all))
+	for i := range all {
+		fields[i] = FieldChange(all[i].Field(math.MaxInt))
+	}
+	return fields, nil
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/storage"
 
+	"byre/apiserver/storage/changes"
 	"byre/sqlstore"
 )
 
@@ -45,13 +46,13 @@ func (s *Storage) List(ctx context.Context, options *internalversion.ListOptions
 	}
 	state, err := s.config.Driver.State(ctx)
 	if err != nil {
-		return nil, apiError(err)
+		return nil, changes.APIError(err)
 	}
 	// Histories is read before and after the changes. What is deleted in between is then noticed
 	// by this page or by the next.
 	histories, err := s.config.Driver.Histories(ctx)
 	if err != nil {
-		return nil, apiError(err)
+		return nil, changes.APIError(err)
 	}
 	chosen := s.choose(ctx, options, histories)
 	at, err := begin(options, &chosen, state, histories)
@@ -72,7 +73,7 @@ func (s *Storage) List(ctx context.Context, options *internalversion.ListOptions
 	if options.Continue != "" || chosen.since != "" {
 		now, err := s.config.Driver.Histories(ctx)
 		if err != nil {
-			return nil, apiError(err)
+			return nil, changes.APIError(err)
 		}
 		if chosen.lostAfter(at.After, now) != at.Lost {
 			return nil, expiredPage()
@@ -95,20 +96,20 @@ type page struct {
 
 // read appends items until the page is full or the list ends.
 func (s *Storage) read(ctx context.Context, p *page) error {
-	rights, err := s.rightsOf(ctx)
+	rights, err := s.config.RightsOf(ctx)
 	if err != nil {
 		return err
 	}
 	for examined := 0; examined < mostExamined; {
 		p.query.After, p.query.Size = p.after, readBytes
 		p.query.Limit = readChanges
-		changes, err := s.config.Driver.Changes(ctx, p.query)
+		found, err := s.config.Driver.Changes(ctx, p.query)
 		if err != nil {
-			return apiError(err)
+			return changes.APIError(err)
 		}
-		created := newCreations(s.config.Driver)
-		for i := range changes {
-			c := &changes[i]
+		created := changes.NewCreations(s.config.Driver)
+		for i := range found {
+			c := &found[i]
 			if c.Revision > p.upTo {
 				p.after = p.upTo
 				return nil
@@ -118,7 +119,7 @@ func (s *Storage) read(ctx context.Context, p *page) error {
 			if !p.selects(c) {
 				continue
 			}
-			if sees, err := rights.sees(ctx, c, created); err != nil {
+			if sees, err := rights.Sees(ctx, c, created); err != nil {
 				return err
 			} else if !sees {
 				continue
@@ -128,7 +129,7 @@ func (s *Storage) read(ctx context.Context, p *page) error {
 				return nil
 			}
 		}
-		if len(changes) == 0 {
+		if len(found) == 0 {
 			p.after = p.upTo
 			return nil
 		}

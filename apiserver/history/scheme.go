@@ -10,14 +10,15 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 
 	"byre/apiserver/handlers"
+	"byre/apiserver/storage/changes"
 )
 
 // GroupName is the name of the group.
-const GroupName = "history.byre.dev"
+const GroupName = changes.Group
 
 var (
 	groupVersion  = schema.GroupVersion{Group: GroupName, Version: "v1"}
-	groupResource = schema.GroupResource{Group: GroupName, Resource: "changes"}
+	groupResource = schema.GroupResource{Group: GroupName, Resource: changes.Resource}
 )
 
 // newScheme returns a scheme with the types of the group.
@@ -41,6 +42,6 @@ func newScheme() *runtime.Scheme {
 }
 
 // NewGroup returns the group that a Storage serves.
-func NewGroup(changes *Storage) handlers.Group {
-	return handlers.NewTextGroup(groupVersion, newScheme(), map[string]rest.Storage{groupResource.Resource: changes})
+func NewGroup(s *Storage) handlers.Group {
+	return handlers.NewTextGroup(groupVersion, newScheme(), map[string]rest.Storage{groupResource.Resource: s})
 }

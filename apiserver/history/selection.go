@@ -2,8 +2,8 @@ package history
 
 import (
 	"context"
+	"slices"
 	"strconv"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
+	"byre/apiserver/storage/changes"
 	"byre/sqlstore"
 )
 
@@ -90,7 +91,7 @@ func (c *chosen) resource(histories []sqlstore.History) (of *sqlstore.Resource, 
 // selects reports whether a change is selected.
 func (c *chosen) selects(change *sqlstore.Change) bool {
 	key := change.New.Key
-	if isInternal(key) || c.withoutStatus && change.Author.Subresource == "status" || !c.labels.Matches(labels.Set{}) {
+	if changes.IsInternal(key) || c.withoutStatus && change.Author.Subresource == "status" || !c.labels.Matches(labels.Set{}) {
 		return false
 	}
 	return c.fields.Empty() || c.fields.Matches(fields.Set{
@@ -127,30 +128,17 @@ func (c *chosen) checkMoments() error {
 // the code 410 if changes of the selected resources after the moment are deleted, or if they are older
 // than the namespace and so not to be seen.
 func (s *Storage) revisionAt(ctx context.Context, moment string, chosen *chosen, histories []sqlstore.History) (int64, error) {
-	revision, err := strconv.ParseInt(moment, 10, 64)
+	revision, err := s.config.Revision(ctx, moment)
 	if err != nil {
-		at, err := time.Parse(time.RFC3339, moment)
-		if err != nil {
-			return 0, apierrors.NewBadRequest(strconv.Quote(moment) + " is neither a revision nor a time such as 2026-12-01T15:04:05Z")
-		}
-		if revision, err = s.config.Driver.RevisionAt(ctx, at); err != nil {
-			return 0, apiError(err)
-		}
+		return 0, err
 	}
-	var last sqlstore.History
-	for i := range histories {
-		if h := &histories[i]; chosen.lostAfter(revision, histories[i:i+1]) > 0 && h.Compacted > last.Compacted {
-			last = *h
-		}
+	selected := slices.DeleteFunc(slices.Clone(histories), func(h sqlstore.History) bool {
+		return chosen.query.Of != nil && h.Resource != *chosen.query.Of
+	})
+	if err := changes.Covers(moment, revision, selected...); err != nil {
+		return 0, err
 	}
-	if last.Compacted == 0 {
-		return revision, s.withinNamespace(ctx, moment, revision, chosen)
-	}
-	message := "the history of " + last.String() + " does not reach back to " + moment + ": the earliest moment is revision " + strconv.FormatInt(last.Compacted, 10)
-	if last.First > 0 {
-		message += ", or " + last.FirstTime.UTC().Format(time.RFC3339Nano)
-	}
-	return 0, apierrors.NewResourceExpired(message)
+	return revision, s.withinNamespace(ctx, moment, revision, chosen)
 }
 
 // withinNamespace fails with the code 410 if the request is for a namespace that did not exist yet at a
@@ -160,18 +148,14 @@ func (s *Storage) withinNamespace(ctx context.Context, moment string, revision i
 	if namespace == "" {
 		return nil
 	}
-	rights, err := s.rightsOf(ctx)
+	rights, err := s.config.RightsOf(ctx)
 	if err != nil {
 		return err
 	}
-	everywhere := question{verb: "list", group: "*", resource: "*"}
-	if of := chosen.query.Of; of != nil {
-		everywhere.group, everywhere.resource = of.Group, of.Resource
-	}
-	if sees, err := rights.seesAs(ctx, everywhere); sees || err != nil {
+	if sees, err := rights.SeesAll(ctx, chosen.query.Of); sees || err != nil {
 		return err
 	}
-	created, err := createdNow(ctx, s.config.Driver, namespaceKey(namespace))
+	created, err := changes.CreatedNow(ctx, s.config.Driver, changes.NamespaceKey(namespace))
 	if err != nil || revision >= created {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"byre/apiserver/storage/changes"
 	"byre/sqlstore"
 	"byre/watch"
 )
@@ -56,7 +57,7 @@ type window struct {
 	entries []*entry
 	bytes   int
 	// created is that of the entries which come next.
-	created *creations
+	created *changes.Creations
 	// changed is closed at the next change of the window, which makes another one.
 	changed chan struct{}
 	// ended is the error with which the watches end; nil while the window lives.
@@ -161,9 +162,9 @@ func (t *tail) read(ctx context.Context) error {
 	after := w.last
 	t.mu.Unlock()
 	err := t.feed.AwaitChange(ctx, after)
-	var changes []sqlstore.Change
+	var found []sqlstore.Change
 	if err == nil && t.isWatched(w) {
-		changes, err = t.driver.Changes(ctx, sqlstore.ChangesQuery{After: after.Revision, Limit: tailChanges, Size: tailBytes})
+		found, err = t.driver.Changes(ctx, sqlstore.ChangesQuery{After: after.Revision, Limit: tailChanges, Size: tailBytes})
 		if errors.Is(err, sqlstore.ErrCompacted) {
 			return t.restart(ctx, w)
 		}
@@ -171,7 +172,7 @@ func (t *tail) read(ctx context.Context) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
-	case errors.Is(err, watch.ErrCompacted) || err == nil && !areDense(changes, after.Revision):
+	case errors.Is(err, watch.ErrCompacted) || err == nil && !areDense(found, after.Revision):
 		// The watches end with 410, as all watches of the process do.
 		w.end(watch.ErrCompacted)
 		if t.window == w {
@@ -179,9 +180,9 @@ func (t *tail) read(ctx context.Context) error {
 		}
 		return nil
 	case err != nil:
-		return apiError(err)
+		return changes.APIError(err)
 	}
-	w.add(changes, t.driver)
+	w.add(found, t.driver)
 	return nil
 }
 
@@ -196,7 +197,7 @@ func (t *tail) isWatched(w *window) bool {
 func (t *tail) restart(ctx context.Context, w *window) error {
 	at, err := t.feed.Position(ctx)
 	if err != nil {
-		return apiError(err)
+		return changes.APIError(err)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -206,9 +207,9 @@ func (t *tail) restart(ctx context.Context, w *window) error {
 }
 
 // areDense reports whether the changes are those after a revision, and none is missing.
-func areDense(changes []sqlstore.Change, after int64) bool {
-	for i := range changes {
-		if changes[i].Revision != after+int64(i)+1 {
+func areDense(found []sqlstore.Change, after int64) bool {
+	for i := range found {
+		if found[i].Revision != after+int64(i)+1 {
 			return false
 		}
 	}
@@ -217,7 +218,7 @@ func areDense(changes []sqlstore.Change, after int64) bool {
 
 func (w *window) restart(at watch.Position, driver sqlstore.Driver) {
 	w.after, w.last, w.entries, w.bytes = at.Revision, at, nil, 0
-	w.created = newCreations(driver)
+	w.created = changes.NewCreations(driver)
 }
 
 // change wakes the watches.
@@ -234,17 +235,17 @@ func (w *window) end(err error) {
 }
 
 // add adds changes, and drops the oldest ones that are too many.
-func (w *window) add(changes []sqlstore.Change, driver sqlstore.Driver) {
-	if len(changes) == 0 {
+func (w *window) add(found []sqlstore.Change, driver sqlstore.Driver) {
+	if len(found) == 0 {
 		return
 	}
-	if slices.ContainsFunc(changes, func(c sqlstore.Change) bool { return changesCreations(&c) }) {
-		w.created = newCreations(driver)
+	if slices.ContainsFunc(found, func(c sqlstore.Change) bool { return changes.AreChanged(&c) }) {
+		w.created = changes.NewCreations(driver)
 	}
-	added := make([]*entry, len(changes))
-	for i := range changes {
-		added[i] = &entry{Change: changes[i], created: w.created}
-		w.bytes += changes[i].Size()
+	added := make([]*entry, len(found))
+	for i := range found {
+		added[i] = &entry{Change: found[i], created: w.created}
+		w.bytes += found[i].Size()
 	}
 	w.last.Revision = added[len(added)-1].Revision
 	all, dropped := slices.Concat(w.entries, added), 0

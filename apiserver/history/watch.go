@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"byre/apiserver/storage"
+	"byre/apiserver/storage/changes"
 	"byre/sqlstore"
 	"byre/watch"
 )
@@ -25,7 +26,7 @@ type watcher struct {
 	storage *Storage
 	options *internalversion.ListOptions
 	chosen  chosen
-	rights  *rights
+	rights  *changes.Rights
 	window  *window
 	cancel  context.CancelFunc
 	result  chan apiwatch.Event
@@ -53,13 +54,13 @@ func (s *Storage) Watch(ctx context.Context, options *internalversion.ListOption
 	if err != nil {
 		return nil, apierrors.NewBadRequest("invalid resource version: " + err.Error())
 	}
-	rights, err := s.rightsOf(ctx)
+	rights, err := s.config.RightsOf(ctx)
 	if err != nil {
 		return nil, err
 	}
 	w := &watcher{storage: s, options: options, rights: rights, result: make(chan apiwatch.Event, resultBuffer)}
 	if w.window, err = s.tail.join(ctx); err != nil {
-		return nil, apiError(err)
+		return nil, changes.APIError(err)
 	}
 	if options.AllowWatchBookmarks {
 		deadline, _ := ctx.Deadline()
@@ -95,10 +96,10 @@ func (w *watcher) begin(ctx context.Context, asked uint64) error {
 	driver := w.storage.config.Driver
 	state, err := driver.State(ctx)
 	if err != nil {
-		return apiError(err)
+		return changes.APIError(err)
 	}
 	if w.histories, err = driver.Histories(ctx); err != nil {
-		return apiError(err)
+		return changes.APIError(err)
 	}
 	w.chosen = w.storage.choose(ctx, w.options, w.histories)
 	if err := w.chosen.checkMoments(); err != nil {
@@ -195,30 +196,30 @@ func (w *watcher) catchUp(ctx context.Context, upTo int64) ([]*entry, int64, err
 	driver := w.storage.config.Driver
 	histories, err := driver.Histories(ctx)
 	if err != nil {
-		return nil, 0, apiError(err)
+		return nil, 0, changes.APIError(err)
 	}
 	chosen := w.storage.choose(ctx, w.options, histories)
 	if chosen.nothing {
 		return nil, upTo, nil
 	}
 	chosen.query.After, chosen.query.Limit, chosen.query.Size = w.at, readChanges, readBytes
-	changes, err := driver.Changes(ctx, chosen.query)
+	found, err := driver.Changes(ctx, chosen.query)
 	if err != nil {
-		return nil, 0, apiError(err)
+		return nil, 0, changes.APIError(err)
 	}
 	if histories, err = driver.Histories(ctx); err != nil {
-		return nil, 0, apiError(err)
+		return nil, 0, changes.APIError(err)
 	}
 	if chosen.lostAfter(w.at, histories) != chosen.lostAfter(w.at, w.histories) {
 		return nil, 0, expiredSince(w.at, histories)
 	}
-	created := newCreations(driver)
+	created := changes.NewCreations(driver)
 	var entries []*entry
-	for i := range changes {
-		if changes[i].Revision > upTo {
+	for i := range found {
+		if found[i].Revision > upTo {
 			return entries, upTo, nil
 		}
-		entries = append(entries, &entry{Change: changes[i], created: created})
+		entries = append(entries, &entry{Change: found[i], created: created})
 	}
 	if len(entries) == 0 {
 		return nil, upTo, nil
@@ -231,7 +232,7 @@ func (w *watcher) send(ctx context.Context, e *entry) error {
 	if in := w.chosen.query.Namespaces; in != nil && !slices.Contains(in, e.New.Namespace) || !w.chosen.selects(&e.Change) {
 		return nil
 	}
-	if sees, err := w.rights.sees(ctx, &e.Change, e.created); !sees || err != nil {
+	if sees, err := w.rights.Sees(ctx, &e.Change, e.created); !sees || err != nil {
 		return err
 	}
 	e.prepare(ctx, w.storage)

@@ -27,6 +27,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
+	"byre/apiserver/storage/changes"
 	"byre/sqlstore"
 	"byre/sqlstore/storetest"
 	"byre/watch"
@@ -92,7 +93,7 @@ func newFixture(t *testing.T, shared bool) *fixture {
 		driver = storetest.Shared(b.driver)
 	}
 	b.feed = watch.New(driver, watch.Options{})
-	b.storage = New(Config{Driver: driver, Feed: b.feed, Authorizer: b, Prefix: func(of sqlstore.Resource) string { return of.Resource }})
+	b.storage = New(Config{Log: &changes.Log{Driver: driver, Authorizer: b, Prefix: func(of sqlstore.Resource) string { return of.Resource }}, Feed: b.feed})
 	feeding, stopFeed := context.WithCancel(context.Background())
 	running, stop := context.WithCancel(context.Background())
 	var feed, storage sync.WaitGroup
@@ -136,11 +137,11 @@ func (b *fixture) writeAs(author sqlstore.Author, namespace, resource, name stri
 		return 0
 	}
 	revision := outcomes[0].Revision
-	changes, err := b.driver.Model.Changes(b.Context(), sqlstore.ChangesQuery{After: revision - 1, Kept: true, Limit: 1})
+	found, err := b.driver.Model.Changes(b.Context(), sqlstore.ChangesQuery{After: revision - 1, Kept: true, Limit: 1})
 	if err != nil {
 		b.Error(err)
 	}
-	b.feed.Publish(changes)
+	b.feed.Publish(found)
 	return revision
 }
 
@@ -309,7 +310,7 @@ func TestWatch_ReadsTheDatabaseOnceForAll(t *testing.T) {
 	})
 }
 
-// The authorizer is asked again after answersHold, not for each change.
+// The authorizer is asked again after changes.AnswersHold, not for each change.
 func TestWatch_EndsToShowWhatIsRevoked(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -320,7 +321,7 @@ func TestWatch_EndsToShowWhatIsRevoked(t *testing.T) {
 		first := b.write("shop", "configmaps", "a", sqlstore.Create)
 		b.expect(w, added(first))
 		asked := b.asked
-		time.Sleep(answersHold / 2)
+		time.Sleep(changes.AnswersHold / 2)
 		b.expect(w)
 		b.grant("alice", "shop", false)
 		second := b.write("shop", "configmaps", "a", sqlstore.Update)
@@ -328,11 +329,11 @@ func TestWatch_EndsToShowWhatIsRevoked(t *testing.T) {
 		if b.asked != asked {
 			t.Errorf("the authorizer was asked %d times for a second change", b.asked-asked)
 		}
-		time.Sleep(answersHold / 2)
+		time.Sleep(changes.AnswersHold / 2)
 		b.write("shop", "configmaps", "a", sqlstore.Update)
-		time.Sleep(answersHold)
+		time.Sleep(changes.AnswersHold)
 		b.write("shop", "configmaps", "a", sqlstore.Update)
-		time.Sleep(answersHold)
+		time.Sleep(changes.AnswersHold)
 		b.expect(w)
 		b.grant("alice", "shop", true)
 		third := b.write("shop", "configmaps", "a", sqlstore.Update)
@@ -372,22 +373,22 @@ func TestRights_AnAnswerIsNotForALaterNamespace(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t, false)
 	b.write("shop", "secrets", "a", sqlstore.Create)
-	changes, err := b.driver.Changes(t.Context(), sqlstore.ChangesQuery{After: b.last() - 1, Limit: 1})
+	found, err := b.driver.Changes(t.Context(), sqlstore.ChangesQuery{After: b.last() - 1, Limit: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	created := newCreations(b.driver)
-	if _, err := created.of(t.Context(), namespaceKey("shop")); err != nil {
+	created := changes.NewCreations(b.driver)
+	if _, err := created.Of(t.Context(), changes.NamespaceKey("shop")); err != nil {
 		t.Fatal(err)
 	}
 	b.write("", "namespaces", "shop", sqlstore.Delete)
 	b.write("", "namespaces", "shop", sqlstore.Create)
 	b.grant("bob", "shop", true)
-	rights, err := b.storage.rightsOf(as(t.Context(), "bob", "shop"))
+	rights, err := b.storage.config.RightsOf(as(t.Context(), "bob", "shop"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if sees, err := rights.sees(t.Context(), &changes[0], created); sees || err != nil {
+	if sees, err := rights.Sees(t.Context(), &found[0], created); sees || err != nil {
 		t.Errorf("bob sees a change of the namespace before: %v, %v", sees, err)
 	}
 }

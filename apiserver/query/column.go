@@ -9,7 +9,7 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
-// Type is the type of a column, as it is declared in SQL.
+// Type is the type of a column, as it is declared in SQL: it has the affinity that the values need.
 type Type string
 
 // The types. A value that is not of its column's type is NULL.
@@ -19,9 +19,9 @@ const (
 	Real    Type = "REAL"
 	Boolean Type = "BOOLEAN"
 	// Time is a text, RFC 3339 in UTC.
-	Time Type = "DATETIME"
+	Time Type = "DATETIME_TEXT"
 	// JSON is a text.
-	JSON Type = "JSON"
+	JSON Type = "JSON_TEXT"
 )
 
 // typeNames are the names of types in an answer.
@@ -47,7 +47,7 @@ func NewColumn(name string, t Type, description string, path ...string) Column {
 // makers make the values of the types.
 var makers = map[Type]func([]byte) any{Text: text, Integer: integer, Real: number, Boolean: boolean, Time: timestamp, JSON: document}
 
-// isHidden reports whether only the edges use the column.
+// isHidden reports whether SELECT * leaves the column out: only the edges use it, or it is momentColumn.
 func (c *Column) isHidden() bool { return strings.HasPrefix(c.Name, "_") }
 
 // Source is the path as a person writes it: "spec.replicas".
@@ -58,6 +58,7 @@ const (
 	namespaceColumn = iota
 	nameColumn
 	revisionColumn
+	momentColumn
 )
 
 func leading() []Column {
@@ -68,6 +69,8 @@ func leading() []Column {
 		namespaceColumn: NewColumn("namespace", Text, "The namespace; empty for an object without one.", "metadata", "namespace"),
 		nameColumn:      NewColumn("name", Text, "The name.", "metadata", "name"),
 		revisionColumn:  NewColumn("revision", Integer, "The revision of the last change, which is the resourceVersion.", "metadata", "resourceVersion"),
+		// The argument of the table as a function: pods('-1h'). It is the first hidden column.
+		momentColumn: {Name: "_at", Type: Text},
 		NewColumn("uid", Text, "The UID.", "metadata", "uid"),
 		NewColumn("created", Time, "When the object was created.", "metadata", "creationTimestamp"),
 		NewColumn("deleted", Time, "When the deletion of the object was asked for; NULL for most objects.", "metadata", "deletionTimestamp"),

@@ -83,7 +83,7 @@ type texts struct {
 
 // Filter implements sqlite3.VTabCursor.
 func (t *texts) Filter(_ int, _ string, args ...sqlite3.Value) error {
-	names := slices.AppendSeq(t.of.tables.Names(), maps.Keys(edges))
+	names := slices.AppendSeq(slices.AppendSeq(t.of.tables.Names(), maps.Keys(edges)), maps.Keys(logTables))
 	if len(args) > 0 {
 		names = slices.DeleteFunc(names, func(name string) bool { return name != args[0].Text() })
 	}
@@ -99,6 +99,9 @@ func (t *texts) Filter(_ int, _ string, args ...sqlite3.Value) error {
 		}
 		if edge, ok := edges[name]; ok {
 			table = &Table{Description: edge.description, Columns: edge.columns}
+		}
+		if columns, ok := logTables[name]; ok {
+			table = &Table{Description: logDescriptions[name], Columns: columnsOf(columns)}
 		}
 		if table != nil {
 			t.rows = append(t.rows, t.of.rows(name, table)...)

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
+
+	"byre/apiserver/storage/changes"
 
 	"github.com/ncruces/go-sqlite3"
 )
@@ -35,6 +38,16 @@ func (b *budget) take(n int) error {
 	return nil
 }
 
+// cause keeps the first error of a virtual table: SQLite keeps its text only.
+type cause struct{ err error }
+
+func (c *cause) keep(err error) error {
+	if c.err == nil {
+		c.err = err
+	}
+	return err
+}
+
 // engine runs one statement. It is a connection of SQLite to an empty database in memory, in which
 // tables are virtual. One goroutine uses it.
 //
@@ -48,11 +61,14 @@ type engine struct {
 	// views are the tables that the statement names.
 	views  []*view
 	budget *budget
+	past   *past
+	cause  cause
 }
 
 // newEngine makes an engine for a statement. ctx ends what it runs; memory is in bytes. The caller closes the engine.
-func newEngine(ctx context.Context, memory int64, sql string) (*engine, error) {
+func newEngine(ctx context.Context, memory int64, sql string, log *changes.Log) (*engine, error) {
 	e := &engine{ctx: ctx, budget: &budget{memory}}
+	e.past = &past{ctx: ctx, log: log, budget: e.budget, cause: &e.cause}
 	if err := e.open(memory, sql); err != nil {
 		e.close()
 		return nil, err
@@ -82,6 +98,9 @@ func (e *engine) open(memory int64, sql string) (err error) {
 		e.conn.Limit(limit, value)
 	}
 	e.conn.SetInterrupt(e.ctx)
+	if err := e.conn.CreateFunction("ago", 1, sqlite3.DETERMINISTIC, ago(time.Now())); err != nil {
+		return err
+	}
 	if err := e.addEdges(sql); err != nil {
 		return err
 	}
@@ -104,10 +123,15 @@ func authorize(action sqlite3.AuthorizerActionCode, _, function, _, _ string) sq
 // declare makes a table known under a name.
 func (e *engine) declare(name string, t *Table) error {
 	return sqlite3.CreateModule(e.conn, name, nil, func(conn *sqlite3.Conn, _, _, _ string, _ ...string) (virtualTable, error) { //nolint:staticcheck // the method that replaces it needs Go 1.27
-		v := &view{Table: t, name: name, ctx: e.ctx, budget: e.budget}
-		e.views = append(e.views, v)
-		return virtualTable{v}, conn.DeclareVTab(t.ddl())
+		return virtualTable{e.view(name, t)}, conn.DeclareVTab(ddl(t.Columns))
 	})
+}
+
+// view makes a view, which fill fills.
+func (e *engine) view(name string, t *Table) *view {
+	v := &view{Table: t, name: name, ctx: e.ctx, budget: e.budget, past: e.past, cause: &e.cause, then: map[string]*selection{}}
+	e.views = append(e.views, v)
+	return v
 }
 
 // prepare compiles the statement. Then views has the tables that it names.
@@ -174,6 +198,9 @@ func (e *engine) run(columns []ResultColumn, row func([]any) (bool, error)) (err
 		if more, err := row(values); !more || err != nil {
 			return err
 		}
+	}
+	if e.cause.err != nil {
+		return e.cause.err
 	}
 	return e.stmt.Err()
 }

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
+	"byre/apiserver/storage/changes"
 	"byre/sqlstore"
 	"byre/watch"
 )
@@ -20,9 +21,12 @@ import (
 // errTimeout is the cause of a query's context that has ended after the time of a query.
 var errTimeout = errors.New("the query's time is over")
 
+// errAgo is the error of the function ago.
+var errAgo = errors.New("ago takes a duration such as '90m' or '24h'")
+
 // apiError converts an error of a query to one of the API.
 func apiError(ctx context.Context, sql string, timeout time.Duration, err error) error {
-	var status apierrors.APIStatus
+	var status *apierrors.StatusError
 	var engine *sqlite3.Error
 	switch {
 	case err == nil:
@@ -32,7 +36,7 @@ func apiError(ctx context.Context, sql string, timeout time.Duration, err error)
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case errors.As(err, &status):
-		return err
+		return status
 	case errors.Is(err, errTooLarge), errors.Is(err, sqlite3.TOOBIG), errors.Is(err, sqlite3.NOMEM):
 		return newError(http.StatusRequestEntityTooLarge, metav1.StatusReasonRequestEntityTooLarge, errTooLarge.Error())
 	case errors.Is(err, errEmpty), errors.Is(err, errSeveral), errors.Is(err, errParameters):
@@ -42,9 +46,7 @@ func apiError(ctx context.Context, sql string, timeout time.Duration, err error)
 	case errors.As(err, &engine):
 		return badStatement(message(engine), sql, engine.SQL())
 	case errors.Is(err, sqlstore.ErrUnavailable), errors.Is(err, sqlstore.ErrClosed), errors.Is(err, watch.ErrClosed):
-		unavailable := apierrors.NewServiceUnavailable(sqlstore.Public(err))
-		unavailable.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
-		return unavailable
+		return changes.APIError(err)
 	}
 	klog.ErrorS(err, "A query has failed")
 	return apierrors.NewInternalError(errors.New("the query has failed; the server's log has the cause"))

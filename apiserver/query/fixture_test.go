@@ -23,6 +23,7 @@ import (
 	_ "k8s.io/kubernetes/pkg/apis/core/install" // the scheme's core group
 
 	"byre/apiserver/storage"
+	"byre/apiserver/storage/changes"
 	"byre/apiserver/storage/factory"
 	"byre/sqlstore"
 	"byre/sqlstore/storetest"
@@ -89,7 +90,8 @@ func newFixture(t testing.TB) *fixture {
 			Store: open(core.Resource("nodes"), func() runtime.Object { return &core.Node{} }, func() runtime.Object { return &core.NodeList{} }),
 		},
 	}
-	f.Storage = New(Config{Feed: feed, Authorizer: f, Tables: f, Timeout: 10 * time.Second, Memory: 64 << 20, Concurrency: 2})
+	log := &changes.Log{Driver: f.driver, Authorizer: f, Prefix: func(of sqlstore.Resource) string { return of.Resource }}
+	f.Storage = New(Config{Feed: feed, Log: log, Tables: f, Timeout: 10 * time.Second, Memory: 64 << 20, Concurrency: 2})
 	return f
 }
 
@@ -140,6 +142,11 @@ func ask(ctx context.Context, s *Storage, who, sql string, parameters ...string)
 	for _, p := range parameters {
 		q.Spec.Parameters = append(q.Spec.Parameters, json.RawMessage(p))
 	}
+	return run(ctx, s, who, q)
+}
+
+// run runs a query as a user, and returns the result as text.
+func run(ctx context.Context, s *Storage, who string, q *Query) (string, error) {
 	ctx = request.WithUser(ctx, &user.DefaultInfo{Name: who})
 	if _, err := s.Create(ctx, q, func(context.Context, runtime.Object) error { return nil }, nil); err != nil {
 		return "", err

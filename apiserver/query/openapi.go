@@ -38,6 +38,7 @@ func Definitions(ref common.ReferenceCallback) map[string]common.OpenAPIDefiniti
 			[]string{"spec"}, metav1.ObjectMeta{}.OpenAPIModelName(), Spec{}.OpenAPIModelName(), Status{}.OpenAPIModelName()),
 		Spec{}.OpenAPIModelName(): openapi.Definition("QuerySpec is what is asked.", map[string]spec.Schema{
 			"sql":            openapi.Property("string", "", "SQL is one SELECT, in SQLite's dialect. The tables are the plural names of resources, such as pods, or \"deployments.apps\"."),
+			"at":             openapi.Property("string", "", "At is the moment that the tables show: a time of RFC 3339, a revision, or a negative duration such as -2h before now. Empty means now."),
 			"parameters":     openapi.Items(spec.Schema{}, "Parameters are the values of ?1, ?2, …: strings, numbers, booleans or null."),
 			"timeoutSeconds": openapi.Property("integer", "int32", "TimeoutSeconds bounds the query, if it is less than the server's --sql-timeout."),
 			"limit":          openapi.Property("integer", "int64", "Limit is how many rows the answer has at most. Defaults to 10000, which is also the most."),

@@ -12,20 +12,20 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/warning"
 
+	"byre/sqlstore"
 	"byre/watch"
 )
 
 // fill fills the tables of a query with the rows that its user may list, all at one revision that is not
-// older than the request. It returns the revision.
+// older than the request, or at the one of the moment that the query asks for. It returns the revision.
 //
 // As for a list, the authorizer is asked before the rows are read: about all namespaces, and if
 // the answer is no, about each namespace in which there are rows.
-func (s *Storage) fill(ctx context.Context, views []*view) (revision string, err error) {
-	latest, err := s.config.Feed.Latest(ctx)
-	if err != nil {
+func (s *Storage) fill(ctx context.Context, at string, p *past, views []*view) (revision string, err error) {
+	if p.latest, err = s.config.Feed.Latest(ctx); err != nil {
 		return "", err
 	}
-	resources := make([]watch.Resource, len(views))
+	resources := make([]sqlstore.Resource, len(views))
 	for i, v := range views {
 		resources[i] = v.Store.Resource()
 	}
@@ -33,11 +33,15 @@ func (s *Storage) fill(ctx context.Context, views []*view) (revision string, err
 	if err != nil {
 		return "", err
 	}
+	namespaces := make([][]string, len(views))
 	for i, v := range views {
-		if v.namespaces, err = s.mayList(ctx, v.Table, snapshots[i]); err != nil {
+		if at != "" {
+			continue
+		}
+		if namespaces[i], err = s.mayList(ctx, v.Table, snapshots[i]); err != nil {
 			return "", err
 		}
-		if v.namespaces != nil && len(v.namespaces) == 0 {
+		if namespaces[i] != nil && len(namespaces[i]) == 0 {
 			warning.AddWarning(ctx, "", fmt.Sprintf("%s is empty: you may not list %s in all namespaces, nor in one that has some", v.name, v.Resource))
 		}
 	}
@@ -45,10 +49,23 @@ func (s *Storage) fill(ctx context.Context, views []*view) (revision string, err
 		return "", err
 	}
 	for i, v := range views {
+		p.latest = snapshots[i].Revision()
+		v.now = &selection{view: v, source: &cached{snapshots[i], namespaces[i]}}
 		v.snapshot = snapshots[i]
-		latest = v.snapshot.Revision()
 	}
-	return strconv.FormatInt(latest, 10), nil
+	shown := p.latest
+	if at != "" {
+		if shown, err = p.revision(at); err != nil {
+			return "", err
+		}
+		p.latest = shown
+		for _, v := range views {
+			if v.now, err = p.show(v, at, shown); err != nil {
+				return "", err
+			}
+		}
+	}
+	return strconv.FormatInt(shown, 10), nil
 }
 
 // mayList returns the namespaces in which the user may list the objects of a table; nil means all.
@@ -78,7 +95,7 @@ func (s *Storage) mayList(ctx context.Context, t *Table, snapshot watch.Snapshot
 
 // may asks the authorizer what the handler of lists asks.
 func (s *Storage) may(ctx context.Context, who user.Info, t *Table, namespace string) (bool, error) {
-	decision, _, err := s.config.Authorizer.Authorize(ctx, authorizer.AttributesRecord{
+	decision, _, err := s.config.Log.Authorizer.Authorize(ctx, authorizer.AttributesRecord{
 		User: who, Verb: "list", Namespace: namespace, APIGroup: t.Resource.Group, APIVersion: t.Version, Resource: t.Resource.Resource, ResourceRequest: true,
 	})
 	if decision == authorizer.DecisionAllow {

@@ -13,9 +13,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/registry/rest"
 
+	"byre/apiserver/storage/changes"
 	"byre/watch"
 )
 
@@ -30,9 +30,10 @@ const (
 // Config is what New needs. All fields are required.
 type Config struct {
 	// Feed has the objects of the Tables' Stores.
-	Feed       *watch.Feed
-	Authorizer authorizer.UnconditionalAuthorizer
-	Tables     Tables
+	Feed *watch.Feed
+	// Log has their changes, and asks the authorizer.
+	Log    *changes.Log
+	Tables Tables
 	// Timeout bounds a query. Memory bounds what its engine takes, and what is kept for it beside, in
 	// bytes. Concurrency is how many run at a time.
 	Timeout     time.Duration
@@ -156,7 +157,7 @@ func (s *Storage) run(ctx context.Context, q *Spec, most int64, out result) erro
 	defer release()
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errTimeout)
 	defer cancel()
-	return apiError(ctx, q.SQL, timeout, s.execute(ctx, q.SQL, parameters, most, out))
+	return apiError(ctx, q.SQL, timeout, s.execute(ctx, q, parameters, most, out))
 }
 
 // acquire waits until a query may run. The caller calls release.
@@ -222,22 +223,22 @@ func parameter(raw json.RawMessage) (value any, err error) {
 }
 
 // execute runs a statement.
-func (s *Storage) execute(ctx context.Context, sql string, parameters []any, most int64, out result) error {
-	e, err := newEngine(ctx, s.config.Memory, sql)
+func (s *Storage) execute(ctx context.Context, q *Spec, parameters []any, most int64, out result) error {
+	e, err := newEngine(ctx, s.config.Memory, q.SQL, s.config.Log)
 	if err != nil {
 		return err
 	}
 	defer e.close()
-	if err := s.declare(ctx, e, sql); err != nil {
+	if err := s.declare(ctx, e, q.SQL); err != nil {
 		return err
 	}
-	if err := e.prepare(sql); err != nil {
+	if err := e.prepare(q.SQL); err != nil {
 		return err
 	}
 	if err := e.bind(parameters); err != nil {
 		return err
 	}
-	revision, err := s.fill(ctx, e.views)
+	revision, err := s.fill(ctx, q.At, e.past, e.views)
 	if err != nil {
 		return err
 	}
@@ -282,6 +283,11 @@ func (s *Storage) declare(ctx context.Context, e *engine, sql string) error {
 		if err := e.declare(name, table); err != nil {
 			return err
 		}
+		if strings.Contains(sql, name+versionsSuffix) {
+			if err := e.declareVersions(name+versionsSuffix, table); err != nil {
+				return err
+			}
+		}
 	}
-	return nil
+	return e.declareChanges()
 }

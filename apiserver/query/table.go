@@ -47,11 +47,10 @@ func FullName(r schema.GroupResource) string {
 	return fmt.Sprintf("%s~%x", name[:maxName-1-8], sum[:4])
 }
 
-// ddl returns the statement that declares the table to SQLite. Declared types have the affinity that
-// the values need: NUMERIC for a boolean, TEXT for a time and for JSON.
-func (t *Table) ddl() string {
-	columns := make([]string, len(t.Columns))
-	for i, c := range t.Columns {
+// ddl returns the statement that declares a table to SQLite.
+func ddl(of []Column) string {
+	columns := make([]string, len(of))
+	for i, c := range of {
 		columns[i] = quote(c.Name) + " " + string(c.Type)
 		if c.isHidden() {
 			columns[i] += " HIDDEN"

@@ -21,6 +21,9 @@ type Query struct {
 type Spec struct {
 	// SQL is one SELECT, in SQLite's dialect.
 	SQL string `json:"sql"`
+	// At is the moment that the tables show: a time of RFC 3339, a revision, or a negative duration such as
+	// -2h before now. Empty means now.
+	At string `json:"at,omitempty"`
 	// Parameters are the values of ?1, ?2, …: strings, numbers, booleans or null.
 	Parameters []json.RawMessage `json:"parameters,omitempty"`
 	// TimeoutSeconds bounds the query, if it is less than the server's --sql-timeout.

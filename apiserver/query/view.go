@@ -7,25 +7,78 @@ import (
 	"byre/watch"
 )
 
-// view is what a query sees of a table: the rows that its user may list, at one revision. It belongs to one
-// query, and one goroutine uses it.
-//
-// Invariant: the user may list each row that a method returns. Each method keeps this: it reads only
-// the namespaces that the authorizer has allowed.
+// view is a table as the statement of one query names it. One goroutine uses it.
 type view struct {
 	*Table
 	// name is the one that the statement uses.
 	name   string
 	ctx    context.Context
 	budget *budget
-	// snapshot and namespaces are set before the first step of the statement. namespaces are in
-	// order; nil means all.
-	snapshot   watch.Snapshot
-	namespaces []string
+	past   *past
+	cause  *cause
+	// snapshot is what the watch cache has at the revision of the query, with all rows.
+	snapshot watch.Snapshot
+	// now is what the table shows where the statement names no moment. Both are set before the first
+	// step of the statement.
+	now *selection
+	// then is what the table shows at the moments that the statement has named.
+	then map[string]*selection
+}
+
+// selection is the rows of a table that the user of a query may list, at one revision.
+//
+// Invariant: the user may list each row that a method returns. The sources keep it.
+type selection struct {
+	*view
+	source source
 	// rows are all rows, once a scan has read them.
 	rows []*watch.Entry
 	// hashes have the rows by the values of columns, for each column that a scan has compared.
 	hashes map[int]map[string][]*watch.Entry
+}
+
+// source reads the rows that the user of a query may list, at one revision, in the order of their keys.
+type source interface {
+	all() ([]*watch.Entry, error)
+	in(namespace string) ([]*watch.Entry, error)
+	// get returns nil if there is no row with a key, or none that the user may list.
+	get(namespace, name string) (*watch.Entry, error)
+}
+
+// cached is the source of the last revision: the watch cache.
+type cached struct {
+	watch.Snapshot
+	// namespaces are those in which the user may list, in order; nil means all.
+	namespaces []string
+}
+
+func (c *cached) all() (rows []*watch.Entry, _ error) {
+	if c.namespaces == nil {
+		return slices.AppendSeq(make([]*watch.Entry, 0, c.Len()), c.All("", nil)), nil
+	}
+	for _, namespace := range c.namespaces {
+		rows = slices.AppendSeq(rows, c.All(namespace, nil))
+	}
+	return rows, nil
+}
+
+func (c *cached) in(namespace string) ([]*watch.Entry, error) {
+	if !c.mayList(namespace) {
+		return nil, nil
+	}
+	return slices.Collect(c.All(namespace, nil)), nil
+}
+
+func (c *cached) get(namespace, name string) (*watch.Entry, error) {
+	if !c.mayList(namespace) {
+		return nil, nil
+	}
+	return c.Get(namespace, name), nil
+}
+
+func (c *cached) mayList(namespace string) bool {
+	_, found := slices.BinarySearch(c.namespaces, namespace)
+	return found || c.namespaces == nil
 }
 
 // rowBytes and hashedBytes are about what a row takes in rows, and in a hash.
@@ -35,75 +88,62 @@ const (
 )
 
 // all returns all rows, in the order of their keys.
-func (v *view) all() ([]*watch.Entry, error) {
-	if v.rows != nil {
-		return v.rows, nil
+func (s *selection) all() (rows []*watch.Entry, err error) {
+	if s.rows == nil {
+		if s.rows, err = s.source.all(); err != nil {
+			return nil, err
+		}
+		err = s.budget.take(len(s.rows) * rowBytes)
 	}
-	namespaces := v.namespaces
-	if namespaces == nil {
-		namespaces = []string{""}
-		v.rows = make([]*watch.Entry, 0, v.snapshot.Len())
-	}
-	for _, namespace := range namespaces {
-		v.rows = slices.AppendSeq(v.rows, v.snapshot.All(namespace, nil))
-	}
-	return v.rows, v.budget.take(len(v.rows) * rowBytes)
+	return s.rows, err
 }
 
 // in returns the rows of a namespace, and all rows if it is empty: those of a resource without namespaces.
-func (v *view) in(namespace string) ([]*watch.Entry, error) {
-	switch {
-	case namespace == "":
-		return v.all()
-	case !v.mayList(namespace):
-		return nil, nil
+func (s *selection) in(namespace string) ([]*watch.Entry, error) {
+	if namespace == "" {
+		return s.all()
 	}
-	return slices.Collect(v.snapshot.All(namespace, nil)), nil
+	return s.source.in(namespace)
 }
 
 // withKey returns the row with a key.
-func (v *view) withKey(namespace, name string) []*watch.Entry {
-	if e := v.snapshot.Get(namespace, name); e != nil && v.mayList(namespace) {
-		return []*watch.Entry{e}
+func (s *selection) withKey(namespace, name string) ([]*watch.Entry, error) {
+	if e, err := s.source.get(namespace, name); e != nil || err != nil {
+		return []*watch.Entry{e}, err
 	}
-	return nil
-}
-
-func (v *view) mayList(namespace string) bool {
-	_, found := slices.BinarySearch(v.namespaces, namespace)
-	return found || v.namespaces == nil
+	return nil, nil
 }
 
 // withValue returns the rows in which a column of texts has a value. The first call for a column makes
 // the hash of all rows.
-func (v *view) withValue(column int, value string) ([]*watch.Entry, error) {
-	if hash, ok := v.hashes[column]; ok {
+func (s *selection) withValue(column int, value string) ([]*watch.Entry, error) {
+	if hash, ok := s.hashes[column]; ok {
 		return hash[value], nil
 	}
-	rows, err := v.all()
+	rows, err := s.all()
 	if err != nil {
 		return nil, err
 	}
-	reader, hash := newReader(v), map[string][]*watch.Entry{}
+	reader, hash := newReader(s.view), map[string][]*watch.Entry{}
 	for i, e := range rows {
-		if i%interval == 0 && v.ctx.Err() != nil {
-			return nil, v.ctx.Err()
+		if i%interval == 0 && s.ctx.Err() != nil {
+			return nil, s.ctx.Err()
 		}
 		found, err := reader.value(e, column)
 		if err != nil {
 			return nil, err
 		}
 		if found, ok := found.(string); ok {
-			if err := v.budget.take(hashedBytes + len(found)); err != nil {
+			if err := s.budget.take(hashedBytes + len(found)); err != nil {
 				return nil, err
 			}
 			hash[found] = append(hash[found], e)
 		}
 	}
-	if v.hashes == nil {
-		v.hashes = map[int]map[string][]*watch.Entry{}
+	if s.hashes == nil {
+		s.hashes = map[int]map[string][]*watch.Entry{}
 	}
-	v.hashes[column] = hash
+	s.hashes[column] = hash
 	return hash[value], nil
 }
 
@@ -134,6 +174,8 @@ func (r *reader) value(e *watch.Entry, column int) (any, error) {
 		return e.Name, nil
 	case revisionColumn:
 		return e.Revision, nil
+	case momentColumn:
+		return nil, nil
 	}
 	c := &r.Columns[column]
 	if r.row == e && r.wanted[column] {

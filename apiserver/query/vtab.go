@@ -21,11 +21,37 @@ const (
 // return more rows than a constraint selects, and never fewer.
 func (t virtualTable) BestIndex(info *sqlite3.IndexInfo) error {
 	equal := map[int]int{} // the constraint by which a column is equal to a value
+	moment := -1           // the constraint that has the moment
 	for i, c := range info.Constraint {
+		if c.Op == sqlite3.INDEX_CONSTRAINT_EQ && c.Column == momentColumn {
+			if !c.Usable {
+				return sqlite3.CONSTRAINT // no such plan: the moment is an argument, and must be known
+			}
+			moment = i
+			continue
+		}
 		if c.Usable && c.Op == sqlite3.INDEX_CONSTRAINT_EQ && c.Column >= 0 && t.Columns[c.Column].Type == Text && info.Collation(i) == "BINARY" {
 			equal[c.Column] = i
 		}
 	}
+	t.plan(info, equal)
+	if moment >= 0 {
+		arguments := 1
+		for _, usage := range info.ConstraintUsage {
+			arguments = max(arguments, usage.ArgvIndex+1)
+		}
+		info.ConstraintUsage[moment].ArgvIndex, info.ConstraintUsage[moment].Omit = arguments, true
+		info.IdxStr = withMoment
+		info.IdxFlags = 0
+	}
+	return nil
+}
+
+// withMoment says that the last argument of Filter is a moment.
+const withMoment = "at"
+
+// plan chooses the plan, by the constraints that a column is equal to a value.
+func (t virtualTable) plan(info *sqlite3.IndexInfo, equal map[int]int) {
 	const many = 100_000
 	info.IdxNum, info.EstimatedCost, info.EstimatedRows = planAll, many, many
 	namespace, hasNamespace := equal[namespaceColumn]
@@ -35,7 +61,7 @@ func (t virtualTable) BestIndex(info *sqlite3.IndexInfo) error {
 		info.IdxNum, info.EstimatedCost, info.EstimatedRows = planKey, 1, 1
 		info.IdxFlags = sqlite3.INDEX_SCAN_UNIQUE
 		info.ConstraintUsage[namespace].ArgvIndex, info.ConstraintUsage[name].ArgvIndex = 1, 2
-		return nil
+		return
 	case hasNamespace:
 		info.IdxNum, info.EstimatedCost, info.EstimatedRows = planNamespace, many/100, many/100
 		info.ConstraintUsage[namespace].ArgvIndex = 1
@@ -48,7 +74,6 @@ func (t virtualTable) BestIndex(info *sqlite3.IndexInfo) error {
 			break
 		}
 	}
-	return nil
 }
 
 // Open implements sqlite3.VTab.
@@ -64,36 +89,43 @@ type cursor struct {
 }
 
 // Filter implements sqlite3.VTabCursor.
-func (c *cursor) Filter(plan int, _ string, args ...sqlite3.Value) (err error) {
-	c.at = 0
+func (c *cursor) Filter(plan int, moment string, args ...sqlite3.Value) (err error) {
+	c.at, c.rows = 0, nil
+	from := c.now
+	if moment == withMoment {
+		last := len(args) - 1
+		if from, err = c.past.at(c.view, args[last]); from == nil || err != nil {
+			return c.cause.keep(err)
+		}
+		args = args[:last]
+	}
 	for _, arg := range args {
 		switch arg.Type() {
 		case sqlite3.TEXT:
 		case sqlite3.NULL:
-			c.rows = nil // nothing is equal to NULL
-			return nil
+			return nil // nothing is equal to NULL
 		default:
 			plan = planAll // SQLite converts the value before it compares
 		}
 	}
 	switch plan {
 	case planAll:
-		c.rows, err = c.all()
+		c.rows, err = from.all()
 	case planNamespace:
-		c.rows, err = c.in(args[0].Text())
+		c.rows, err = from.in(args[0].Text())
 	case planKey:
-		c.rows = c.withKey(args[0].Text(), args[1].Text())
+		c.rows, err = from.withKey(args[0].Text(), args[1].Text())
 	default:
-		c.rows, err = c.withValue(plan-planHash, args[0].Text())
+		c.rows, err = from.withValue(plan-planHash, args[0].Text())
 	}
-	return err
+	return c.cause.keep(err)
 }
 
 // Next implements sqlite3.VTabCursor.
 func (c *cursor) Next() error {
 	c.at++
 	if c.at%interval == 0 {
-		return c.ctx.Err()
+		return c.cause.keep(c.ctx.Err())
 	}
 	return nil
 }
@@ -109,8 +141,14 @@ func (c *cursor) RowID() (int64, error) { return c.rows[c.at].Revision, nil }
 func (c *cursor) Column(result sqlite3.Context, n int) error {
 	value, err := c.value(c.rows[c.at], n)
 	if err != nil {
-		return err
+		return c.cause.keep(err)
 	}
+	setResult(result, value)
+	return nil
+}
+
+// setResult gives SQLite a value.
+func setResult(result sqlite3.Context, value any) {
 	switch v := value.(type) {
 	case nil:
 		result.ResultNull()
@@ -125,5 +163,4 @@ func (c *cursor) Column(result sqlite3.Context, n int) error {
 	case bool:
 		result.ResultBool(v)
 	}
-	return nil
 }

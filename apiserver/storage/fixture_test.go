@@ -181,7 +181,7 @@ func (f *fixture) swap(transformer value.Transformer) {
 }
 
 func (f *fixture) forget() {
-	snapshot, err := f.feed.Snapshot(context.Background(), watch.Resource{Name: "pods"})
+	snapshot, err := f.feed.Snapshot(context.Background(), sqlstore.Resource{Resource: "pods"})
 	if err != nil {
 		return
 	}

@@ -8,13 +8,13 @@ import (
 	"strings"
 	"testing"
 
+	"byre/sqlstore"
+
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apiserver/pkg/apis/example"
 	"k8s.io/apiserver/pkg/storage"
-
-	"byre/watch"
 )
 
 // FuzzKey: a path is either refused or leads to a key of its own resource, and that key has
@@ -105,7 +105,7 @@ func FuzzContinue(f *testing.F) {
 	f.Add(token("meta.k8s.io/v1", "../secrets/a", 1), "", byte(1))
 	f.Add(token("meta.k8s.io/v1", "ns2/pod-2\x00", 1<<62), "ns1", byte(1))
 	s, _ := fuzzPods(f)
-	snapshot, err := s.feed.Snapshot(f.Context(), watch.Resource{Name: "pods"})
+	snapshot, err := s.feed.Snapshot(f.Context(), sqlstore.Resource{Resource: "pods"})
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -8,7 +8,6 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"byre/sqlstore"
-	"byre/watch"
 )
 
 // keys are the keys of the objects of one resource.
@@ -20,8 +19,8 @@ type keys struct {
 }
 
 // resource identifies the resource to the feed.
-func (k *keys) resource() watch.Resource {
-	return watch.Resource{Group: k.groupResource.Group, Name: k.groupResource.Resource, Owner: k.owner}
+func (k *keys) resource() sqlstore.Resource {
+	return sqlstore.Resource{Group: k.groupResource.Group, Resource: k.groupResource.Resource, Owner: k.owner}
 }
 
 // pathOf is the path of a key of the resource.

@@ -37,7 +37,7 @@ type MetadataEvent struct {
 type MetadataWatch struct {
 	store       *sqlstore.Store
 	feed        *watch.Feed
-	resource    watch.Resource
+	resource    sqlstore.Resource
 	path        string // the path of every object, up to its namespace and name
 	transformer encoding.Transformer
 	sub         *watch.Subscription // nil before the first Next
@@ -57,7 +57,7 @@ type knownObject struct {
 
 // NewMetadataWatch makes a MetadataWatch of a resource. path is what the paths of its objects begin
 // with, such as "/registry/pods/". transformer decrypts the objects; nil means no encryption.
-func NewMetadataWatch(store *sqlstore.Store, feed *watch.Feed, resource watch.Resource, path string, transformer value.Transformer) *MetadataWatch {
+func NewMetadataWatch(store *sqlstore.Store, feed *watch.Feed, resource sqlstore.Resource, path string, transformer value.Transformer) *MetadataWatch {
 	return &MetadataWatch{
 		store: store, feed: feed, resource: resource, path: path,
 		transformer: encoding.NewTransformer(transformer),
@@ -146,7 +146,7 @@ func (w *MetadataWatch) list(ctx context.Context, yield func(*sqlstore.Record)) 
 		return snapshot.Revision(), nil
 	}
 	query := sqlstore.Query{
-		Range: sqlstore.Range{Group: w.resource.Group, Resource: w.resource.Name, Owner: w.resource.Owner},
+		Range: sqlstore.Range{Group: w.resource.Group, Resource: w.resource.Resource, Owner: w.resource.Owner},
 		Limit: pageRecords,
 	}
 	for {

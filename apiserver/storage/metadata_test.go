@@ -153,7 +153,7 @@ func watchMetadata(t *testing.T, f *fixture, driver sqlstore.Driver) {
 	w.feed = watch.New(storetest.Shared(driver), watch.Options{}) // nobody publishes to this feed
 	watchtest.Serve(t, "feed", w.feed.Run)
 	var err error
-	if w.sub, err = w.feed.Subscribe(t.Context(), watch.Interest{Resource: watch.Resource{Name: "pods"}}, 1); err != nil {
+	if w.sub, err = w.feed.Subscribe(t.Context(), watch.Interest{Resource: sqlstore.Resource{Resource: "pods"}}, 1); err != nil {
 		t.Fatal(err)
 	}
 	expect("MODIFIED a/owned of ReplicaSet web", "MODIFIED a/stays", "ADDED b/returns", "DELETED b/returns", "DELETED b/goes")

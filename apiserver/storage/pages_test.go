@@ -12,7 +12,6 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"byre/sqlstore"
-	"byre/watch"
 )
 
 // listing is a driver that counts its lists, and those among them that count records.
@@ -102,7 +101,7 @@ func TestPages_ShowOneRevisionWhileTheResourceChanges(t *testing.T) {
 						}
 						f.create(t, string("ab"[i%2]), fmt.Sprint("p", i), labels)
 					}
-					pods := watch.Resource{Name: "pods"}
+					pods := sqlstore.Resource{Resource: "pods"}
 					if _, err := f.feed.WaitForUsage(t.Context(), pods); err != nil {
 						t.Fatal(err)
 					}

@@ -203,7 +203,7 @@ func (s *Store) Message() func() *transcode.Message { return s.cfg.Message }
 func (s *Store) GroupResource() schema.GroupResource { return s.cfg.GroupResource }
 
 // Resource identifies the resource to the feed.
-func (s *Store) Resource() watch.Resource { return s.records.resource() }
+func (s *Store) Resource() sqlstore.Resource { return s.records.resource() }
 
 // Versioner implements storage.Interface.
 func (s *Store) Versioner() storage.Versioner { return versioner }

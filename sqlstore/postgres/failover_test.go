@@ -48,7 +48,7 @@ func TestFailover_LosingCommitsBeginsAnEpoch(t *testing.T) {
 	defer cancel()
 	haltStandby(t, standby, mustCreate(t, driver, "a", "b"))
 	lost := mustCreate(t, driver, "lost", "lost too")
-	pods := watch.Resource{Name: "pods"}
+	pods := sqlstore.Resource{Resource: "pods"}
 	snapshot := func() watch.Snapshot {
 		var s watch.Snapshot
 		untilAvailable(t, func(ctx context.Context) (err error) {

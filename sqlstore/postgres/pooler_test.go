@@ -56,7 +56,7 @@ func TestPooler_ChangesArriveWithoutHints(t *testing.T) {
 	})
 	defer running.Wait()
 	defer cancel()
-	sub, err := feed.Subscribe(ctx, watch.Interest{Resource: watch.Resource{Name: "pods"}}, 0)
+	sub, err := feed.Subscribe(ctx, watch.Interest{Resource: sqlstore.Resource{Resource: "pods"}}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -152,7 +152,7 @@ func indexFields(triggers apistorage.IndexerFuncs) []string {
 // resource, its objects are read as the instances of a definition.
 func (g *Getter) WatchMetadata(gr schema.GroupResource) *storage.MetadataWatch {
 	stored := g.resources.StoredAs(gr)
-	resource := watch.Resource{Group: stored.Group, Name: stored.Resource, Owner: sqlstore.Custom}
+	resource := sqlstore.Resource{Group: stored.Group, Resource: stored.Resource, Owner: sqlstore.Custom}
 	prefix := "/" + stored.Group + "/" + stored.Resource
 	if s := g.Lookup(gr); s != nil {
 		resource, prefix = s.Resource(), s.Prefix()

@@ -17,7 +17,7 @@ import (
 // for a resource that has not been counted yet.
 func (g *Getter) Stats(resource string) (apistorage.Stats, error) {
 	kept := g.resources.StoredAs(schema.ParseGroupResource(resource))
-	r := watch.Resource{Group: kept.Group, Name: kept.Resource, Owner: sqlstore.BuiltIn}
+	r := sqlstore.Resource{Group: kept.Group, Resource: kept.Resource, Owner: sqlstore.BuiltIn}
 	usage, known := g.cfg.Feed.Usage(r)
 	if !known {
 		return apistorage.Stats{}, flowcontrolrequest.ObjectCountNotFoundErr
@@ -44,7 +44,7 @@ func (g *Getter) UpdateMetrics() {
 		usage[gr] = watch.Usage{}
 	}
 	for r, u := range all {
-		gr := schema.GroupResource{Group: r.Group, Resource: r.Name}
+		gr := schema.GroupResource{Group: r.Group, Resource: r.Resource}
 		if r.Owner == sqlstore.BuiltIn || g.stores[gr] == nil {
 			usage[gr] = u
 		}

@@ -78,7 +78,7 @@ func TestList_SeatsAreUpstreams(t *testing.T) {
 					}
 				}
 				stock.Set(r.String(), apistorage.Stats{ObjectCount: int64(r.objects), EstimatedAverageObjectSizeBytes: int64(r.size) + 1})
-				if _, err := g.cfg.Feed.WaitForUsage(t.Context(), watch.Resource{Name: "pods"}); err != nil {
+				if _, err := g.cfg.Feed.WaitForUsage(t.Context(), sqlstore.Resource{Resource: "pods"}); err != nil {
 					t.Fatal(err)
 				}
 				for _, query := range []string{"", "resourceVersion=0", "limit=50", "labelSelector=a%3Db", "resourceVersion=0&limit=500"} {
@@ -100,7 +100,7 @@ func TestMetrics_HaveUpstreamsNames(t *testing.T) {
 	metrics.Register()
 	g := newGetter(t, storetest.NewModel())
 	g.stores[schema.GroupResource{Group: "apps", Resource: "deployments"}] = nil
-	if _, err := g.cfg.Feed.WaitForUsage(t.Context(), watch.Resource{Name: "pods"}); err != nil {
+	if _, err := g.cfg.Feed.WaitForUsage(t.Context(), sqlstore.Resource{Resource: "pods"}); err != nil {
 		t.Fatal(err)
 	}
 	key := sqlstore.Key{Group: "example.com", Resource: "widgets", Owner: sqlstore.Custom, Name: "a"}

@@ -17,6 +17,7 @@ import (
 
 	"byre/apiserver/storage"
 	"byre/apiserver/storage/encoding"
+	"byre/sqlstore"
 	"byre/watch"
 )
 
@@ -85,7 +86,7 @@ func (c *resourceCache[T]) sync() error {
 func (c *resourceCache[T]) load() error {
 	ctx, cancel := context.WithTimeout(context.Background(), loadTimeout)
 	defer cancel()
-	snapshot, err := c.feed.Snapshot(ctx, watch.Resource{Group: c.resource.Group, Name: c.resource.Resource})
+	snapshot, err := c.feed.Snapshot(ctx, sqlstore.Resource{Group: c.resource.Group, Resource: c.resource.Resource})
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package history
+package changes
 
 import (
 	"context"
@@ -13,16 +13,15 @@ import (
 	"byre/sqlstore"
 )
 
-// answersHold is for how long an answer of the authorizer is used: a watch shows what was revoked
+// AnswersHold is for how long an answer of the authorizer is used: a watch shows what was revoked
 // for no longer.
-const answersHold = 10 * time.Second
+const AnswersHold = 10 * time.Second
 
-// rights tells which changes the user of a request may see. One goroutine uses it, for one
+// Rights tells which changes the user of a request may see. One goroutine uses it, for one
 // request.
-type rights struct {
-	driver     sqlstore.Driver
-	authorizer authorizer.UnconditionalAuthorizer
-	user       user.Info
+type Rights struct {
+	*Log
+	user user.Info
 	// decisions has what the authorizer has answered since the time asked.
 	decisions map[question]bool
 	asked     time.Time
@@ -36,23 +35,24 @@ type question struct {
 	since, defined                   int64
 }
 
-func (s *Storage) rightsOf(ctx context.Context) (*rights, error) {
+// RightsOf returns the Rights of the user of a request.
+func (l *Log) RightsOf(ctx context.Context) (*Rights, error) {
 	who, ok := request.UserFrom(ctx)
 	if !ok {
 		return nil, apierrors.NewInternalError(errors.New("the request has no user"))
 	}
-	return &rights{driver: s.config.Driver, authorizer: s.config.Authorizer, user: who, decisions: make(map[question]bool), asked: time.Now()}, nil
+	return &Rights{Log: l, user: who, decisions: make(map[question]bool), asked: time.Now()}, nil
 }
 
-// sees reports whether the user may see a change: may list changes and the object's resource,
+// Sees reports whether the user may see a change: may list changes and the object's resource,
 // both cluster-wide or both in the object's namespace. A change that is older than the namespace,
 // or than the definition of the resource, is not of what has these names now.
-func (r *rights) sees(ctx context.Context, c *sqlstore.Change, created *creations) (bool, error) {
+func (r *Rights) Sees(ctx context.Context, c *sqlstore.Change, created *Creations) (bool, error) {
 	key := c.New.Key
 	asked := question{verb: "list", group: key.Group, resource: key.Resource}
 	var err error
 	if key.Owner == sqlstore.Custom {
-		if asked.defined, err = created.of(ctx, definitionKey(key.Group, key.Resource)); err != nil {
+		if asked.defined, err = created.Of(ctx, definitionKey(key.Group, key.Resource)); err != nil {
 			return false, err
 		}
 		if asked.defined == 0 || c.Revision < asked.defined {
@@ -64,7 +64,7 @@ func (r *rights) sees(ctx context.Context, c *sqlstore.Change, created *creation
 		return sees, err
 	}
 	asked.namespace = key.Namespace
-	if asked.since, err = created.of(ctx, namespaceKey(key.Namespace)); err != nil || asked.since == 0 || c.Revision < asked.since {
+	if asked.since, err = created.Of(ctx, NamespaceKey(key.Namespace)); err != nil || asked.since == 0 || c.Revision < asked.since {
 		return false, err
 	}
 	return r.seesAs(ctx, asked)
@@ -72,8 +72,8 @@ func (r *rights) sees(ctx context.Context, c *sqlstore.Change, created *creation
 
 // seesAs reports whether the answer is yes to a question, and to that for changes in the same
 // namespace.
-func (r *rights) seesAs(ctx context.Context, q question) (bool, error) {
-	changes := question{verb: "list", group: groupResource.Group, resource: groupResource.Resource, namespace: q.namespace, since: q.since}
+func (r *Rights) seesAs(ctx context.Context, q question) (bool, error) {
+	changes := question{verb: "list", group: Group, resource: Resource, namespace: q.namespace, since: q.since}
 	lists, err := r.may(ctx, changes)
 	if !lists || err != nil {
 		return false, err
@@ -82,8 +82,8 @@ func (r *rights) seesAs(ctx context.Context, q question) (bool, error) {
 }
 
 // may asks the authorizer, unless it has answered a short time ago.
-func (r *rights) may(ctx context.Context, q question) (bool, error) {
-	if time.Since(r.asked) >= answersHold {
+func (r *Rights) may(ctx context.Context, q question) (bool, error) {
+	if time.Since(r.asked) >= AnswersHold {
 		clear(r.decisions)
 		r.asked = time.Now()
 	}
@@ -91,7 +91,7 @@ func (r *rights) may(ctx context.Context, q question) (bool, error) {
 	if asked {
 		return allowed, nil
 	}
-	decision, _, err := r.authorizer.Authorize(ctx, authorizer.AttributesRecord{
+	decision, _, err := r.Authorizer.Authorize(ctx, authorizer.AttributesRecord{
 		User: r.user, Verb: q.verb, Namespace: q.namespace, APIGroup: q.group, APIVersion: "*", Resource: q.resource, ResourceRequest: true,
 	})
 	// As upstream's authorization of requests: an error with no decision is an error.
@@ -110,12 +110,12 @@ func (r *rights) may(ctx context.Context, q question) (bool, error) {
 // isOfNow reports whether the namespace and the definition of a question are still there. The
 // caller calls it after the authorizer has answered, which knows them by their names only: the
 // answer may be about others that were created meanwhile.
-func (r *rights) isOfNow(ctx context.Context, q question) (bool, error) {
-	for key, known := range map[sqlstore.Key]int64{namespaceKey(q.namespace): q.since, definitionKey(q.group, q.resource): q.defined} {
+func (r *Rights) isOfNow(ctx context.Context, q question) (bool, error) {
+	for key, known := range map[sqlstore.Key]int64{NamespaceKey(q.namespace): q.since, definitionKey(q.group, q.resource): q.defined} {
 		if known == 0 {
 			continue
 		}
-		if created, err := createdNow(ctx, r.driver, key); err != nil || created != known {
+		if created, err := CreatedNow(ctx, r.Driver, key); err != nil || created != known {
 			return false, err
 		}
 	}

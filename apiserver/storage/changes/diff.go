@@ -1,11 +1,10 @@
-package history
+package changes
 
 import (
 	"bytes"
 	"cmp"
 	"encoding/json"
 	"maps"
-	"math"
 	"reflect"
 	"slices"
 	"strconv"
@@ -15,69 +14,51 @@ import (
 	"byre/apiserver/storage/jsontext"
 )
 
-// difference is the difference of two JSON values at one path. Each part of the path is the name
+// Difference is the difference of two JSON values at one path. Each part of the path is the name
 // of a field, or the index of an element.
-type difference struct {
+type Difference struct {
 	path     []any
 	old, new any
 	// added and removed say that old and new do not exist.
 	added, removed bool
 }
 
-// compare appends the differences of two JSON values. Elements of lists are compared by their index.
-// Applied to old in their order, the differences give new. What has the same text is not decoded: that is
-// most of an object.
-func compare(all []difference, path []any, before, after []byte) []difference {
+// Compare returns the differences of two objects, which are JSON. Elements of lists are compared by their
+// index. What every write changes is left out: the resourceVersion, the generation and the managed fields.
+// Applied to before in their order, the differences give after. What has the same text is not decoded: that
+// is most of an object.
+func Compare(before, after []byte) []Difference { return compare(nil, nil, before, after) }
+
+// compare appends the differences of two JSON values.
+func compare(all []Difference, path []any, before, after []byte) []Difference {
 	switch {
 	case bytes.Equal(before, after):
 		return all
 	case before[0] == '{' && after[0] == '{':
-		return compareObjects(all, path, fieldsOf(before), fieldsOf(after))
+		return compareObjects(all, path, Fields(before), Fields(after))
 	case before[0] == '[' && after[0] == '[':
 		return compareLists(all, path, slices.Collect(jsontext.Elements(before)), slices.Collect(jsontext.Elements(after)))
 	}
-	was, is := decode(before), decode(after)
+	was, is := Decode(before), Decode(after)
 	if reflect.DeepEqual(was, is) {
 		return all
 	}
-	return append(all, difference{path: path, old: was, new: is})
+	return append(all, Difference{path: path, old: was, new: is})
 }
 
-// Compare returns the fields in which two versions of an object differ, as Change.Changed has them, but
-// all of them, and with whole values. A nil version is that of an object that does not exist.
-func Compare(before, after map[string]any) ([]FieldChange, error) {
-	texts := [2][]byte{[]byte("{}"), []byte("{}")}
-	for i, version := range []map[string]any{before, after} {
-		if version == nil {
-			continue
-		}
-		text, err := json.Marshal(version)
-		if err != nil {
-			return nil, err
-		}
-		texts[i] = text
-	}
-	all := compare(nil, nil, texts[0], texts[1])
-	changes := make([]FieldChange, len(all))
-	for i := range all {
-		changes[i] = all[i].fieldChange(math.MaxInt)
-	}
-	return changes, nil
-}
-
-// fieldsOf returns the texts of an object's fields.
-func fieldsOf(object []byte) map[string][]byte {
+// Fields returns the texts of an object's fields.
+func Fields(object []byte) map[string][]byte {
 	all := make(map[string][]byte)
 	for name, value := range jsontext.Members(object) {
 		if strings.IndexByte(name, '\\') >= 0 {
-			name, _ = decode([]byte(`"` + name + `"`)).(string)
+			name, _ = Decode([]byte(`"` + name + `"`)).(string)
 		}
 		all[name] = value
 	}
 	return all
 }
 
-func compareObjects(all []difference, path []any, before, after map[string][]byte) []difference {
+func compareObjects(all []Difference, path []any, before, after map[string][]byte) []Difference {
 	names := maps.Clone(before)
 	maps.Copy(names, after)
 	maps.DeleteFunc(names, func(name string, _ []byte) bool {
@@ -91,9 +72,9 @@ func compareObjects(all []difference, path []any, before, after map[string][]byt
 		is, exists := after[name]
 		switch {
 		case !existed:
-			all = append(all, difference{path: at, new: decode(is), added: true})
+			all = append(all, Difference{path: at, new: Decode(is), added: true})
 		case !exists:
-			all = append(all, difference{path: at, old: decode(was), removed: true})
+			all = append(all, Difference{path: at, old: Decode(was), removed: true})
 		default:
 			all = compare(all, at, was, is)
 		}
@@ -103,7 +84,7 @@ func compareObjects(all []difference, path []any, before, after map[string][]byt
 
 // isOfEachWrite reports whether every write changes a field of the metadata.
 func isOfEachWrite(name string) bool {
-	return name == "resourceVersion" || name == "generation" || name == managedFields
+	return name == "resourceVersion" || name == "generation" || name == "managedFields"
 }
 
 // rank orders the parts of an object: what people change comes first.
@@ -119,35 +100,39 @@ func rank(path []any, name string) int {
 	return 0
 }
 
-func compareLists(all []difference, path []any, before, after [][]byte) []difference {
+func compareLists(all []Difference, path []any, before, after [][]byte) []Difference {
 	at := func(i int) []any { return append(slices.Clip(path), i) }
 	both := min(len(before), len(after))
 	for i := range both {
 		all = compare(all, at(i), before[i], after[i])
 	}
 	for i := len(before) - 1; i >= both; i-- {
-		all = append(all, difference{path: at(i), old: decode(before[i]), removed: true})
+		all = append(all, Difference{path: at(i), old: Decode(before[i]), removed: true})
 	}
 	for i := both; i < len(after); i++ {
-		all = append(all, difference{path: at(i), new: decode(after[i]), added: true})
+		all = append(all, Difference{path: at(i), new: Decode(after[i]), added: true})
 	}
 	return all
 }
 
-// mostText bounds the old and the new value of a FieldChange, in bytes.
-const mostText = 256
+// Field is a Difference as people read it. Old and New are JSON; one of them is empty if the field did not
+// exist.
+type Field struct{ Path, Old, New string }
 
-// fieldChange returns a difference, whose values are cut off after most bytes.
-func (d *difference) fieldChange(most int) FieldChange {
-	change := FieldChange{Path: pathText(d.path)}
+// Field returns the difference with values that are cut off with "…" after most bytes.
+func (d *Difference) Field(most int) Field {
+	f := Field{Path: pathText(d.path)}
 	if !d.added {
-		change.Old = text(d.old, most)
+		f.Old = text(d.old, most)
 	}
 	if !d.removed {
-		change.New = text(d.new, most)
+		f.New = text(d.new, most)
 	}
-	return change
+	return f
 }
+
+// mostName bounds the name of a field in a path, in bytes.
+const mostName = 256
 
 // pathText returns a path as people write it: spec.containers[0].image, or
 // metadata.labels["app.kubernetes.io/name"].
@@ -159,7 +144,7 @@ func pathText(path []any) string {
 		case !isName:
 			b.WriteString("[" + strconv.Itoa(part.(int)) + "]")
 		case name == "" || strings.ContainsAny(name, ".[]\"'/ \n"):
-			b.WriteString("[" + text(name, mostText) + "]")
+			b.WriteString("[" + text(name, mostName) + "]")
 		default:
 			if b.Len() > 0 {
 				b.WriteByte('.')
@@ -172,7 +157,7 @@ func pathText(path []any) string {
 
 // text returns the JSON of a value, cut off after most bytes.
 func text(value any, most int) string {
-	encoded := string(encode(value))
+	encoded := string(Encode(value))
 	if len(encoded) <= most {
 		return encoded
 	}
@@ -183,8 +168,8 @@ func text(value any, most int) string {
 	return encoded[:end] + "…"
 }
 
-// encode returns the JSON of a decoded value.
-func encode(value any) []byte {
+// Encode returns the JSON of a decoded value.
+func Encode(value any) []byte {
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
 	encoder.SetEscapeHTML(false)
@@ -194,8 +179,8 @@ func encode(value any) []byte {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 }
 
-// decode decodes a valid JSON value, and keeps its numbers as they are.
-func decode(text []byte) (value any) {
+// Decode decodes a valid JSON value, and keeps its numbers as they are.
+func Decode(text []byte) (value any) {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber()
 	if err := decoder.Decode(&value); err != nil {

@@ -1,0 +1,210 @@
+package query
+
+import (
+	"github.com/ncruces/go-sqlite3"
+
+	"byre/apiserver/storage/changes"
+	"byre/sqlstore"
+)
+
+// The tables of changes.
+const (
+	changesTable      = "changes"
+	fieldChangesTable = "field_changes"
+)
+
+// logColumn is a column of a table of changes. Its value is nil, or of one of the types that the functions of
+// Column.make return.
+type logColumn struct {
+	Column
+	value func(c *logCursor) any
+}
+
+// logTables are the tables of changes, by their names: their columns.
+var logTables = map[string][]logColumn{
+	changesTable: append(changeColumns(),
+		logColumn{NewColumn("replaces", Integer, "The revision that the object had before; NULL if it did not exist."), func(c *logCursor) any {
+			if c.change().Old == nil {
+				return nil
+			}
+			return c.change().Old.Revision
+		}},
+		logColumn{NewColumn("before", JSON, "The object before the change, as it was stored; NULL for a create."), func(c *logCursor) any { return c.object(c.change().Old) }},
+		logColumn{NewColumn("after", JSON, "The object after the change, as it was stored; NULL for a delete."), func(c *logCursor) any { return c.object(&c.change().New) }},
+	),
+	fieldChangesTable: append(changeColumns(),
+		logColumn{NewColumn("path", Text, "The field, such as spec.replicas."), func(c *logCursor) any { return c.field().Path }},
+		logColumn{NewColumn("old", JSON, "The value before; NULL if the field did not exist."), func(c *logCursor) any { return fieldValue(c.field().Old) }},
+		logColumn{NewColumn("new", JSON, "The value after; NULL if the field does not exist any more."), func(c *logCursor) any { return fieldValue(c.field().New) }},
+	),
+}
+
+// logDescriptions say what the rows of the tables of changes are.
+var logDescriptions = map[string]string{
+	changesTable:      "The changes of objects: a row for each revision.",
+	fieldChangesTable: "The fields that updates changed: a row for each.",
+}
+
+func changeColumns() []logColumn {
+	text := func(name, description string, value func(*sqlstore.Change) string) logColumn {
+		return logColumn{NewColumn(name, Text, description), func(c *logCursor) any { return nonEmpty(value(c.change())) }}
+	}
+	return []logColumn{
+		{NewColumn("revision", Integer, "The revision that the change gave to the object."), func(c *logCursor) any { return c.change().Revision }},
+		{NewColumn("time", Time, "When the change was made, in microseconds."), func(c *logCursor) any { return c.change().Time.UTC().Format(timeFormat) }},
+		text("who", "The user who made the change.", func(c *sqlstore.Change) string { return c.Author.User }),
+		text("real_user", "The user who impersonated that one; NULL if nobody did.", func(c *sqlstore.Change) string { return c.Author.RealUser }),
+		text("verb", "The verb of the request, or expire.", func(c *sqlstore.Change) string { return c.Author.Verb }),
+		text("subresource", "The subresource of the request, such as status; NULL for the object itself.", func(c *sqlstore.Change) string { return c.Author.Subresource }),
+		text("manager", "The field manager of the request.", func(c *sqlstore.Change) string { return c.Author.Manager }),
+		text("audit_id", "The ID of the request in the audit log.", func(c *sqlstore.Change) string { return c.Author.AuditID }),
+		text("resource", "The table of the object's resource, such as pods, or plural.group for a custom one.", func(c *sqlstore.Change) string { return tableOf(c.New.Of()) }),
+		{NewColumn("namespace", Text, "The namespace of the object; empty for an object without one."), func(c *logCursor) any { return c.change().New.Namespace }},
+		text("name", "The name of the object.", func(c *sqlstore.Change) string { return c.New.Name }),
+		text("uid", "The UID of the object.", func(c *sqlstore.Change) string { return c.New.UID }),
+	}
+}
+
+func fieldValue(text string) any {
+	if text == "" {
+		return nil
+	}
+	return rawJSON(text)
+}
+
+// logTable is one of logTables in SQLite.
+type logTable struct {
+	past    *past
+	columns []logColumn
+	fields  bool
+}
+
+// declareChanges makes the tables of changes known.
+func (e *engine) declareChanges() error {
+	for name, columns := range logTables {
+		t := logTable{e.past, columns, name == fieldChangesTable}
+		err := sqlite3.CreateModule(e.conn, name, nil, func(conn *sqlite3.Conn, _, _, _ string, _ ...string) (logTable, error) { //nolint:staticcheck // the method that replaces it needs Go 1.27
+			return t, conn.DeclareVTab(ddl(columnsOf(columns)))
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func columnsOf(columns []logColumn) []Column {
+	plain := make([]Column, len(columns))
+	for i := range columns {
+		plain[i] = columns[i].Column
+	}
+	return plain
+}
+
+// BestIndex implements sqlite3.VTab.
+func (t logTable) BestIndex(info *sqlite3.IndexInfo) error {
+	narrow(info, columnsOf(t.columns))
+	return nil
+}
+
+// Open implements sqlite3.VTab.
+func (t logTable) Open() (sqlite3.VTabCursor, error) { return &logCursor{logTable: t}, nil }
+
+// logCursor is a scan of changes. It holds those that are read at once.
+type logCursor struct {
+	logTable
+	reader logReader
+	read   []sqlstore.Change
+	at     int
+	// differences are the fields of the current change, of which the current row is the one at number.
+	differences []changes.Difference
+	number      int
+}
+
+// Filter implements sqlite3.VTabCursor.
+func (c *logCursor) Filter(_ int, names string, args ...sqlite3.Value) error {
+	*c = logCursor{logTable: c.logTable}
+	q, nonEmpty, err := c.past.selectChanges(names, args)
+	if !nonEmpty || err != nil {
+		return c.past.cause.keep(err)
+	}
+	c.reader, c.at = logReader{c.past, q}, -1
+	return c.nextChange()
+}
+
+// Next implements sqlite3.VTabCursor.
+func (c *logCursor) Next() error {
+	if c.number++; c.number < len(c.differences) {
+		return nil
+	}
+	return c.nextChange()
+}
+
+// nextChange goes to the next change, and in the table of fields to the next one that has changed some.
+func (c *logCursor) nextChange() (err error) {
+	for {
+		if c.at++; c.at >= len(c.read) {
+			if c.read, err = c.reader.next(); len(c.read) == 0 || err != nil {
+				return c.past.cause.keep(err)
+			}
+			c.at = 0
+		}
+		if !c.fields {
+			return nil
+		}
+		c.number, c.differences = 0, c.compare()
+		if len(c.differences) > 0 {
+			return nil
+		}
+	}
+}
+
+// compare returns the fields of the current change, if it is an update.
+func (c *logCursor) compare() []changes.Difference {
+	change := c.change()
+	if change.Op != sqlstore.Update || change.Old == nil {
+		return nil
+	}
+	before, beforeErr := c.past.log.Open(c.past.ctx, change.Old.Key, change.Old.Value)
+	after, afterErr := c.past.log.Open(c.past.ctx, change.New.Key, change.New.Value)
+	if beforeErr != nil || afterErr != nil {
+		return nil // what can't be read any more has no fields
+	}
+	return changes.Compare(before, after)
+}
+
+func (c *logCursor) change() *sqlstore.Change { return &c.read[c.at] }
+
+func (c *logCursor) field() changes.Field { return c.differences[c.number].Field(maxValue) }
+
+// object returns a state of an object; NULL if it can't be read any more.
+func (c *logCursor) object(r *sqlstore.Record) any {
+	if r == nil || len(r.Value) == 0 {
+		return nil
+	}
+	data, err := c.past.log.Open(c.past.ctx, r.Key, r.Value)
+	if err != nil {
+		return nil
+	}
+	return rawJSON(data)
+}
+
+// EOF implements sqlite3.VTabCursor.
+func (c *logCursor) EOF() bool { return c.at >= len(c.read) }
+
+// mostDifferences is more than the fields of any object.
+const mostDifferences = 1 << 22
+
+// RowID implements sqlite3.VTabCursor.
+func (c *logCursor) RowID() (int64, error) {
+	if !c.fields {
+		return c.change().Revision, nil
+	}
+	return c.change().Revision*mostDifferences + int64(c.number), nil
+}
+
+// Column implements sqlite3.VTabCursor.
+func (c *logCursor) Column(result sqlite3.Context, n int) error {
+	setResult(result, c.columns[n].value(c))
+	return nil
+}

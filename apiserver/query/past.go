@@ -1,0 +1,187 @@
+package query
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/ncruces/go-sqlite3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apiserver/pkg/warning"
+
+	"byre/apiserver/storage/changes"
+	"byre/sqlstore"
+	"byre/watch"
+)
+
+// past reads what tables showed at earlier moments, as the user of one query may see it: by the rule of the
+// resource changes. One goroutine uses it.
+type past struct {
+	ctx    context.Context
+	log    *changes.Log
+	budget *budget
+	cause  *cause
+	// latest is the revision of the query: what is later, it does not see.
+	latest int64
+	rights *changes.Rights // see rightsOf
+}
+
+func (p *past) rightsOf() (_ *changes.Rights, err error) {
+	if p.rights == nil {
+		p.rights, err = p.log.RightsOf(p.ctx)
+	}
+	return p.rights, err
+}
+
+// at returns what a view shows at a moment of the statement; nil for NULL.
+func (p *past) at(v *view, value sqlite3.Value) (*selection, error) {
+	var moment string
+	switch value.Type() {
+	case sqlite3.NULL:
+		return nil, nil
+	case sqlite3.INTEGER:
+		moment = strconv.FormatInt(value.Int64(), 10)
+	default:
+		moment = value.Text()
+	}
+	if known := v.then[moment]; known != nil {
+		return known, nil
+	}
+	revision, err := p.revision(moment)
+	if err != nil {
+		return nil, err
+	}
+	v.then[moment], err = p.show(v, moment, revision)
+	return v.then[moment], err
+}
+
+// revision returns the revision of a moment. As SQLite writes it, a time is in UTC.
+func (p *past) revision(moment string) (int64, error) {
+	if t, err := time.Parse(time.DateTime, moment); err == nil {
+		moment = t.Format(time.RFC3339)
+	}
+	revision, err := p.log.Revision(p.ctx, moment)
+	switch {
+	case err != nil:
+		return 0, err
+	case strconv.FormatInt(revision, 10) == moment && revision > p.latest:
+		return 0, apierrors.NewBadRequest(fmt.Sprintf("there is no revision %d yet: the last one is %d", revision, p.latest))
+	}
+	return min(revision, p.latest), nil
+}
+
+// show returns what a view shows at a moment, which has a revision.
+func (p *past) show(v *view, moment string, revision int64) (*selection, error) {
+	if err := p.covers(v.Store.Resource(), moment, revision); err != nil {
+		return nil, err
+	}
+	rights, err := p.rightsOf()
+	if err != nil {
+		return nil, err
+	}
+	scope, err := rights.Scope(p.ctx, v.Store.Resource(), revision)
+	if err != nil {
+		return nil, err
+	}
+	if !scope.All && len(scope.Namespaces) == 0 {
+		warning.AddWarning(p.ctx, "", fmt.Sprintf("%s at %s is empty: you may not list %s and changes.%s in all namespaces, nor in one that there has been since", v.name, moment, v.Resource, changes.Group))
+	}
+	return &selection{view: v, source: &stored{past: p, view: v, moment: moment, revision: revision, scope: scope}}, nil
+}
+
+// covers fails with the code 410 if the history of a resource does not reach back to a moment.
+func (p *past) covers(of sqlstore.Resource, moment string, revision int64) error {
+	histories, err := p.log.Driver.Histories(p.ctx)
+	if err != nil {
+		return err
+	}
+	return changes.Covers(moment, revision, slices.DeleteFunc(histories, func(h sqlstore.History) bool { return h.Resource != of })...)
+}
+
+// stored is the source of an earlier revision: the database. Objects that have not changed since are
+// those of the watch cache, and take no memory.
+type stored struct {
+	*past
+	view     *view
+	moment   string
+	revision int64
+	scope    changes.Scope
+}
+
+const (
+	// pageRecords is how many records are read at once.
+	pageRecords = 1000
+	// entryBytes is about what an entry takes beside its value.
+	entryBytes = 500
+)
+
+func (s *stored) all() (rows []*watch.Entry, err error) {
+	if s.scope.All {
+		return s.list("", "")
+	}
+	namespaces := make([]string, 0, len(s.scope.Namespaces))
+	for namespace := range s.scope.Namespaces {
+		namespaces = append(namespaces, namespace)
+	}
+	slices.Sort(namespaces)
+	for _, namespace := range namespaces {
+		found, err := s.list(namespace, "")
+		if err != nil {
+			return nil, err
+		}
+		rows = append(rows, found...)
+	}
+	return rows, nil
+}
+
+func (s *stored) in(namespace string) ([]*watch.Entry, error) { return s.list(namespace, "") }
+
+func (s *stored) get(namespace, name string) (*watch.Entry, error) {
+	if name == "" {
+		return nil, nil
+	}
+	rows, err := s.list(namespace, name)
+	for _, e := range rows {
+		if e.Namespace == namespace {
+			return e, err
+		}
+	}
+	return nil, err
+}
+
+// list reads the records of a namespace, or of all if it is empty, and those of one name unless that is empty.
+func (s *stored) list(namespace, name string) (rows []*watch.Entry, err error) {
+	of := s.view.Store.Resource()
+	q := sqlstore.Query{
+		Range: sqlstore.Range{Group: of.Group, Resource: of.Resource, Owner: of.Owner, Namespace: namespace, Name: name},
+		At:    s.revision, Limit: pageRecords,
+	}
+	for {
+		var last sqlstore.Position
+		listed, err := s.log.Driver.List(s.ctx, q, func(r sqlstore.Record) error {
+			last = sqlstore.Position{Namespace: r.Namespace, Name: r.Name}
+			if !s.scope.Includes(&r) {
+				return nil
+			}
+			e := s.view.snapshot.Get(r.Namespace, r.Name)
+			if e == nil || e.Revision != r.Revision {
+				e = watch.NewEntry(r)
+				if err := s.budget.take(len(r.Value) + entryBytes); err != nil {
+					return err
+				}
+			}
+			rows = append(rows, e)
+			return nil
+		})
+		if errors.Is(err, sqlstore.ErrCompacted) {
+			err = errors.Join(s.covers(of, s.moment, s.revision), err)
+		}
+		if err != nil || !listed.More {
+			return rows, err
+		}
+		q.After = &last
+	}
+}

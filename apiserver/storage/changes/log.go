@@ -1,0 +1,123 @@
+package changes
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"strconv"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/storage/value"
+	"k8s.io/klog/v2"
+
+	"byre/apiserver/storage"
+	"byre/sqlstore"
+	"byre/watch"
+)
+
+// Group and Resource are those of changes in the API, of which the authorizer is asked.
+const (
+	Group    = "history.byre.dev"
+	Resource = "changes"
+)
+
+// Log is the changes of a store. All fields but Transformers are required. It is safe for concurrent use.
+type Log struct {
+	Driver     sqlstore.Driver
+	Authorizer authorizer.UnconditionalAuthorizer
+	// Transformers gives the encryption of a resource; nil, or a nil result, means none.
+	Transformers func(schema.GroupResource) value.Transformer
+	// Prefix returns what the paths of a resource's objects begin with, with which their values
+	// are encrypted: without "/registry/" before it, and without a slash at its end.
+	Prefix func(sqlstore.Resource) string
+}
+
+// errNoObject is the error for a stored value that is no JSON object.
+var errNoObject = errors.New("the stored value is no JSON object")
+
+// Open decrypts a stored value: a valid JSON object.
+func (l *Log) Open(ctx context.Context, key sqlstore.Key, stored []byte) ([]byte, error) {
+	var transformer value.Transformer
+	if l.Transformers != nil {
+		transformer = l.Transformers(schema.GroupResource{Group: key.Group, Resource: key.Resource})
+	}
+	path := "/registry/" + l.Prefix(key.Of()) + "/"
+	if key.Namespace != "" {
+		path += key.Namespace + "/"
+	}
+	data, err := storage.Decrypt(ctx, transformer, stored, path+key.Name)
+	if err != nil {
+		return nil, err
+	}
+	if data = bytes.TrimSpace(data); !json.Valid(data) || data[0] != '{' {
+		return nil, errNoObject
+	}
+	return data, nil
+}
+
+// Revision returns the revision of a moment: a revision, or the last one whose time is not after a time of
+// RFC 3339, or not after a negative duration such as -2h before now. Whether the history reaches back to it
+// is for Covers to say.
+func (l *Log) Revision(ctx context.Context, moment string) (int64, error) {
+	if revision, err := strconv.ParseInt(moment, 10, 64); err == nil {
+		return revision, nil
+	}
+	at, err := time.Parse(time.RFC3339, moment)
+	if before, durationErr := time.ParseDuration(moment); durationErr == nil && before <= 0 {
+		state, err := l.Driver.State(ctx)
+		if err != nil {
+			return 0, APIError(err)
+		}
+		at = state.Time.Add(before)
+	} else if err != nil {
+		return 0, apierrors.NewBadRequest(strconv.Quote(moment) + " is neither a revision nor a time such as 2026-12-01T15:04:05Z or -2h")
+	}
+	revision, err := l.Driver.RevisionAt(ctx, at)
+	return revision, APIError(err)
+}
+
+// Covers fails with the code 410 if one of the histories does not reach back to a moment, which has a revision.
+func Covers(moment string, revision int64, histories ...sqlstore.History) error {
+	var last sqlstore.History
+	for i := range histories {
+		if h := &histories[i]; h.Compacted > revision && h.Compacted > last.Compacted {
+			last = *h
+		}
+	}
+	if last.Compacted == 0 {
+		return nil
+	}
+	message := "the history of " + last.String() + " does not reach back to " + moment + ": the earliest moment is revision " + strconv.FormatInt(last.Compacted, 10)
+	if last.First > 0 {
+		message += ", or " + last.FirstTime.UTC().Format(time.RFC3339Nano)
+	}
+	return apierrors.NewResourceExpired(message)
+}
+
+// IsInternal reports whether a record is no object of the API.
+func IsInternal(key sqlstore.Key) bool {
+	if key.Owner == sqlstore.Custom {
+		return false
+	}
+	return key.Group == "byre" || key.Group == "" && (key.Resource == "servicenodeportallocations" || key.Resource == "apiserveripinfo")
+}
+
+// APIError converts an error of the driver to one of the API; nil stays nil.
+func APIError(err error) error {
+	switch {
+	case err == nil, errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return err
+	case errors.Is(err, sqlstore.ErrUnavailable), errors.Is(err, sqlstore.ErrClosed), errors.Is(err, watch.ErrClosed):
+		unavailable := apierrors.NewServiceUnavailable(sqlstore.Public(err))
+		unavailable.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
+		return unavailable
+	}
+	// The client does not get the database's message, which may hold SQL or paths.
+	klog.ErrorS(err, "The history can't be read")
+	return apierrors.NewInternalError(errors.New(sqlstore.Public(err)))
+}
