@@ -145,11 +145,16 @@ func TestHistory_EqualsSQLForRandomRights(t *testing.T) {
 			}
 			granted := h.grantAtRandom(random, users, namespaces)
 			for user := range granted {
+				h.bind("", user, "byre:sql-user")
+			}
+			h.expectListsOfThePast(random)
+			for user := range granted {
 				for _, namespace := range []string{"", "a", "b", "c"} {
 					h.expectAsSQL(granted, user, namespace, random.IntN(20)+1)
 				}
 				h.expectNoOthers(granted, user, values)
 				h.expectGap(granted, user)
+				h.expectQueried(granted, user, values)
 			}
 		})
 	}
@@ -218,5 +223,59 @@ func (h *chronicle) expectGap(granted grants, user string) {
 	}
 	if status, body := h.as(user, "/apis/history.byre.dev/v1/namespaces/b/changes?fieldSelector=object.resource%3Dconfigmaps,since%3D1", "application/json"); status != want {
 		h.Errorf("%s since revision 1: %d, want %d: %s", user, status, want, body)
+	}
+}
+
+// expectQueried expects that what queries tell a user of the past is what the changes are that the user may
+// see.
+func (h *chronicle) expectQueried(granted grants, user string, values map[string][]string) {
+	h.Helper()
+	const these = " WHERE resource IN ('configmaps', 'secrets') AND namespace IN ('a', 'b', 'c')"
+	last := h.csv("", "SELECT max(revision) FROM changes"+these)[0]
+	want := rows(h.T, h.endpoint, "SELECT revision FROM changes"+these+" AND "+granted.where(user)+" ORDER BY revision")
+	if got := slices.DeleteFunc(h.csv(user, "SELECT revision FROM changes"+these+" ORDER BY 1"), func(row string) bool { return row == "" }); !slices.Equal(got, want) {
+		h.Errorf("%s asks for changes: %q, want %q", user, got, want)
+	}
+	var text strings.Builder
+	for _, statement := range []string{
+		"SELECT before, after FROM changes", "SELECT old, new FROM field_changes", "SELECT c.object, s.object FROM configmaps(" + last + ") c FULL JOIN secrets(" + last + ") s ON false",
+	} {
+		text.WriteString(strings.Join(h.csv(user, statement), "\n"))
+	}
+	for of, canaries := range values {
+		namespace, resource, _ := strings.Cut(of, "/")
+		rights := granted.in(user, namespace)
+		if slices.Contains(rights, "changes") && slices.Contains(rights, resource) {
+			continue
+		}
+		for _, canary := range canaries {
+			if strings.Contains(text.String(), canary) {
+				h.Errorf("%s reads %s of %s in SQL", user, canary, of)
+			}
+		}
+	}
+}
+
+// expectListsOfThePast expects that a table shows of a moment what a list at its revision has.
+func (h *chronicle) expectListsOfThePast(random *rand.Rand) {
+	h.Helper()
+	revisions := h.csv("", "SELECT revision FROM changes WHERE resource = 'configmaps'")
+	for range 10 {
+		revision := revisions[random.IntN(len(revisions))]
+		list, err := h.kube.CoreV1().ConfigMaps("").List(h.Context(), metav1.ListOptions{ResourceVersion: revision, ResourceVersionMatch: metav1.ResourceVersionMatchExact})
+		h.must(err)
+		var want []string
+		for _, item := range list.Items {
+			want = append(want, item.Namespace+","+item.Name+","+item.ResourceVersion)
+		}
+		for _, statement := range []string{
+			"SELECT namespace, name, revision FROM configmaps(" + revision + ") ORDER BY 1, 2",
+			"SELECT c.namespace, c.name, c.revision FROM (SELECT '" + revision + "' AS r) JOIN configmaps(r) c ORDER BY 1, 2",
+			"SELECT namespace, name, revision FROM configmaps_history h WHERE revision <= " + revision + " AND coalesce((SELECT min(c.revision) FROM changes c WHERE c.replaces = h.revision AND c.resource = 'configmaps'), 1e9) > " + revision + " ORDER BY 1, 2",
+		} {
+			if got := h.csv("", statement); !slices.Equal(got, want) {
+				h.Errorf("%s: %q, want %q", statement, got, want)
+			}
+		}
 	}
 }

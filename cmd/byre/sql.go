@@ -26,7 +26,7 @@ import (
 func newSQLCommand() *cobra.Command {
 	var flags clusterFlags
 	var output outputFlag
-	var file string
+	var file, at string
 	var parameters []string
 	cmd := &cobra.Command{
 		Use:   "sql [STATEMENT]",
@@ -36,6 +36,8 @@ func newSQLCommand() *cobra.Command {
 			"Without a statement, it is read from the standard input.",
 		Example: "  kubectl byre sql \"SELECT node, count(*) FROM pods GROUP BY node\"\n" +
 			"  kubectl byre sql -o csv \"SELECT name, data FROM configmaps WHERE namespace = ?1\" -p shop\n" +
+			"  kubectl byre sql --at -2h \"SELECT name, node FROM pods\"\n" +
+			"  kubectl byre sql \"SELECT time, who, old, new FROM field_changes WHERE name = 'web' AND path = 'spec.replicas'\"\n" +
 			"  kubectl byre sql \"SELECT name, type FROM byre_columns WHERE table_name = 'pods'\"",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -54,12 +56,15 @@ func newSQLCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return client.print(cmd, newQuery(statement, parameters), &output)
+			q := newQuery(statement, parameters)
+			q.Spec.At = at
+			return client.print(cmd, q, &output)
 		},
 	}
 	flags.addTo(cmd)
 	output.addTo(cmd, "table", "csv", "json", "ndjson", "yaml")
 	cmd.Flags().StringVarP(&file, "filename", "f", "", "File with the statement; - is the standard input.")
+	cmd.Flags().StringVar(&at, "at", "", "Moment that the tables show: a time of RFC 3339, a revision, or a duration before now such as -2h.")
 	cmd.Flags().StringArrayVarP(&parameters, "parameter", "p", nil, "Value of ?1, ?2, …, in this order: a number, true, false, null, or else a text. Quotes make a text of anything.")
 	return cmd
 }

@@ -234,7 +234,11 @@ func TestSQL_IsServedUnlessItIsOff(t *testing.T) {
 		"sql|SELECT 1|-o|xml":      "byre: --output must be table, csv, json, ndjson or yaml, not \"xml\"",
 		"sql|SELECT nam FROM pods": "byre: no such column: nam, at line 1, column 8",
 		"sql|SELECT 1|-f|x":        "byre: name a statement or --filename, not both",
-		"sql|SELECT count(*) > 50 AS many FROM (SELECT DISTINCT resource FROM byre_tables)": "MANY\n1\n",
+		"sql|--at|-0s|SELECT count(*) AS n FROM namespaces WHERE name = 'shop'":                    "N\n1\n",
+		"sql|--at|soon|SELECT count(*) FROM namespaces":                                            "byre: \"soon\" is neither a revision nor a time such as 2026-12-01T15:04:05Z or -2h",
+		"sql|SELECT count(*) AS n FROM namespaces(1)|-o|csv":                                       "n\n0\n",
+		"sql|SELECT who, verb FROM changes WHERE resource = 'namespaces' AND name = 'shop'|-o|csv": "who,verb\nbyre-admin,create\n",
+		"sql|SELECT count(*) > 50 AS many FROM (SELECT DISTINCT resource FROM byre_tables)":        "MANY\n1\n",
 	} {
 		if _, out, errOut := call(append(strings.Split(args, "|"), "--kubeconfig", kubeconfig)...); strings.TrimSpace(out+errOut) != strings.TrimSpace(want) {
 			t.Errorf("%s: %q, want %q", args, out+errOut, want)
