@@ -1,11 +1,13 @@
 package query
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/ncruces/go-sqlite3"
@@ -109,9 +111,13 @@ type stored struct {
 	moment   string
 	revision int64
 	scope    changes.Scope
+	// gets counts the rows that were read one by one; after mostGets of them, rows has all.
+	gets int
+	rows []*watch.Entry
 }
 
 const (
+	mostGets = 100
 	// pageRecords is how many records are read at once.
 	pageRecords = 1000
 	// entryBytes is about what an entry takes beside its value.
@@ -119,6 +125,10 @@ const (
 )
 
 func (s *stored) all() (rows []*watch.Entry, err error) {
+	if s.rows != nil {
+		return s.rows, nil
+	}
+	defer func() { s.rows = rows }()
 	if s.scope.All {
 		return s.list("", "")
 	}
@@ -137,19 +147,41 @@ func (s *stored) all() (rows []*watch.Entry, err error) {
 	return rows, nil
 }
 
-func (s *stored) in(namespace string) ([]*watch.Entry, error) { return s.list(namespace, "") }
+func (s *stored) in(namespace string) ([]*watch.Entry, error) {
+	if s.rows == nil {
+		return s.list(namespace, "")
+	}
+	from, _ := s.find(namespace, "")
+	to, _ := s.find(namespace+"\x00", "")
+	return s.rows[from:to], nil
+}
 
 func (s *stored) get(namespace, name string) (*watch.Entry, error) {
-	if name == "" {
+	if s.gets++; s.gets == mostGets {
+		if _, err := s.all(); err != nil {
+			return nil, err
+		}
+	}
+	if s.rows != nil {
+		if i, found := s.find(namespace, name); found {
+			return s.rows[i], nil
+		}
 		return nil, nil
 	}
 	rows, err := s.list(namespace, name)
 	for _, e := range rows {
-		if e.Namespace == namespace {
+		if e.Namespace == namespace && e.Name == name {
 			return e, err
 		}
 	}
 	return nil, err
+}
+
+// find returns where in rows a key is, or would be.
+func (s *stored) find(namespace, name string) (int, bool) {
+	return slices.BinarySearchFunc(s.rows, sqlstore.Key{Namespace: namespace, Name: name}, func(e *watch.Entry, key sqlstore.Key) int {
+		return cmp.Or(strings.Compare(e.Namespace, key.Namespace), strings.Compare(e.Name, key.Name))
+	})
 }
 
 // list reads the records of a namespace, or of all if it is empty, and those of one name unless that is empty.

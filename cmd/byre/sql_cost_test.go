@@ -1,0 +1,97 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"byre/apiserver/query"
+	"byre/sqlstore"
+	"byre/sqlstore/postgres"
+	"byre/sqlstore/sqlite"
+)
+
+// TestSQL_PastCost tells how long queries of the past take where each of BYRE_QUERY_PAST Pods of 3 KB has
+// been changed since the moment that they ask for.
+func TestSQL_PastCost(t *testing.T) {
+	pods, err := strconv.Atoi(os.Getenv("BYRE_QUERY_PAST"))
+	if err != nil {
+		t.Skip("BYRE_QUERY_PAST is not a number of Pods")
+	}
+	for name, flags := range databases() {
+		t.Run(name, func(t *testing.T) {
+			dir, flags := t.TempDir(), append(flags(t), "--sql-timeout=1m", "--sql-memory=1Gi")
+			startServer(t, dir, flags...).stop(t)
+			at := writePods(t, dir, flags, pods)
+			h := (&chronicle{T: t}).of(dir, flags...)
+			h.csv("", "SELECT count(*) FROM pods") // the watch cache has loaded them
+			for _, statement := range []string{
+				"SELECT count(*) FROM pods", "SELECT node, count(*) FROM pods GROUP BY node", "SELECT count(*) FROM pods(%[1]d)", "SELECT node, count(*) FROM pods(%[1]d) GROUP BY node",
+				"SELECT count(*) FROM pods('-0s')", "SELECT count(*) FROM pods(%[1]d) WHERE namespace = 'ns-7'", "SELECT node FROM pods(%[1]d) WHERE namespace = 'ns-7' AND name = 'pod-7'",
+				"SELECT count(*) FROM pods now JOIN pods(%[1]d) was ON was.namespace = now.namespace AND was.name = now.name WHERE was.node <> now.node",
+				"SELECT count(*) FROM pods_history", "SELECT node, who FROM pods_history WHERE namespace = 'ns-7' AND name = 'pod-7'",
+				"SELECT count(*) FROM changes", "SELECT count(*) FROM changes WHERE resource = 'pods' AND namespace = 'ns-7'", "SELECT path, count(*) FROM field_changes GROUP BY path",
+			} {
+				if strings.Contains(statement, "%") {
+					statement = fmt.Sprintf(statement, at)
+				}
+				began := time.Now()
+				response, body := h.ask("", query.CSV, statement)
+				t.Logf("%s: %v: %d %.80q", statement, time.Since(began).Round(time.Millisecond), response.StatusCode, body)
+			}
+		})
+	}
+}
+
+// writePods writes Pods, and then changes each, and returns the revision between.
+func writePods(t *testing.T, dir string, flags []string, pods int) (between int64) {
+	t.Helper()
+	var driver sqlstore.Driver
+	var err error
+	if flags[0] == "--endpoint" {
+		driver, err = postgres.OpenWithoutServing(t.Context(), flags[1], postgres.Options{})
+	} else {
+		driver, err = sqlite.Open(t.Context(), dir+"/byre.db", sqlite.Options{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer driver.Close()
+	like, _, err := driver.Get(t.Context(), sqlstore.Key{Resource: "namespaces", Name: "default"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	padding := strings.Repeat(`{"name":"A_VARIABLE","value":"and what it is set to"},`, 44)
+	revisions := make([]int64, pods)
+	for _, op := range []sqlstore.Op{sqlstore.Create, sqlstore.Update} {
+		between = revisions[pods-1]
+		var batch []sqlstore.Write
+		for i := range pods {
+			namespace, name, node := fmt.Sprintf("ns-%d", i%100), fmt.Sprintf("pod-%d", i), fmt.Sprintf("%s-%d", op, i%1000)
+			text := fmt.Sprintf(`{"kind":"Pod","apiVersion":"v1","metadata":{"name":%q,"namespace":%q,"uid":"u-%s","creationTimestamp":"2026-01-02T03:04:05Z","labels":{"app":"web-%d"}},"spec":{"containers":[{"name":"c","image":"example.org/web:1","env":[%s{"name":"LAST","value":""}]}],"nodeName":%q,"priority":7},"status":{"phase":"Running","podIP":"10.0.0.1"}}`,
+				name, namespace, name, i%100, padding, node)
+			batch = append(batch, sqlstore.Write{
+				Op: op, Key: sqlstore.Key{Namespace: namespace, Resource: "pods", Name: name}, Value: []byte(text), UID: "u-" + name, Form: like.Form,
+				Replaces: revisions[i], Author: sqlstore.Author{User: "writer", Verb: string(op)},
+			})
+			if len(batch) < 500 && i < pods-1 {
+				continue
+			}
+			outcomes, err := driver.Commit(t.Context(), batch)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for j, outcome := range outcomes {
+				if outcome.Err != nil {
+					t.Fatal(outcome.Err)
+				}
+				revisions[i+1-len(batch)+j] = outcome.Revision
+			}
+			batch = batch[:0]
+		}
+	}
+	return between
+}
