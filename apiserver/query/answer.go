@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -176,6 +177,7 @@ const maxBody = 1 << 20
 // stream is a result that is sent row by row.
 type stream struct {
 	w       http.ResponseWriter
+	control *http.ResponseController // of w
 	headers map[string]string
 	// begun is true once rows were sent.
 	begun   bool
@@ -185,7 +187,7 @@ type stream struct {
 }
 
 func newStream(w http.ResponseWriter, media string) *stream {
-	s := &stream{w: w, headers: map[string]string{"Content-Type": media}}
+	s := &stream{w: w, control: http.NewResponseController(w), headers: map[string]string{"Content-Type": media}}
 	if media == CSV {
 		s.csv = csv.NewWriter(&s.buffer)
 	}
@@ -195,6 +197,8 @@ func newStream(w http.ResponseWriter, media string) *stream {
 func (s *stream) begin(h head) error {
 	s.columns = h.columns
 	s.headers[revisionHeader], s.headers[columnsHeader], s.headers[LimitHeader] = h.revision, string(appendJSON(nil, h.columns)), strconv.FormatInt(h.most, 10)
+	// A client that does not read ends the query with its time. Not every connection has deadlines.
+	_ = s.control.SetWriteDeadline(h.deadline)
 	if s.csv == nil {
 		return nil
 	}
@@ -238,7 +242,11 @@ func (s *stream) flush() error {
 	return err
 }
 
-func (s *stream) end(bool) error { return s.flush() }
+func (s *stream) end(bool) error {
+	err := s.flush()
+	_ = s.control.SetWriteDeadline(time.Time{}) // the connection may serve other requests
+	return err
+}
 
 // appendRow appends a row as a JSON object.
 func appendRow(dst []byte, columns []ResultColumn, values []any) []byte {

@@ -101,6 +101,8 @@ type head struct {
 	columns  []ResultColumn
 	// most is how many rows there are at most.
 	most int64
+	// deadline is when the query's time is over.
+	deadline time.Time
 	// budget is what the rows may take in memory.
 	budget *budget
 }
@@ -243,7 +245,8 @@ func (s *Storage) execute(ctx context.Context, q *Spec, parameters []any, most i
 		return err
 	}
 	columns := e.columns()
-	if err := out.begin(head{revision, columns, most, e.budget}); err != nil {
+	deadline, _ := ctx.Deadline()
+	if err := out.begin(head{revision, columns, most, deadline, e.budget}); err != nil {
 		return err
 	}
 	rows, truncated := int64(0), false

@@ -354,3 +354,25 @@ func TestSQL_IsAudited(t *testing.T) {
 		}
 	}
 }
+
+// Who does not read an answer keeps others from asking for no longer than a query may take.
+func TestSQL_EndsForWhoDoesNotRead(t *testing.T) {
+	t.Parallel()
+	h := newChronicle(t, "--sql-concurrency=1", "--sql-timeout=1s")
+	client, err := rest.HTTPClientFor(h.config)
+	h.must(err)
+	const many = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r LIMIT 90000) SELECT n, printf('%1000d', n) FROM r"
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, h.config.Host+query.Path, strings.NewReader(many))
+	h.must(err)
+	request.Header.Set("Content-Type", "application/sql")
+	request.Header.Set("Accept", query.NDJSON)
+	unread, err := client.Do(request)
+	h.must(err)
+	defer unread.Body.Close()
+	if response, body := h.ask("", query.CSV, "SELECT 1"); response.StatusCode != http.StatusOK {
+		t.Errorf("beside an answer that nobody reads: %d %s", response.StatusCode, body)
+	}
+	if response, body := h.ask("", query.CSV, "SELECT 2"); response.StatusCode != http.StatusOK {
+		t.Errorf("after it: %d %s", response.StatusCode, body)
+	}
+}
