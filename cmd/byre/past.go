@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,7 +22,7 @@ import (
 
 // newPastCommands returns the commands that show what is and what happened, and reverse it, through the API server.
 func newPastCommands() []*cobra.Command {
-	return []*cobra.Command{newLogCommand(), newShowCommand(), newDiffCommand(), newBlameCommand(), newUndoCommand(), newUndeleteCommand(), newRollbackCommand(), newSQLCommand()}
+	return []*cobra.Command{newLogCommand(), newShowCommand(), newDiffCommand(), newBlameCommand(), newUndoCommand(), newUndeleteCommand(), newRollbackCommand(), newSQLCommand(), newMCPCommand()}
 }
 
 // newPluginCommand returns the root command of the program as a plugin of kubectl, whose file is called
@@ -169,23 +170,7 @@ func newDiffCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			until := plugin.Moment{Time: time.Now().Add(time.Hour)} // whatever this machine's clock says
-			if to != "" {
-				if until, err = parseMoment(to); err != nil {
-					return fmt.Errorf("--to: %w", err)
-				}
-			}
-			newer, err := client.At(cmd.Context(), o, until)
-			if err != nil {
-				return err
-			}
-			from := plugin.Moment{Revision: max(newer.Revision-1, 1)}
-			if at != "" {
-				if from, err = parseMoment(at); err != nil {
-					return fmt.Errorf("--at: %w", err)
-				}
-			}
-			older, err := client.At(cmd.Context(), o, from)
+			older, newer, err := compareMoments(cmd.Context(), client, o, at, to)
 			if err != nil {
 				return err
 			}
@@ -216,6 +201,31 @@ func newDiffCommand() *cobra.Command {
 	cmd.Flags().StringVar(&to, "to", "", "The second moment: "+momentHelp+". If not set, now.")
 	return cmd
 }
+
+// compareMoments returns an object at two moments. Without the second one, it is as it is now; without the
+// first one, as it was before its last change until the second one.
+func compareMoments(ctx context.Context, client *plugin.Client, o plugin.Object, at, to string) (older, newer plugin.Version, err error) {
+	until := latest()
+	if to != "" {
+		if until, err = parseMoment(to); err != nil {
+			return older, newer, fmt.Errorf("--to: %w", err)
+		}
+	}
+	if newer, err = client.At(ctx, o, until); err != nil {
+		return older, newer, err
+	}
+	from := plugin.Moment{Revision: max(newer.Revision-1, 1)}
+	if at != "" {
+		if from, err = parseMoment(at); err != nil {
+			return older, newer, fmt.Errorf("--at: %w", err)
+		}
+	}
+	older, err = client.At(ctx, o, from)
+	return older, newer, err
+}
+
+// latest is a moment after the last change, whatever this machine's clock says.
+func latest() plugin.Moment { return plugin.Moment{Time: time.Now().Add(time.Hour)} }
 
 // diff returns the unified diff of two versions of an object.
 func diff(o plugin.Object, older, newer plugin.Version) (string, error) {

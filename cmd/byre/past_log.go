@@ -59,11 +59,9 @@ func newLogCommand() *cobra.Command {
 			}
 			after := time.Time{}
 			if since != "" {
-				age, err := options.ParseDuration(since)
-				if err != nil || age <= 0 {
-					return fmt.Errorf("--since: %q is not a time such as 2d, 12h or 5m", since)
+				if after, err = parseSince(since); err != nil {
+					return err
 				}
-				after = time.Now().Add(-age)
 				query.Fields["since"] = after.UTC().Format(time.RFC3339)
 			}
 			query.WithItems = output.isData()
@@ -89,6 +87,15 @@ func newLogCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&withStatus, "status", false, "The changes of the status too.")
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "Print further changes as they are made.")
 	return cmd
+}
+
+// parseSince returns the time that is so long ago.
+func parseSince(since string) (time.Time, error) {
+	age, err := options.ParseDuration(since)
+	if err != nil || age <= 0 {
+		return time.Time{}, fmt.Errorf("--since: %q is not a time such as 2d, 12h or 5m", since)
+	}
+	return time.Now().Add(-age), nil
 }
 
 // logPrinter prints changes after a time, from the server's tables.

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/csv"
 	"encoding/json"
 	"errors"
@@ -56,7 +57,7 @@ func newSQLCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			q := newQuery(statement, parameters)
+			q := newQuery(statement, parseParameters(parameters))
 			q.Spec.At = at
 			return client.print(cmd, q, &output)
 		},
@@ -86,20 +87,24 @@ func readStatement(in io.Reader, file string, args []string) (string, error) {
 	return string(text), err
 }
 
-func newQuery(statement string, parameters []string) *query.Query {
-	q := &query.Query{
-		TypeMeta: metav1.TypeMeta{Kind: "Query", APIVersion: query.GroupName + "/v1"},
-		Spec:     query.Spec{SQL: statement},
-	}
+// parseParameters returns the values of parameters as JSON: what is none is a text.
+func parseParameters(parameters []string) (values []json.RawMessage) {
 	for _, p := range parameters {
 		value := json.RawMessage(p)
 		var scalar any
 		if err := json.Unmarshal(value, &scalar); err != nil {
 			value, _ = json.Marshal(p) // a string can't fail
 		}
-		q.Spec.Parameters = append(q.Spec.Parameters, value)
+		values = append(values, value)
 	}
-	return q
+	return values
+}
+
+func newQuery(statement string, parameters []json.RawMessage) *query.Query {
+	return &query.Query{
+		TypeMeta: metav1.TypeMeta{Kind: "Query", APIVersion: query.GroupName + "/v1"},
+		Spec:     query.Spec{SQL: statement, Parameters: parameters},
+	}
 }
 
 // sqlClient sends queries to a server.
@@ -129,18 +134,17 @@ func (c *sqlClient) print(cmd *cobra.Command, q *query.Query, output *outputFlag
 	case "ndjson":
 		accept = query.NDJSON
 	}
-	response, err := c.ask(cmd, q, accept)
+	response, warnings, err := c.ask(cmd.Context(), q, accept)
 	if err != nil {
 		return err
 	}
 	defer response.Body.Close()
-	warnings, _ := utilnet.ParseWarningHeaders(response.Header.Values("Warning"))
 	for _, warning := range warnings {
-		fmt.Fprintln(cmd.ErrOrStderr(), "Warning:", warning.Text)
+		fmt.Fprintln(cmd.ErrOrStderr(), "Warning:", warning)
 	}
 	truncated := false
 	if accept == runtime.ContentTypeJSON {
-		if err := json.NewDecoder(response.Body).Decode(q); err != nil {
+		if err := decodeAnswer(response.Body, q); err != nil {
 			return err
 		}
 		truncated = q.Status.Truncated
@@ -181,35 +185,66 @@ func copyRows(out io.Writer, stream io.Reader, media string) (rows int, err erro
 	return rows, err
 }
 
-// ask sends a query. The caller closes the body of the answer.
-func (c *sqlClient) ask(cmd *cobra.Command, q *query.Query, accept string) (*http.Response, error) {
-	body, err := json.Marshal(q)
+// answer asks a query, and fills in its status. It returns the server's warnings.
+func (c *sqlClient) answer(ctx context.Context, q *query.Query) (warnings []string, err error) {
+	response, warnings, err := c.ask(ctx, q, runtime.ContentTypeJSON)
 	if err != nil {
 		return nil, err
 	}
-	request, err := http.NewRequestWithContext(cmd.Context(), http.MethodPost, c.url, bytes.NewReader(body))
+	defer response.Body.Close()
+	return warnings, decodeAnswer(response.Body, q)
+}
+
+// decodeAnswer fills in the status of a query. It reads the body to its end: the server takes one that is closed
+// before for a client that has gone away.
+func decodeAnswer(body io.Reader, q *query.Query) error {
+	text, err := io.ReadAll(body)
 	if err != nil {
-		return nil, err
+		return err
+	}
+	return json.Unmarshal(text, q)
+}
+
+// ask sends a query, and returns the answer with the server's warnings. The caller closes the body.
+func (c *sqlClient) ask(ctx context.Context, q *query.Query, accept string) (response *http.Response, warnings []string, err error) {
+	body, err := json.Marshal(q)
+	if err != nil {
+		return nil, nil, err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(body))
+	if err != nil {
+		return nil, nil, err
 	}
 	request.Header.Set("Content-Type", runtime.ContentTypeJSON)
 	request.Header.Set("Accept", accept)
-	response, err := c.client.Do(request)
-	if err != nil || response.StatusCode < http.StatusBadRequest {
-		return response, err
+	if response, err = c.client.Do(request); err != nil {
+		return nil, nil, err
 	}
-	defer response.Body.Close()
+	if response.StatusCode >= http.StatusBadRequest {
+		defer response.Body.Close()
+		return nil, nil, readError(response)
+	}
+	headers, _ := utilnet.ParseWarningHeaders(response.Header.Values("Warning"))
+	for _, header := range headers {
+		warnings = append(warnings, header.Text)
+	}
+	return response, warnings, nil
+}
+
+// readError returns the error that the server has answered with.
+func readError(response *http.Response) error {
 	text, err := io.ReadAll(io.LimitReader(response.Body, 1<<20))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	var status metav1.Status
 	if err := json.Unmarshal(text, &status); err != nil || status.Message == "" {
-		return nil, fmt.Errorf("the server answered %s: %.200s", response.Status, text)
+		return fmt.Errorf("the server answered %s: %.200s", response.Status, text)
 	}
 	if response.StatusCode == http.StatusNotFound {
-		return nil, errors.New("the server has no resource queries of " + query.GroupName + ": is it byre, with --enable-sql?")
+		return errors.New("the server has no resource queries of " + query.GroupName + ": is it byre, with --enable-sql?")
 	}
-	return nil, errors.New(status.Message)
+	return errors.New(status.Message)
 }
 
 // printRows prints a result as kubectl prints tables.

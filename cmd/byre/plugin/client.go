@@ -1,10 +1,12 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -63,6 +65,16 @@ func NewClient(config *rest.Config, namespace string) (*Client, error) {
 	mapper := restmapper.NewShortcutExpander(restmapper.NewDeferredDiscoveryRESTMapper(cached), cached, nil)
 	return &Client{raw, cached, objects, mapper, namespace}, nil
 }
+
+// In returns the client with another namespace; empty means the one that it has.
+func (c *Client) In(namespace string) *Client {
+	other := *c
+	other.namespace = cmp.Or(namespace, c.namespace)
+	return &other
+}
+
+// Namespace is that of objects that name none.
+func (c *Client) Namespace() string { return c.namespace }
 
 // Object names an object of a cluster.
 type Object struct {
@@ -171,6 +183,22 @@ func (c *Client) Changes(ctx context.Context, q Query) (all []history.Change, er
 		return list.Continue, err
 	})
 	return all, err
+}
+
+// Newest returns the last n of the selected changes, the newest first, and whether there are more. It holds
+// no more than these and a page.
+func (c *Client) Newest(ctx context.Context, q Query, n int) (last []history.Change, more bool, err error) {
+	err = c.pages(ctx, q, "application/json", func(data []byte) (string, error) {
+		var list history.ChangeList
+		err := json.Unmarshal(data, &list)
+		last = append(last, list.Items...)
+		if len(last) > n {
+			last, more = slices.Clone(last[len(last)-n:]), true
+		}
+		return list.Continue, err
+	})
+	slices.Reverse(last)
+	return last, more, err
 }
 
 // pages calls f with the body of each page; it returns the continue token of the next one.

@@ -1,0 +1,336 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"byre/sqlstore/eventually"
+)
+
+// model calls tools, as the client of a model does.
+type model struct {
+	*chronicle
+
+	session *mcp.ClientSession
+}
+
+// model returns a client of the tools with the rights of a user; of the administrator if it is empty.
+func (h *chronicle) model(user, namespace string, rows int, size string) *model {
+	h.Helper()
+	flags, limits := clusterFlags{}, mcpLimits{rows, resource.QuantityValue{Quantity: resource.MustParse(size)}}
+	flags.addTo(&cobra.Command{}) // for the defaults
+	flags.rules.ExplicitPath = filepath.Join(h.dir, "admin.kubeconfig")
+	flags.overrides.AuthInfo.Impersonate, flags.overrides.Context.Namespace = user, namespace
+	server, err := newMCPServer(&flags, &limits)
+	h.must(err)
+	ours, theirs := mcp.NewInMemoryTransports()
+	_, err = server.Connect(h.Context(), ours, nil)
+	h.must(err)
+	session, err := mcp.NewClient(&mcp.Implementation{Name: "test"}, nil).Connect(h.Context(), theirs, nil)
+	h.must(err)
+	h.Cleanup(func() { _ = session.Close() }) // the server's ends with it
+	return &model{h, session}
+}
+
+// call calls a tool, and returns the texts of its answer.
+func (m *model) call(tool string, arguments map[string]any) (text string, result *mcp.CallToolResult) {
+	m.Helper()
+	result, err := m.session.CallTool(m.Context(), &mcp.CallToolParams{Name: tool, Arguments: arguments})
+	if err != nil {
+		m.Fatalf("%s %v: %v", tool, arguments, err)
+	}
+	var texts []string
+	for _, content := range result.Content {
+		texts = append(texts, content.(*mcp.TextContent).Text)
+	}
+	return strings.Join(texts, "\n"), result
+}
+
+// answer calls a tool that must succeed, expects texts in its answer, and decodes the structured content.
+func (m *model) answer(tool string, arguments map[string]any, into any, want ...string) {
+	m.Helper()
+	text, result := m.call(tool, arguments)
+	if result.IsError {
+		m.Fatalf("%s %v: %s", tool, arguments, text)
+	}
+	for _, part := range want {
+		if !strings.Contains(text, part) {
+			m.Errorf("%s %v has no %q: %s", tool, arguments, part, text)
+		}
+	}
+	if into == nil {
+		return
+	}
+	content, err := json.Marshal(result.StructuredContent)
+	m.must(err)
+	m.must(json.Unmarshal(content, into))
+}
+
+// refuse calls a tool that must answer with an error for the model.
+func (m *model) refuse(tool string, arguments map[string]any, want string) {
+	m.Helper()
+	if text, result := m.call(tool, arguments); !result.IsError || !strings.Contains(text, want) {
+		m.Errorf("%s %v: %s, want an error with %q", tool, arguments, text, want)
+	}
+}
+
+// A model finds what there is, and who made it so.
+func TestMCP_ToolsAnswer(t *testing.T) {
+	t.Parallel()
+	onDatabases(t, func(t *testing.T, flags ...string) {
+		h := newChronicle(t, append(flags, "--controllers=")...)
+		h.makeNamespace("shop")
+		h.write("shop", "settings", "one")
+		h.write("shop", "settings", "two")
+		h.write("shop", "other", "x")
+		m := h.model("", "shop", 200, "64Ki")
+
+		var rows queryOutput
+		m.answer("query", map[string]any{"sql": "SELECT name, 9007199254740993 AS n FROM configmaps WHERE namespace = ?1 AND length(name) > ?2", "parameters": []any{"shop", 6}}, &rows, `"rows":[["settings",9007199254740993]]`)
+		if len(rows.Rows) != 1 || !slices.Equal(rows.Columns, []string{"name", "n"}) || rows.ResourceVersion == "" || rows.Incomplete != "" {
+			t.Errorf("the rows are %+v", rows)
+		}
+		m.answer("tables", nil, nil, `["pods","",`, `["containers",`, `["deployments","apps","v1",`)
+		m.answer("tables", map[string]any{"table": "pods"}, nil, `["node",`, "spec.nodeName")
+
+		object := map[string]any{"resource": "cm", "name": "settings"}
+		var list changesOutput
+		m.answer("changes", object, &list)
+		if len(list.Changes) != 2 || list.Changes[0].Verb != "update" || list.Changes[1].Verb != "create" || list.Changes[0].Object != "configmaps/settings" ||
+			len(list.Changes[0].Changed) != 1 || list.Changes[0].Changed[0].New != `"two"` {
+			t.Fatalf("the changes are %+v", list)
+		}
+		updated, created := list.Changes[0], list.Changes[1]
+		for _, selected := range []struct {
+			want      int
+			arguments map[string]any
+		}{
+			{3, map[string]any{"resource": "configmaps"}},
+			{3, map[string]any{"resource": "configmaps", "since": "1h", "who": created.Who}},
+			{0, map[string]any{"who": "nobody"}},
+			{1, map[string]any{"resource": "namespaces", "name": "shop"}},
+			{3, map[string]any{"allNamespaces": true, "resource": "configmaps", "since": "1h", "namespace": "shop"}},
+		} {
+			m.answer("changes", selected.arguments, &list)
+			count := 0
+			for _, c := range list.Changes {
+				if c.Namespace != "kube-system" && !strings.HasPrefix(c.Object, "configmaps/kube-root-ca") {
+					count++
+				}
+			}
+			if count != selected.want {
+				t.Errorf("%v has %d changes, want %d: %+v", selected.arguments, count, selected.want, list)
+			}
+		}
+
+		var changed diffOutput
+		m.answer("diff", object, &changed, "-  key: one\n", "+  key: two\n")
+		if changed.From != created.Revision || changed.To != updated.Revision || len(changed.Changed) != 1 || changed.Changed[0].Path != "data.key" {
+			t.Errorf("the difference is %+v", changed)
+		}
+		then := map[string]any{"resource": "configmaps", "name": "settings", "namespace": "shop", "at": strconv.FormatInt(created.Revision, 10)}
+		m.answer("show", then, nil, "key: one")
+		m.answer("show", object, nil, "key: two")
+		then["to"] = then["at"]
+		m.answer("diff", then, nil, "there is no difference")
+		var blamed blameOutput
+		m.answer("blame", object, &blamed)
+		if first := blamed.Fields[0]; first.Path != "data.key" || first.Value != "two" || first.Revision != updated.Revision || first.Who != updated.Who || first.Time == nil {
+			t.Errorf("the field that was set last is %+v", first)
+		}
+
+		m.refuse("query", map[string]any{"sql": "SELECT nam FROM pods"}, "no such column: nam, at line 1, column 8")
+		m.refuse("query", map[string]any{"sql": "DELETE FROM pods"}, "table pods may not be modified")
+		m.refuse("query", map[string]any{}, "sql")
+		m.refuse("tables", map[string]any{"table": "pod"}, `there is no table "pod"`)
+		m.refuse("show", map[string]any{"resource": "cm", "name": "never"}, "configmaps/never does not exist")
+		m.refuse("show", map[string]any{"resource": "nothing", "name": "a"}, "nothing")
+		m.refuse("show", map[string]any{"resource": "cm", "name": "settings", "at": "yesterday"}, `"yesterday" is neither a revision`)
+		m.refuse("changes", map[string]any{"name": "settings"}, "name the resource")
+		m.refuse("changes", map[string]any{"since": "soon"}, `"soon" is not a time`)
+	})
+}
+
+// Each tool says that it reads, what it does, and what each of its arguments is.
+func TestMCP_ToolsAreDescribed(t *testing.T) {
+	t.Parallel()
+	h := newChronicle(t)
+	m := h.model("", "", 200, "64Ki")
+	if instructions := m.session.InitializeResult().Instructions; !strings.Contains(instructions, `Call "tables"`) {
+		t.Errorf("the instructions are %q", instructions)
+	}
+	list, err := m.session.ListTools(t.Context(), nil)
+	h.must(err)
+	var names []string
+	for _, tool := range list.Tools {
+		names = append(names, tool.Name)
+		if !tool.Annotations.ReadOnlyHint || tool.Description == "" {
+			t.Errorf("%s: %q, %+v", tool.Name, tool.Description, tool.Annotations)
+		}
+		text, err := json.Marshal(tool.InputSchema)
+		h.must(err)
+		var schema struct {
+			Properties map[string]struct{ Description string }
+		}
+		h.must(json.Unmarshal(text, &schema))
+		for name, property := range schema.Properties {
+			if property.Description == "" {
+				t.Errorf("the argument %s of %s has no description", name, tool.Name)
+			}
+		}
+		if len(schema.Properties) == 0 {
+			t.Errorf("%s has no arguments: %s", tool.Name, text)
+		}
+	}
+	if slices.Sort(names); !slices.Equal(names, []string{"blame", "changes", "diff", "query", "show", "tables"}) {
+		t.Errorf("the tools are %q", names)
+	}
+}
+
+// No answer has more rows and bytes than the flags allow, and one that is cut off says so.
+func TestMCP_AnswersAreBounded(t *testing.T) {
+	t.Parallel()
+	h := newChronicle(t, "--controllers=")
+	h.makeNamespace("shop")
+	for i := range 6 {
+		h.write("shop", "long", strings.Repeat("line "+strconv.Itoa(i)+"\n", 400))
+	}
+	m := h.model("", "shop", 4, "1Ki")
+	const numbers = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r LIMIT 100) SELECT n FROM r"
+	for _, test := range []struct {
+		sql   string
+		limit int
+		rows  int
+		want  string
+	}{
+		{numbers, 0, 4, "there are more rows than 4"},
+		{numbers, 1000, 4, "there are more rows than 4"},
+		{numbers, 2, 2, "there are more rows than 2"},
+		{numbers + " LIMIT 4", 0, 4, ""},
+		{"SELECT printf('%.400c', 'x') FROM (" + numbers + " LIMIT 4)", 0, 2, "at most 1024 bytes"},
+		{"SELECT object FROM configmaps WHERE name = 'long'", 0, 0, "at most 1024 bytes"},
+	} {
+		var rows queryOutput
+		m.answer("query", map[string]any{"sql": test.sql, "limit": test.limit}, &rows)
+		if len(rows.Rows) != test.rows || !strings.Contains(rows.Incomplete, test.want) || (test.want == "") != (rows.Incomplete == "") {
+			t.Errorf("%s: %d rows, %q, want %d, %q", test.sql, len(rows.Rows), rows.Incomplete, test.rows, test.want)
+		}
+	}
+	var list changesOutput
+	for _, value := range []string{"1", "2", "3"} {
+		h.write("shop", "short", value)
+	}
+	m.answer("changes", map[string]any{"resource": "configmaps", "name": "short", "limit": 2}, &list, "there are more rows than 2")
+	if len(list.Changes) != 2 || list.Changes[0].Changed[0].New != `"3"` {
+		t.Errorf("the newest changes are %+v", list)
+	}
+	object := map[string]any{"resource": "configmaps", "name": "long"}
+	m.answer("tables", nil, nil, "there are more rows than")
+	m.answer("blame", object, nil, "at most 1024 bytes")
+	for _, tool := range []string{"show", "diff"} {
+		text, _ := m.call(tool, object)
+		if !strings.Contains(text, "cut off: an answer has at most 1024 bytes") || len(text) > 1024+200 {
+			t.Errorf("%s has %d bytes: %s", tool, len(text), text)
+		}
+	}
+	for args, want := range map[string]string{
+		"--max-rows=0": "--max-rows must be between 1 and 10000", "--max-bytes=1": "--max-bytes must be between 1Ki and 16Mi",
+	} {
+		if status, _, errOut := call("mcp", args); status != 1 || !strings.Contains(errOut, want) {
+			t.Errorf("%s: status %d, %q", args, status, errOut)
+		}
+	}
+}
+
+// A tenant's model sees the tenant's namespace, and what the server refuses it is told.
+func TestMCP_SeesWhatTheUserSees(t *testing.T) {
+	t.Parallel()
+	h := newChronicle(t)
+	for _, namespace := range []string{"shop", "bank"} {
+		h.makeNamespace(namespace)
+		h.write(namespace, "settings", "canary-"+namespace+"-config")
+	}
+	h.bind("", "alice", "byre:sql-user")
+	h.bind("shop", "alice", "configmaps")
+	h.bind("shop", "alice", "byre:history-viewer")
+	h.awaitRights("alice", inShop)
+	m := h.model("alice", "shop", 200, "64Ki")
+	ask := map[string]any{"sql": "SELECT namespace, object ->> '$.data.key' AS key FROM configmaps"}
+	eventually.True(t, "alice may ask", func() bool {
+		text, result := m.call("query", ask)
+		return !result.IsError && strings.Contains(text, `["shop","canary-shop-config"]`)
+	})
+	if text, _ := m.call("query", ask); strings.Contains(text, "bank") {
+		t.Errorf("alice's rows are %s", text)
+	}
+	m.answer("query", map[string]any{"sql": "SELECT name FROM secrets"}, nil, `"rows":[]`, `"warnings":["`)
+	m.answer("changes", nil, nil, "configmaps/settings")
+	bank := map[string]any{"resource": "cm", "name": "settings", "namespace": "bank"}
+	for _, tool := range []string{"show", "diff", "blame", "changes"} {
+		m.refuse(tool, bank, "forbidden")
+	}
+	m.refuse("changes", map[string]any{"allNamespaces": true}, "forbidden")
+
+	// The user of the manual reads the present and the past, and no Secrets.
+	_, manifest, _ := strings.Cut(packaged(t, "docs/mcp.md"), "```yaml\n")
+	manifest, _, _ = strings.Cut(manifest, "```")
+	h.apply(manifest)
+	_, err := h.kube.CoreV1().Secrets("shop").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "hidden"}}, metav1.CreateOptions{})
+	h.must(err)
+	m = h.model("system:serviceaccount:default:model", "shop", 200, "64Ki")
+	eventually.True(t, "the model may ask", func() bool {
+		text, result := m.call("query", ask)
+		_, changes := m.call("changes", nil)
+		return !result.IsError && strings.Contains(text, "canary-shop-config") && strings.Contains(text, "canary-bank-config") && !changes.IsError
+	})
+	m.answer("blame", bank, nil, "canary-bank-config")
+	m.answer("query", map[string]any{"sql": "SELECT name FROM secrets"}, nil, `"rows":[]`)
+	m.refuse("show", map[string]any{"resource": "secret", "name": "hidden"}, "forbidden")
+	if text, _ := m.call("changes", map[string]any{"allNamespaces": true}); !strings.Contains(text, "configmaps/settings") || strings.Contains(text, "hidden") {
+		t.Errorf("the changes that a model sees are %s", text)
+	}
+	stranger := h.model("mallory", "shop", 200, "64Ki")
+	stranger.refuse("query", ask, "forbidden")
+	stranger.refuse("changes", nil, "forbidden")
+}
+
+// The program speaks the protocol on its standard input and output, and ends with its input, or at SIGTERM.
+func TestMCP_ProgramServesItsInput(t *testing.T) {
+	t.Parallel()
+	h := newChronicle(t)
+	executable, err := os.Executable()
+	h.must(err)
+	for _, ends := range []string{"its input", "SIGTERM"} {
+		cmd := exec.CommandContext(t.Context(), executable, "mcp", "--kubeconfig", filepath.Join(h.dir, "admin.kubeconfig"))
+		cmd.Env = append(os.Environ(), asProgram+"=1")
+		stderr := &syncBuffer{}
+		cmd.Stderr = stderr
+		session, err := mcp.NewClient(&mcp.Implementation{Name: "test"}, nil).Connect(context.WithoutCancel(t.Context()), &mcp.CommandTransport{Command: cmd}, nil)
+		h.must(err)
+		m := &model{h, session}
+		m.answer("query", map[string]any{"sql": "SELECT 6 * 7 AS answer"}, nil, `"rows":[[42]]`)
+		m.refuse("query", map[string]any{"sql": "SELECT"}, "incomplete input")
+		if ends == "SIGTERM" {
+			h.must(cmd.Process.Signal(syscall.SIGTERM))
+			_ = session.Wait() // the connection ends with the process
+		}
+		_ = session.Close() // it ends the input, and waits for the process
+		if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != 0 {
+			t.Errorf("it ends with %s: %v, %s", ends, cmd.ProcessState, stderr)
+		}
+	}
+}
