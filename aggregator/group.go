@@ -14,19 +14,21 @@ import (
 
 	"byre/apiserver/delegation"
 	"byre/apiserver/handlers"
+	"byre/apiserver/query"
 )
 
 // apiServices is the resource of the APIServices. Its keys are those of a stock
 // kube-apiserver.
 var apiServices = schema.GroupResource{Group: apiregistration.GroupName, Resource: "apiservices"}
 
-// newGroup makes the handler of the API group apiregistration.k8s.io.
-func newGroup(d delegation.Dependencies, delegate http.Handler) (*handlers.API, error) {
+// newGroup makes the handler of the API group apiregistration.k8s.io, and the table of its objects.
+func newGroup(d delegation.Dependencies, delegate http.Handler) (*handlers.API, *query.Builtin, error) {
 	scheme := handlers.NewScheme(install.Install)
 	codecs := handlers.NewCodecs(scheme)
-	services := apiservice.NewREST(scheme, d.RESTOptions(scheme, codecs, apiServices))
+	getter := d.RESTOptions(scheme, codecs, apiServices)
+	services := apiservice.NewREST(scheme, getter)
 	version := apiregistrationv1.SchemeGroupVersion.Version
-	return d.ServeGroup("registration", handlers.Group{
+	group := handlers.Group{
 		Name:     apiregistration.GroupName,
 		Versions: []string{version},
 		Storage: map[string]map[string]rest.Storage{
@@ -38,5 +40,11 @@ func newGroup(d delegation.Dependencies, delegate http.Handler) (*handlers.API, 
 		Scheme:         scheme,
 		Codecs:         codecs,
 		ParameterCodec: metav1.ParameterCodec,
-	}, generated.GetOpenAPIDefinitions, delegate)
+	}
+	api, schemas, err := d.ServeGroup("registration", group, generated.GetOpenAPIDefinitions, delegate)
+	if err != nil {
+		return nil, nil, err
+	}
+	tables, err := query.NewBuiltin([]handlers.Group{group}, getter.Lookup, schemas)
+	return api, tables, err
 }

@@ -29,10 +29,13 @@ import (
 	"byre/apiserver/process/loopback"
 	"byre/apiserver/process/pki"
 	"byre/apiserver/process/routing"
+	"byre/apiserver/query"
 )
 
 // Server is an http.Handler of APIServices and of the requests that they claim.
 type Server struct {
+	// Builtin has the table of APIServices.
+	*query.Builtin
 	services     *handlers.API
 	customSynced <-chan struct{}
 
@@ -69,7 +72,7 @@ func New(d delegation.Dependencies, o Options, delegate http.Handler) (*Server, 
 	if err := validate(d); err != nil {
 		return nil, err
 	}
-	services, err := newGroup(d, delegate)
+	services, tables, err := newGroup(d, delegate)
 	if err != nil {
 		return nil, err
 	}
@@ -78,6 +81,7 @@ func New(d delegation.Dependencies, o Options, delegate http.Handler) (*Server, 
 		return nil, fmt.Errorf("aggregator: loopback client: %w", err)
 	}
 	s := &Server{
+		Builtin:      tables,
 		services:     services,
 		customSynced: o.CustomSynced,
 		client:       client,

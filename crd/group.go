@@ -23,6 +23,7 @@ import (
 
 	"byre/apiserver/delegation"
 	"byre/apiserver/handlers"
+	"byre/apiserver/query"
 	"byre/apiserver/storage"
 	"byre/apiserver/storage/encoding"
 	"byre/apiserver/storage/factory"
@@ -95,10 +96,10 @@ func (r definitionREST) DeleteCollection(ctx context.Context, validate rest.Vali
 	return list, nil
 }
 
-// api makes the handler of the group and enters it in discovery and OpenAPI.
-func (g *group) api(d delegation.Dependencies, delegate http.Handler) (*handlers.API, error) {
+// api makes the handler of the group, which it enters in discovery and OpenAPI, and the table of definitions.
+func (g *group) api(d delegation.Dependencies, delegate http.Handler) (*handlers.API, *query.Builtin, error) {
 	version := apiextensionsv1.SchemeGroupVersion.Version
-	return d.ServeGroup("crd", handlers.Group{
+	served := handlers.Group{
 		Name:     apiextensions.GroupName,
 		Versions: []string{version},
 		Storage: map[string]map[string]rest.Storage{version: {
@@ -108,7 +109,13 @@ func (g *group) api(d delegation.Dependencies, delegate http.Handler) (*handlers
 		Scheme:         g.scheme,
 		Codecs:         g.codecs,
 		ParameterCodec: metav1.ParameterCodec,
-	}, generated.GetOpenAPIDefinitions, delegate)
+	}
+	api, schemas, err := d.ServeGroup("crd", served, generated.GetOpenAPIDefinitions, delegate)
+	if err != nil {
+		return nil, nil, err
+	}
+	tables, err := query.NewBuiltin([]handlers.Group{served}, func(schema.GroupResource) *storage.Store { return g.store }, schemas)
+	return api, tables, err
 }
 
 var _ definitionStore = (*group)(nil)

@@ -12,6 +12,7 @@ import (
 
 	"byre/apiserver/delegation"
 	"byre/apiserver/handlers"
+	"byre/apiserver/query"
 	"byre/crd/instances"
 )
 
@@ -30,7 +31,9 @@ func validate(d delegation.Dependencies) error {
 type Server struct {
 	codecs      serializer.CodecFactory
 	definitions *handlers.API
-	resolver    *resolver
+	// ownTables has the table of definitions.
+	ownTables *query.Builtin
+	resolver  *resolver
 	*follower
 }
 
@@ -53,7 +56,7 @@ func New(d delegation.Dependencies, delegate http.Handler) (*Server, error) {
 	}
 	validation.RegisterMetrics()
 	s := &Server{codecs: own.codecs}
-	if s.definitions, err = own.api(d, delegate); err != nil {
+	if s.definitions, s.ownTables, err = own.api(d, delegate); err != nil {
 		return nil, err
 	}
 	env := instances.NewEnvironment(instances.Environment{

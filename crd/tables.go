@@ -17,16 +17,21 @@ import (
 
 var _ query.Tables = (*Server)(nil)
 
-// Names implements query.Tables: the instances of a definition are a table under their full name.
-func (s *Server) Names() (names []string) {
+// Names implements query.Tables: the definitions are a table, and the instances of each are one under their full
+// name.
+func (s *Server) Names() []string {
+	names := s.ownTables.Names()
 	for _, d := range s.resolver.all() {
 		names = append(names, query.FullName(definition.Resource(d.CRD)))
 	}
 	return names
 }
 
-// Table implements query.Tables. Its objects are in the version that instances are stored in.
+// Table implements query.Tables. Its objects are in the version that they are stored in.
 func (s *Server) Table(ctx context.Context, name string) (*query.Table, error) {
+	if own, err := s.ownTables.Table(ctx, name); own != nil || err != nil {
+		return own, err
+	}
 	for _, d := range s.resolver.all() {
 		if query.FullName(definition.Resource(d.CRD)) == name {
 			return s.resolver.tableOf(ctx, d)
@@ -77,7 +82,7 @@ func newTable(d *definition.Definition, stored *instances.Version) (*query.Table
 	if err != nil {
 		return nil, err
 	}
-	t := &query.Table{Resource: definition.Resource(d.CRD), Version: stored.Spec().Name, Store: store}
+	t := &query.Table{Resource: definition.Resource(d.CRD), Version: stored.Spec().Name, Kind: d.CRD.Spec.Names.Kind, Store: store}
 	of := schema.ToKubeOpenAPI()
 	if of == nil {
 		of = &spec.Schema{}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/transport"
 	"k8s.io/component-base/compatibility"
 	openapicommon "k8s.io/kube-openapi/pkg/common"
+	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"byre/apiserver/handlers"
 	"byre/apiserver/handlers/discovery"
@@ -92,25 +93,27 @@ func (d *Dependencies) RESTOptions(scheme *runtime.Scheme, codecs runtime.Storag
 }
 
 // ServeGroup serves a group of types that are not built in, in discovery and, as the
-// source of the given name, in OpenAPI. Other requests go on to delegate.
-func (d *Dependencies) ServeGroup(name string, group handlers.Group, definitions openapicommon.GetOpenAPIDefinitions, delegate http.Handler) (*handlers.API, error) {
+// source of the given name, in OpenAPI. Other requests go on to delegate. schemas returns the
+// schemas of the group's types, by the names by which they refer to each other.
+func (d *Dependencies) ServeGroup(name string, group handlers.Group, definitions openapicommon.GetOpenAPIDefinitions, delegate http.Handler) (api *handlers.API, schemas func() (map[string]*spec.Schema, error), err error) {
 	groups := []handlers.Group{group}
 	names, err := handlers.ModelNames(groups)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	models := openapi.NewModels(d.EffectiveVersion.EmulationVersion().String(), definitions, group.Scheme)
+	schemas = models.Schemas(names...)
 	serving := d.Serving
-	serving.TypeConverter = managedfields.NewTypeConverter(models.Schemas(names...))
-	api, err := handlers.New(handlers.Config{
+	serving.TypeConverter = managedfields.NewTypeConverter(schemas)
+	api, err = handlers.New(handlers.Config{
 		Groups:    groups,
 		Serving:   serving,
 		Discovery: d.Discovery,
 		NotFound:  delegate,
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	d.OpenAPI.Set(name, models.Source(api.Roots(), d.Build))
-	return api, nil
+	return api, schemas, nil
 }

@@ -117,8 +117,8 @@ func (b *Builtin) makeTables(schemas map[string]*spec.Schema) (map[string]*Table
 		}
 		gr := r.store.GroupResource()
 		made[r.store] = &Table{
-			Resource: gr, Version: r.kind.Version, Description: of.Description,
-			Columns: append(NewColumns(of, schemas, printed(gr)), hidden(gr)...), Store: r.store,
+			Resource: gr, Version: r.kind.Version, Kind: r.kind.Kind, Description: of.Description,
+			Columns: NewColumns(of, schemas, printed(gr)), Store: r.store,
 		}
 		tables[name] = made[r.store]
 	}

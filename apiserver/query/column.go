@@ -47,8 +47,8 @@ func NewColumn(name string, t Type, description string, path ...string) Column {
 // makers make the values of the types.
 var makers = map[Type]func([]byte) any{Text: text, Integer: integer, Real: number, Boolean: boolean, Time: timestamp, JSON: document}
 
-// isHidden reports whether SELECT * leaves the column out: only the edges use it, or it is momentColumn.
-func (c *Column) isHidden() bool { return strings.HasPrefix(c.Name, "_") }
+// momentName is the name of momentColumn. SELECT * leaves it out.
+const momentName = "_at"
 
 // Source is the path as a person writes it: "spec.replicas".
 func (c *Column) Source() string { return strings.Join(c.Path, ".") }
@@ -59,6 +59,7 @@ const (
 	nameColumn
 	revisionColumn
 	momentColumn
+	labelsColumn = 7
 )
 
 func leading() []Column {
@@ -69,12 +70,12 @@ func leading() []Column {
 		namespaceColumn: NewColumn("namespace", Text, "The namespace; empty for an object without one.", "metadata", "namespace"),
 		nameColumn:      NewColumn("name", Text, "The name.", "metadata", "name"),
 		revisionColumn:  NewColumn("revision", Integer, "The revision of the last change, which is the resourceVersion.", "metadata", "resourceVersion"),
-		// The argument of the table as a function: pods('-1h'). It is the first hidden column.
-		momentColumn: {Name: "_at", Type: Text},
+		// The argument of the table as a function: pods('-1h').
+		momentColumn: {Name: momentName, Type: Text},
 		NewColumn("uid", Text, "The UID.", "metadata", "uid"),
 		NewColumn("created", Time, "When the object was created.", "metadata", "creationTimestamp"),
 		NewColumn("deleted", Time, "When the deletion of the object was asked for; NULL for most objects.", "metadata", "deletionTimestamp"),
-		NewColumn("labels", JSON, "The labels.", "metadata", "labels"),
+		labelsColumn: NewColumn("labels", JSON, "The labels.", "metadata", "labels"),
 		NewColumn("annotations", JSON, "The annotations.", "metadata", "annotations"),
 		owner("kind"), owner("name"), owner("uid"),
 	}

@@ -1,27 +1,74 @@
 package query
 
 import (
+	"context"
 	"iter"
+	"maps"
+	"slices"
 	"strings"
-
-	"github.com/ncruces/go-sqlite3"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// edge is a table of what an object has several of. It is a view over the tables of the objects, and so shows
-// what its reader sees of these. Its columns begin with the resource, the namespace and the name of the object.
+// edge is a table of what an object has several of. It is made of the tables of the objects, and so shows what
+// its reader sees of these. Its columns begin with the resource, the namespace and the name of the object.
 type edge struct {
 	description string
 	columns     []Column
-	// sql is the SELECT of the view, in the order of the columns.
+	// sql is the SELECT of an edge that is a view, in the order of the columns. The others are an edgeTable.
 	sql string
+	// tables are those that an edgeTable is made of; nil for all. selects says that it needs the Pods beside.
+	tables  []string
+	selects bool
+	// rowsOf makes the rows of an object from the JSON at paths.
+	paths  [][]string
+	rowsOf rowsOf
 }
 
-// edges are the views, by their names.
+// edges are the edges by their names.
 var edges = map[string]edge{
+	"labels": {
+		description: "The labels of all objects.",
+		paths:       [][]string{{"metadata", "labels"}},
+		rowsOf:      membersOf,
+		columns: append(edgeColumns(),
+			NewColumn("key", Text, "The key of the label."),
+			NewColumn("value", Text, "The value of the label."),
+		),
+	},
+	"annotations": {
+		description: "The annotations of all objects.",
+		paths:       [][]string{{"metadata", "annotations"}},
+		rowsOf:      membersOf,
+		columns: append(edgeColumns(),
+			NewColumn("key", Text, "The key of the annotation."),
+			NewColumn("value", Text, "The value of the annotation."),
+		),
+	},
+	"owners": {
+		description: "The owners of all objects.",
+		paths:       [][]string{{"metadata", "ownerReferences"}},
+		rowsOf:      listOf,
+		columns: append(edgeColumns(),
+			NewColumn("kind", Text, "The kind of the owner.", "metadata", "ownerReferences", "kind"),
+			NewColumn("owner", Text, "The name of the owner.", "metadata", "ownerReferences", "name"),
+			NewColumn("uid", Text, "The UID of the owner.", "metadata", "ownerReferences", "uid"),
+			NewColumn("controller", Boolean, "Whether the owner controls the object.", "metadata", "ownerReferences", "controller"),
+		),
+	},
+	"conditions": {
+		description: "The conditions in the status of all objects.",
+		paths:       [][]string{{"status", "conditions"}},
+		rowsOf:      listOf,
+		columns: append(edgeColumns(),
+			NewColumn("type", Text, "What the condition is about, such as Ready.", "status", "conditions", "type"),
+			NewColumn("status", Text, "True, False or Unknown.", "status", "conditions", "status"),
+			NewColumn("reason", Text, "Why, in one word.", "status", "conditions", "reason"),
+			NewColumn("message", Text, "Why, for people.", "status", "conditions", "message"),
+			NewColumn("changed", Time, "When the status last changed.", "status", "conditions", "lastTransitionTime"),
+		),
+	},
 	"containers": {
-		"The containers of Pods, with their state.",
-		append(edgeColumns(),
+		description: "The containers of Pods, with their state.",
+		columns: append(edgeColumns(),
 			NewColumn("kind", Text, "main, init or ephemeral."),
 			NewColumn("container", Text, "The name of the container."),
 			NewColumn("image", Text, "The image that is asked for."),
@@ -34,101 +81,128 @@ var edges = map[string]edge{
 			NewColumn("ready", Boolean, "Whether it passes its readiness probe."),
 			NewColumn("restarts", Integer, "How often it was started again."),
 		),
-		containersOf("main", "_containers", "_container_statuses") + " UNION ALL " +
-			containersOf("init", "_init_containers", "_init_container_statuses") + " UNION ALL " +
-			containersOf("ephemeral", "_ephemeral_containers", "_ephemeral_container_statuses"),
+		tables: []string{podsTable},
+		paths:  containerLists,
+		rowsOf: containersOf,
+	},
+	"container_env_refs": {
+		description: "Where the variables of the containers of Pods come from, if not from a text.",
+		columns: append(edgeColumns(),
+			NewColumn("container", Text, "The name of the container."),
+			NewColumn("variable", Text, "The name of the variable; NULL if all keys of the source become variables."),
+			NewColumn("type", Text, "configMap, secret, field, resource or file."),
+			NewColumn("source", Text, "The name of the ConfigMap, Secret, container or volume; NULL for the Pod itself."),
+			NewColumn("key", Text, "The key or the field; NULL for all keys."),
+			NewColumn("optional", Boolean, "Whether the container starts without the source."),
+		),
+		tables: []string{podsTable},
+		paths:  containerLists[:3],
+		rowsOf: envRefsOf,
 	},
 	"volumes": {
-		"The volumes of Pods.",
-		append(edgeColumns(),
+		description: "The volumes of Pods. A projected volume has a row for each of its sources besides.",
+		columns: append(edgeColumns(),
 			NewColumn("volume", Text, "The name of the volume."),
 			NewColumn("type", Text, "Where it comes from: configMap, secret, persistentVolumeClaim, emptyDir, …"),
 			NewColumn("source", Text, "The name of the ConfigMap, Secret or claim; NULL for other types."),
 		),
-		`SELECT 'pods', p.namespace, p.name, v.value ->> 'name', s.key,
-			coalesce(s.value ->> 'claimName', s.value ->> 'secretName', CASE s.key WHEN 'configMap' THEN s.value ->> 'name' END)
-		FROM pods p, json_each(p._volumes) v LEFT JOIN json_each(v.value) s ON s.key <> 'name'`,
+		tables: []string{podsTable},
+		paths:  [][]string{{"spec", "volumes"}},
+		rowsOf: volumesOf,
+	},
+	"selectors": {
+		description: "The Pods that the selector of a workload, Service, PodDisruptionBudget or NetworkPolicy selects.",
+		columns:     append(edgeColumns(), NewColumn("pod", Text, "The name of the Pod, which is in the same namespace.")),
+		tables:      slices.Sorted(maps.Keys(selectorMembers)),
+		selects:     true,
+		paths:       [][]string{{"spec"}},
+		rowsOf:      selectedOf,
+	},
+	"events_about": {
+		description: "Events, by the object that they are about.",
+		columns: append([]Column{
+			NewColumn("resource", Text, "The resource of the object; NULL for a kind that is not served."),
+			NewColumn("namespace", Text, "The namespace of the object; empty for an object without one."),
+			NewColumn("name", Text, "The name of the object."),
+		},
+			NewColumn("type", Text, "Normal or Warning."),
+			NewColumn("reason", Text, "What has happened, in one word, such as FailedScheduling."),
+			NewColumn("message", Text, "What has happened, for people."),
+			NewColumn("count", Integer, "How often it has happened."),
+			NewColumn("first", Time, "When it happened first."),
+			NewColumn("last", Time, "When it happened last."),
+			NewColumn("reporter", Text, "The component that has told."),
+		),
+		sql: eventsAbout,
 	},
 	"node_taints": {
-		"The taints of Nodes.",
-		append(edgeColumns(),
-			NewColumn("key", Text, "The key of the taint."),
-			NewColumn("value", Text, "The value of the taint."),
-			NewColumn("effect", Text, "NoSchedule, PreferNoSchedule or NoExecute."),
+		description: "The taints of Nodes.",
+		columns: append(edgeColumns(),
+			NewColumn("key", Text, "The key of the taint.", "spec", "taints", "key"),
+			NewColumn("value", Text, "The value of the taint.", "spec", "taints", "value"),
+			NewColumn("effect", Text, "NoSchedule, PreferNoSchedule or NoExecute.", "spec", "taints", "effect"),
 		),
-		`SELECT 'nodes', n.namespace, n.name, t.value ->> 'key', t.value ->> 'value', t.value ->> 'effect'
-		FROM nodes n, json_each(n._taints) t`,
+		tables: []string{"nodes"},
+		paths:  [][]string{{"spec", "taints"}},
+		rowsOf: listOf,
 	},
 	"rbac_rules": {
-		"What Roles and ClusterRoles allow: a row for each API group, resource and verb of a rule.",
-		append(edgeColumns(),
+		description: "What Roles and ClusterRoles allow: a row for each API group, resource and verb of a rule.",
+		columns: append(edgeColumns(),
 			NewColumn("api_group", Text, "The API group; * is all."),
 			NewColumn("rule_resource", Text, "The resource, or resource/subresource; * is all."),
 			NewColumn("verb", Text, "The verb; * is all."),
 			NewColumn("resource_names", JSON, "The only objects that the rule is for; NULL for all."),
 		),
-		rulesOf("roles") + " UNION ALL " + rulesOf("clusterroles"),
+		tables: []string{"roles", "clusterroles"},
+		paths:  [][]string{{"rules"}},
+		rowsOf: rulesOf,
 	},
 }
 
 func edgeColumns() []Column {
 	return []Column{
-		NewColumn("resource", Text, "The resource of the object."),
-		NewColumn("namespace", Text, "The namespace of the object."),
+		NewColumn("resource", Text, "The resource of the object: the shortest name of its table."),
+		NewColumn("namespace", Text, "The namespace of the object; empty for an object without one."),
 		NewColumn("name", Text, "The name of the object."),
 	}
 }
 
-// containersOf selects the containers of a kind. A status is that of the container of its name.
-func containersOf(kind, containers, statuses string) string {
-	return `SELECT 'pods', p.namespace, p.name, '` + kind + `', c.value ->> 'name', c.value ->> 'image',
-		quantity(c.value ->> '$.resources.requests.cpu'), quantity(c.value ->> '$.resources.requests.memory'),
-		quantity(c.value ->> '$.resources.limits.cpu'), quantity(c.value ->> '$.resources.limits.memory'),
-		state.key, state.value ->> 'reason', s.value ->> 'ready', s.value ->> 'restartCount'
-	FROM pods p, json_each(p.` + containers + `) c LEFT JOIN json_each(p.` + statuses + `) s ON s.value ->> 'name' = c.value ->> 'name'
-		LEFT JOIN json_each(s.value, '$.state') state`
+// containerLists are the paths of the containers of a Pod, and then of their statuses: main, init and ephemeral ones.
+var containerLists = [][]string{
+	{"spec", "containers"}, {"spec", "initContainers"}, {"spec", "ephemeralContainers"},
+	{"status", "containerStatuses"}, {"status", "initContainerStatuses"}, {"status", "ephemeralContainerStatuses"},
 }
 
-func rulesOf(roles string) string {
-	return `SELECT '` + roles + `', r.namespace, r.name, g.value, o.value, v.value, rule.value -> 'resourceNames'
-	FROM ` + roles + ` r, json_each(r.rules) rule, json_each(rule.value, '$.apiGroups') g,
-		json_each(rule.value, '$.resources') o, json_each(rule.value, '$.verbs') v`
-}
+// eventsAbout selects the Events of the core group. Those of events.k8s.io are the same objects.
+const eventsAbout = `SELECT resource_of(e.involved_object_api_version, e.involved_object_kind), coalesce(e.involved_object_namespace, ''),
+		e.involved_object_name, e.type, e.reason, e.message, coalesce(e.count, e.series_count, 1),
+		coalesce(e.first_timestamp, e.event_time), coalesce(e.last_timestamp, e.series_last_observed_time, e.event_time),
+		coalesce(nullif(e.reporting_component, ''), e.source_component)
+	FROM events e`
 
-// hidden returns the columns of a resource that only edges use. SELECT * leaves them out.
-func hidden(r schema.GroupResource) (columns []Column) {
-	members := map[string][]string{
-		"pods": {
-			"spec.containers", "spec.initContainers", "spec.ephemeralContainers", "spec.volumes",
-			"status.containerStatuses", "status.initContainerStatuses", "status.ephemeralContainerStatuses",
-		},
-		"nodes": {"spec.taints"},
+// declareEdges makes the edges known that a statement may name, and their functions.
+func (e *engine) declareEdges(ctx context.Context, tables Tables, sql string) error {
+	known := newResources(ctx, tables)
+	if err := e.addFunctions(known); err != nil {
+		return err
 	}
-	for _, member := range members[r.String()] {
-		path := strings.Split(member, ".")
-		columns = append(columns, NewColumn("_"+ColumnName(path[1]), JSON, "", path...))
-	}
-	return columns
-}
-
-// addEdges makes the edges known that a statement may name, and the function that they convert quantities with.
-func (e *engine) addEdges(sql string) error {
-	err := e.conn.CreateFunction("quantity", 1, sqlite3.DETERMINISTIC, func(result sqlite3.Context, args ...sqlite3.Value) {
-		if value, ok := quantity(appendJSON(nil, args[0].Text())).(float64); ok && args[0].Type() != sqlite3.NULL {
-			result.ResultFloat(value)
-		}
-	})
 	for name, edge := range edgesIn(sql) {
-		if err != nil {
-			return err
+		if edge.sql == "" {
+			if err := e.declareEdgeTable(name, edge, known); err != nil {
+				return err
+			}
+			continue
 		}
 		columns := make([]string, len(edge.columns))
 		for i, c := range edge.columns {
 			columns[i] = quote(c.Name)
 		}
-		err = e.conn.Exec("CREATE TEMP VIEW " + name + " (" + strings.Join(columns, ", ") + ") AS " + edge.sql)
+		if err := e.conn.Exec("CREATE TEMP VIEW " + name + " (" + strings.Join(columns, ", ") + ") AS " + edge.sql); err != nil {
+			return err
+		}
 	}
-	return err
+	return nil
 }
 
 // edgesIn yields the edges that a statement may name: an edge that it does name is in its text.

@@ -52,7 +52,7 @@ func (c *cause) keep(err error) error {
 // tables are virtual. One goroutine uses it.
 //
 // Invariant: a statement can read the tables, and nothing else: no file, no other database, no
-// setting. authorize keeps this. SQLite has a memory of its own, from which sorts and temporary tables
+// setting. authorize keeps this, from prepare on. SQLite has a memory of its own, from which sorts and temporary tables
 // come too, and can take no more; budget bounds what the rows, their hashes and the answer take beside.
 type engine struct {
 	ctx  context.Context
@@ -65,18 +65,18 @@ type engine struct {
 	cause  cause
 }
 
-// newEngine makes an engine for a statement. ctx ends what it runs; memory is in bytes. The caller closes the engine.
-func newEngine(ctx context.Context, memory int64, sql string, log *changes.Log) (*engine, error) {
+// newEngine makes an engine. ctx ends what it runs; memory is in bytes. The caller closes the engine.
+func newEngine(ctx context.Context, memory int64, log *changes.Log) (*engine, error) {
 	e := &engine{ctx: ctx, budget: &budget{memory}}
 	e.past = &past{ctx: ctx, log: log, budget: e.budget, cause: &e.cause}
-	if err := e.open(memory, sql); err != nil {
+	if err := e.open(memory); err != nil {
 		e.close()
 		return nil, err
 	}
 	return e, nil
 }
 
-func (e *engine) open(memory int64, sql string) (err error) {
+func (e *engine) open(memory int64) (err error) {
 	defer func() { err = errors.Join(err, recovered(recover())) }()
 	if e.conn, err = sqlite3.OpenContext(sqlite3.WithMaxMemory(e.ctx, memory), ":memory:"); err != nil {
 		return err
@@ -98,13 +98,7 @@ func (e *engine) open(memory int64, sql string) (err error) {
 		e.conn.Limit(limit, value)
 	}
 	e.conn.SetInterrupt(e.ctx)
-	if err := e.conn.CreateFunction("ago", 1, sqlite3.DETERMINISTIC, ago(time.Now())); err != nil {
-		return err
-	}
-	if err := e.addEdges(sql); err != nil {
-		return err
-	}
-	return e.conn.SetAuthorizer(authorize)
+	return e.conn.CreateFunction("ago", 1, sqlite3.DETERMINISTIC, ago(time.Now()))
 }
 
 // authorize allows what a SELECT does.
@@ -137,6 +131,9 @@ func (e *engine) view(name string, t *Table) *view {
 // prepare compiles the statement. Then views has the tables that it names.
 func (e *engine) prepare(sql string) (err error) {
 	defer func() { err = errors.Join(err, recovered(recover())) }()
+	if err := e.conn.SetAuthorizer(authorize); err != nil {
+		return err
+	}
 	stmt, tail, err := e.conn.Prepare(sql)
 	switch {
 	case err != nil:

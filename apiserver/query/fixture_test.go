@@ -31,7 +31,7 @@ import (
 	"byre/watch/watchtest"
 )
 
-// fixture is a Storage over Pods and Nodes in memory.
+// fixture is a Storage over some resources in memory.
 type fixture struct {
 	testing.TB
 	*Storage
@@ -82,11 +82,19 @@ func newFixture(t testing.TB) *fixture {
 	}
 	f.tables = map[string]*Table{
 		"pods": {
-			Resource: corev1.Resource("pods"), Version: "v1", Columns: append(NewColumns(podSchema(), nil, printed(corev1.Resource("pods"))), hidden(corev1.Resource("pods"))...),
+			Resource: corev1.Resource("pods"), Version: "v1", Kind: "Pod", Columns: NewColumns(podSchema(), nil, printed(corev1.Resource("pods"))),
 			Store: open(core.Resource("pods"), func() runtime.Object { return &core.Pod{} }, func() runtime.Object { return &core.PodList{} }),
 		},
+		"services": {
+			Resource: corev1.Resource("services"), Version: "v1", Kind: "Service", Columns: leading(),
+			Store: open(core.Resource("services"), func() runtime.Object { return &core.Service{} }, func() runtime.Object { return &core.ServiceList{} }),
+		},
+		"events": {
+			Resource: corev1.Resource("events"), Version: "v1", Kind: "Event", Columns: NewColumns(eventSchema(), nil, nil),
+			Store: open(core.Resource("events"), func() runtime.Object { return &core.Event{} }, func() runtime.Object { return &core.EventList{} }),
+		},
 		"nodes": {
-			Resource: corev1.Resource("nodes"), Version: "v1", Columns: append(NewColumns(nodeSchema(), nil, nil), hidden(corev1.Resource("nodes"))...),
+			Resource: corev1.Resource("nodes"), Version: "v1", Kind: "Node", Columns: NewColumns(nodeSchema(), nil, nil),
 			Store: open(core.Resource("nodes"), func() runtime.Object { return &core.Node{} }, func() runtime.Object { return &core.NodeList{} }),
 		},
 	}
@@ -107,6 +115,18 @@ func podSchema() *spec.Schema {
 	s := object(map[string]spec.Schema{
 		"spec":   object(map[string]spec.Schema{"nodeName": scalar("string"), "priority": scalar("integer"), "hostNetwork": scalar("boolean")}),
 		"status": object(map[string]spec.Schema{"phase": scalar("string"), "podIP": scalar("string")}),
+	})
+	return &s
+}
+
+func eventSchema() *spec.Schema {
+	date := spec.Schema{SchemaProps: spec.SchemaProps{Type: []string{"string"}, Format: "date-time"}}
+	s := object(map[string]spec.Schema{
+		"type": scalar("string"), "reason": scalar("string"), "message": scalar("string"), "count": scalar("integer"),
+		"firstTimestamp": date, "lastTimestamp": date, "eventTime": date, "reportingComponent": scalar("string"),
+		"source":         object(map[string]spec.Schema{"component": scalar("string")}),
+		"series":         object(map[string]spec.Schema{"count": scalar("integer"), "lastObservedTime": date}),
+		"involvedObject": object(map[string]spec.Schema{"apiVersion": scalar("string"), "kind": scalar("string"), "namespace": scalar("string"), "name": scalar("string")}),
 	})
 	return &s
 }

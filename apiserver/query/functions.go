@@ -17,7 +17,7 @@ var functions = func() map[string]bool {
 		row_number rank dense_rank percent_rank cume_dist ntile lag lead first_value last_value nth_value
 		json json_array json_array_insert json_array_length json_error_position json_extract json_group_array
 		json_group_object json_insert json_object json_patch json_pretty json_quote json_remove json_replace
-		json_set json_type json_valid jsonb -> ->> quantity ago`) {
+		json_set json_type json_valid jsonb -> ->> quantity resource_of ago`) {
 		allowed[name] = true
 	}
 	return allowed

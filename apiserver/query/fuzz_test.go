@@ -20,7 +20,8 @@ func FuzzQuery_ShowsNoOtherRows(f *testing.F) {
 	for _, sql := range []string{
 		"SELECT * FROM pods", "SELECT count(*) FROM pods a JOIN nodes b ON a.node = b.name", "WITH a AS (SELECT object FROM pods) SELECT * FROM a",
 		"SELECT max(name) OVER (PARTITION BY namespace) FROM pods", "SELECT name FROM pods WHERE uid = 'x' OR node IN (SELECT name FROM nodes) ORDER BY 1 LIMIT 3",
-		"SELECT * FROM byre_columns WHERE table_name = 'pods'", "EXPLAIN QUERY PLAN SELECT * FROM pods", "SELECT json_each.value FROM pods, json_each(pods.labels)",
+		"SELECT * FROM byre_columns WHERE table_name = 'pods'", "SELECT key, value FROM labels WHERE resource = 'pods' OR name > ''", "SELECT * FROM selectors NATURAL JOIN containers", "SELECT * FROM conditions c, owners o WHERE c.name IN (o.name)",
+		"EXPLAIN QUERY PLAN SELECT * FROM pods", "SELECT json_each.value FROM pods, json_each(pods.labels)",
 	} {
 		f.Add(sql)
 	}

@@ -56,8 +56,15 @@ func (p *past) at(v *view, value sqlite3.Value) (*selection, error) {
 	if err != nil {
 		return nil, err
 	}
-	v.then[moment], err = p.show(v, moment, revision)
-	return v.then[moment], err
+	shown, err := p.show(v, moment, revision)
+	if err != nil {
+		return nil, err
+	}
+	if shown.forbidden != "" {
+		warning.AddWarning(p.ctx, "", fmt.Sprintf("%s at %s is empty: %s", v.name, moment, shown.forbidden))
+	}
+	v.then[moment] = shown
+	return shown, nil
 }
 
 // revision returns the revision of a moment. As SQLite writes it, a time is in UTC.
@@ -88,10 +95,11 @@ func (p *past) show(v *view, moment string, revision int64) (*selection, error) 
 	if err != nil {
 		return nil, err
 	}
+	shown := &selection{view: v, source: &stored{past: p, view: v, moment: moment, revision: revision, scope: scope}}
 	if !scope.All && len(scope.Namespaces) == 0 {
-		warning.AddWarning(p.ctx, "", fmt.Sprintf("%s at %s is empty: you may not list %s and changes.%s in all namespaces, nor in one that there has been since", v.name, moment, v.Resource, changes.Group))
+		shown.forbidden = fmt.Sprintf("you may not list %s and changes.%s in all namespaces, nor in one that there has been since", v.Resource, changes.Group)
 	}
-	return &selection{view: v, source: &stored{past: p, view: v, moment: moment, revision: revision, scope: scope}}, nil
+	return shown, nil
 }
 
 // covers fails with the code 410 if the history of a resource does not reach back to a moment.
@@ -186,6 +194,9 @@ func (s *stored) find(namespace, name string) (int, bool) {
 
 // list reads the records of a namespace, or of all if it is empty, and those of one name unless that is empty.
 func (s *stored) list(namespace, name string) (rows []*watch.Entry, err error) {
+	if s.revision == 0 {
+		return nil, nil // before the first change
+	}
 	of := s.view.Store.Resource()
 	q := sqlstore.Query{
 		Range: sqlstore.Range{Group: of.Group, Resource: of.Resource, Owner: of.Owner, Namespace: namespace, Name: name},

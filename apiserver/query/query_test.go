@@ -101,11 +101,10 @@ func TestEdges_ShowWhatObjectsHaveSeveralOf(t *testing.T) {
 	f.write("nodes", "", "n1", `{"kind":"Node","apiVersion":"v1","metadata":{"name":"n1"},"spec":{"taints":[{"key":"k","effect":"NoSchedule"}]}}`)
 	f.expect("admin", "SELECT kind, container, image, cpu_request, memory_request, cpu_limit, memory_limit FROM containers WHERE name = 'web' ORDER BY container",
 		"\"main\" \"a\" \"i:1\" 0.25 1073741824 2 null\n\"main\" \"b\" \"i:2\" null null null null\n\"init\" \"first\" \"i:3\" null null null null") //nolint:dupword // values that are NULL
-	f.expect("admin", "SELECT container, state, reason, ready, restarts FROM containers WHERE kind = 'main' ORDER BY 1", "\"a\" null null null null\n\"b\" \"waiting\" \"CrashLoopBackOff\" 1 3") //nolint:dupword // values that are NULL
+	f.expect("admin", "SELECT container, state, reason, ready, restarts FROM containers WHERE kind = 'main' ORDER BY 1", "\"a\" null null null null\n\"b\" \"waiting\" \"CrashLoopBackOff\" true 3") //nolint:dupword // values that are NULL
 	f.expect("admin", "SELECT volume, type, source FROM volumes WHERE namespace = 'shop' ORDER BY 1",
 		"\"v\" \"configMap\" \"settings\"\n\"w\" \"emptyDir\" null\n\"x\" \"persistentVolumeClaim\" \"disk\"")
 	f.expect("admin", "SELECT name, key, value, effect FROM node_taints", `"n1" "k" null "NoSchedule"`)
 	f.expect("nobody", "SELECT (SELECT count(*) FROM containers), (SELECT count(*) FROM node_taints)", "0 0")
-	f.expect("admin", "SELECT count(*) FROM byre_columns WHERE table_name = 'pods' AND name LIKE '!_%' ESCAPE '!'", "0")
 	f.expect("admin", "SELECT quantity('1.5Ki'), quantity(2), quantity('x'), quantity(NULL)", "1536 2 null null") //nolint:dupword // values that are NULL
 }

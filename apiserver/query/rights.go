@@ -10,7 +10,6 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/request"
-	"k8s.io/apiserver/pkg/warning"
 
 	"byre/sqlstore"
 	"byre/watch"
@@ -41,9 +40,6 @@ func (s *Storage) fill(ctx context.Context, at string, p *past, views []*view) (
 		if namespaces[i], err = s.mayList(ctx, v.Table, snapshots[i]); err != nil {
 			return "", err
 		}
-		if namespaces[i] != nil && len(namespaces[i]) == 0 {
-			warning.AddWarning(ctx, "", fmt.Sprintf("%s is empty: you may not list %s in all namespaces, nor in one that has some", v.name, v.Resource))
-		}
 	}
 	if snapshots, err = s.config.Feed.Snapshots(ctx, resources...); err != nil {
 		return "", err
@@ -52,6 +48,9 @@ func (s *Storage) fill(ctx context.Context, at string, p *past, views []*view) (
 		p.latest = snapshots[i].Revision()
 		v.now = &selection{view: v, source: &cached{snapshots[i], namespaces[i]}}
 		v.snapshot = snapshots[i]
+		if namespaces[i] != nil && len(namespaces[i]) == 0 {
+			v.now.forbidden = fmt.Sprintf("you may not list %s in all namespaces, nor in one that has some", v.Resource)
+		}
 	}
 	shown := p.latest
 	if at != "" {

@@ -226,7 +226,7 @@ func parameter(raw json.RawMessage) (value any, err error) {
 
 // execute runs a statement.
 func (s *Storage) execute(ctx context.Context, q *Spec, parameters []any, most int64, out result) error {
-	e, err := newEngine(ctx, s.config.Memory, q.SQL, s.config.Log)
+	e, err := newEngine(ctx, s.config.Memory, s.config.Log)
 	if err != nil {
 		return err
 	}
@@ -244,6 +244,7 @@ func (s *Storage) execute(ctx context.Context, q *Spec, parameters []any, most i
 	if err != nil {
 		return err
 	}
+	warn(ctx, q.SQL, e.views)
 	columns := e.columns()
 	deadline, _ := ctx.Deadline()
 	if err := out.begin(head{revision, columns, most, deadline, e.budget}); err != nil {
@@ -266,6 +267,9 @@ func (s *Storage) execute(ctx context.Context, q *Spec, parameters []any, most i
 // declare makes the tables known that a statement may name: a table that it does name is in its text.
 func (s *Storage) declare(ctx context.Context, e *engine, sql string) error {
 	if err := e.describe(s.config.Tables); err != nil {
+		return err
+	}
+	if err := e.declareEdges(ctx, s.config.Tables, sql); err != nil {
 		return err
 	}
 	for _, edge := range edgesIn(sql) {

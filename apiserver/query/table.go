@@ -16,6 +16,8 @@ type Table struct {
 	// Resource and Version are what the authorizer is asked about.
 	Resource schema.GroupResource
 	Version  string
+	// Kind is the kind of the objects.
+	Kind string
 	// Description says what the objects are.
 	Description string
 	// Columns begin with those that every table has; see NewColumns.
@@ -52,7 +54,7 @@ func ddl(of []Column) string {
 	columns := make([]string, len(of))
 	for i, c := range of {
 		columns[i] = quote(c.Name) + " " + string(c.Type)
-		if c.isHidden() {
+		if c.Name == momentName {
 			columns[i] += " HIDDEN"
 		}
 	}

@@ -40,7 +40,7 @@ type Status struct {
 	Columns         []ResultColumn `json:"columns,omitempty"`
 	// Rows have a value for each column: a string, number, boolean or null, or, of a column of
 	// the type json, any JSON.
-	Rows [][]json.RawMessage `json:"rows,omitempty"`
+	Rows [][]json.RawMessage `json:"rows"`
 	// Truncated says that there are more rows than the limit.
 	Truncated bool `json:"truncated,omitempty"`
 }

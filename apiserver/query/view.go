@@ -11,7 +11,10 @@ import (
 type view struct {
 	*Table
 	// name is the one that the statement uses.
-	name   string
+	name string
+	// edge is the edge over all tables that reads the table; empty if the statement or a view of the engine
+	// names it.
+	edge   string
 	ctx    context.Context
 	budget *budget
 	past   *past
@@ -31,6 +34,8 @@ type view struct {
 type selection struct {
 	*view
 	source source
+	// forbidden is why the user may list no row; empty if there may be some.
+	forbidden string
 	// rows are all rows, once a scan has read them.
 	rows []*watch.Entry
 	// hashes have the rows by the values of columns, for each column that a scan has compared.

@@ -147,7 +147,7 @@ func (c *cursor) Column(result sqlite3.Context, n int) error {
 	return nil
 }
 
-// setResult gives SQLite a value.
+// setResult sets a value that a function of Column.make has returned.
 func setResult(result sqlite3.Context, value any) {
 	switch v := value.(type) {
 	case nil:

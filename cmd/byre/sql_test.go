@@ -142,7 +142,7 @@ func TestSQL_AsksForWhatIsDefined(t *testing.T) {
 				"schema":{"openAPIV3Schema":{"type":"object","description":"A Gear turns.","properties":{"spec":{"type":"object","properties":{
 				"teeth":{"type":"integer"},"isWorn":{"type":"boolean"},"width":{"x-kubernetes-int-or-string":true}}}}}}}]}}`)
 			create(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "gears"}, "shop",
-				`{"apiVersion":"example.com/v1","kind":"Gear","metadata":{"name":"big"},"spec":{"teeth":40,"isWorn":false,"width":"3mm"}}`)
+				`{"apiVersion":"example.com/v1","kind":"Gear","metadata":{"name":"big","labels":{"size":"xl"}},"spec":{"teeth":40,"isWorn":false,"width":"3mm"}}`)
 			want, seen := []string{"big,40,false,3mm"}, ""
 			defer func() {
 				if t.Failed() {
@@ -156,6 +156,18 @@ func TestSQL_AsksForWhatIsDefined(t *testing.T) {
 			})
 			if got := h.csv("", "SELECT description FROM byre_tables WHERE table_name = 'gears.example.com'"); !slices.Equal(got, []string{"A Gear turns."}) {
 				t.Errorf("%q", got)
+			}
+			for statement, want := range map[string]string{
+				"SELECT spec_names_kind, spec_scope FROM customresourcedefinitions WHERE name = 'gears.example.com'":                                         "Gear,Namespaced",
+				"SELECT spec_version FROM \"apiservices.apiregistration.k8s.io\" WHERE name = 'v1.example.com'":                                              "v1",
+				"SELECT resource, name FROM labels WHERE key = 'size' AND value = 'xl'":                                                                      "gears.example.com,big",
+				"SELECT namespace FROM labels WHERE resource = 'gears.example.com'":                                                                          "shop",
+				"SELECT status FROM conditions WHERE resource = 'customresourcedefinitions' AND type = 'Established'":                                        "True",
+				"SELECT resource_of('example.com/v1', 'Gear'), resource_of('apps/v1', 'Deployment'), resource_of('apiregistration.k8s.io/v1', 'APIService')": "gears.example.com,deployments,apiservices",
+			} {
+				if got := h.csv("", statement); !slices.Equal(got, []string{want}) {
+					t.Errorf("%s: %q, want %q", statement, got, want)
+				}
 			}
 			h.must(client.Resource(definitions).Delete(t.Context(), "gears.example.com", metav1.DeleteOptions{}))
 			eventually.True(t, "the table is gone", func() bool {
@@ -270,28 +282,6 @@ func TestSQL_ColumnsAreThoseOfTheGoldenFile(t *testing.T) {
 	for _, row := range rows {
 		if !strings.Contains(string(want), row+"\n") {
 			t.Errorf("the column %s is new", row)
-		}
-	}
-}
-
-// The statements of docs/query.md are answered.
-func TestSQL_AnswersTheManual(t *testing.T) {
-	t.Parallel()
-	text, err := os.ReadFile("../../docs/query.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, block, _ := strings.Cut(string(text), "```sql\n")
-	block, _, _ = strings.Cut(block, "```")
-	statements := strings.Split(strings.TrimSuffix(strings.TrimSpace(block), ";"), ";\n")
-	if len(statements) < 5 {
-		t.Fatalf("the manual has %d statements", len(statements))
-	}
-	h := newChronicle(t)
-	h.makeNamespace("shop")
-	for _, statement := range statements {
-		if response, body := h.ask("", query.CSV, statement); response.StatusCode != http.StatusOK {
-			t.Errorf("%s: %d %s", statement, response.StatusCode, body)
 		}
 	}
 }

@@ -64,7 +64,7 @@ func (l *Log) Open(ctx context.Context, key sqlstore.Key, stored []byte) ([]byte
 // RFC 3339, or not after a negative duration such as -2h before now. Whether the history reaches back to it
 // is for Covers to say.
 func (l *Log) Revision(ctx context.Context, moment string) (int64, error) {
-	if revision, err := strconv.ParseInt(moment, 10, 64); err == nil {
+	if revision, err := strconv.ParseInt(moment, 10, 64); err == nil && revision >= 0 {
 		return revision, nil
 	}
 	at, err := time.Parse(time.RFC3339, moment)

@@ -1,0 +1,102 @@
+package query
+
+import (
+	"iter"
+
+	"byre/apiserver/storage/jsontext"
+)
+
+// containersOf yields the containers of a Pod, with their state. A status is that of the container of its name.
+func containersOf(_ *edgeCursor, found [][]byte) iter.Seq2[[]any, error] {
+	return func(yield func([]any, error) bool) {
+		for i, kind := range []string{"main", "init", "ephemeral"} {
+			statuses := found[len(found)/2+i]
+			for container := range jsontext.Elements(found[i]) {
+				if !yield(containerRow(kind, container, statuses), nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// containerRow returns the values of the columns of containers.
+func containerRow(kind string, container, statuses []byte) []any {
+	name := text(member(container, "name"))
+	var status []byte
+	for s := range jsontext.Elements(statuses) {
+		if name != nil && text(member(s, "name")) == name {
+			status = s
+			break
+		}
+	}
+	var state, reason any
+	for key, value := range jsontext.Members(member(status, "state")) {
+		state, reason = key, text(member(value, "reason"))
+	}
+	resources := member(container, "resources")
+	amount := func(path ...string) any { return quantity(member(resources, path...)) }
+	return []any{
+		kind, name, text(member(container, "image")),
+		amount("requests", "cpu"), amount("requests", "memory"), amount("limits", "cpu"), amount("limits", "memory"),
+		state, reason, boolean(member(status, "ready")), integer(member(status, "restartCount")),
+	}
+}
+
+// volumesOf yields the volumes of a Pod, and the sources of those that are projected.
+func volumesOf(_ *edgeCursor, found [][]byte) iter.Seq2[[]any, error] {
+	return func(yield func([]any, error) bool) {
+		for volume := range jsontext.Elements(found[0]) {
+			name := text(member(volume, "name"))
+			for kind, of := range jsontext.Members(volume) {
+				if kind == "name" {
+					continue
+				}
+				if !yield([]any{name, kind, sourceOf(kind, of)}, nil) {
+					return
+				}
+				for projected := range jsontext.Elements(member(of, "sources")) {
+					for kind, of := range jsontext.Members(projected) {
+						if !yield([]any{name, kind, sourceOf(kind, of)}, nil) {
+							return
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// sourceOf returns the name of what a volume, or a source of a projected one, is made of; nil if it has none.
+func sourceOf(kind string, of []byte) any {
+	switch kind {
+	case "configMap":
+		return textOf(of, "name")
+	case "secret":
+		return textOf(of, "secretName", "name")
+	case "persistentVolumeClaim":
+		return textOf(of, "claimName")
+	}
+	return nil
+}
+
+// rulesOf yields the API groups, resources and verbs of the rules of a role. Rules about paths have none.
+func rulesOf(_ *edgeCursor, found [][]byte) iter.Seq2[[]any, error] {
+	return func(yield func([]any, error) bool) {
+		for rule := range jsontext.Elements(found[0]) {
+			var names any
+			if of := member(rule, "resourceNames"); of != nil {
+				names = document(of)
+			}
+			for group := range jsontext.Elements(member(rule, "apiGroups")) {
+				for resource := range jsontext.Elements(member(rule, "resources")) {
+					for verb := range jsontext.Elements(member(rule, "verbs")) {
+						if !yield([]any{text(group), text(resource), text(verb), names}, nil) {
+							return
+						}
+					}
+				}
+			}
+		}
+	}
+}
