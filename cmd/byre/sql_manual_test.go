@@ -46,7 +46,7 @@ var answers = map[string]string{
 	"who has scaled a Deployment since yesterday":          "TIME,erin,2,3",
 	"what a deleted ConfigMap held":                        `TIME,frank,"{""color"":""blue""}"`,
 	"which Pods were on a node an hour ago":                "",
-	"what has changed in a namespace in the last hour":     "TIME,erin,patch,deployments,web|TIME,frank,delete,configmaps,settings",
+	"what has changed in a namespace in the last hour":     "TIME,erin,patch,deployments,web|TIME,frank,delete,configmaps,retired",
 }
 
 // The statements of docs/query.md give the rows that its reader expects.
@@ -100,10 +100,10 @@ func (h *chronicle) changeForTheManual() {
 		_, err := as("erin").AppsV1().Deployments("shop").Patch(h.Context(), "web", types.MergePatchType, []byte(`{"spec":{"replicas":3}}`), metav1.PatchOptions{})
 		return err
 	})
-	_, err := h.kube.CoreV1().ConfigMaps("shop").Create(h.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "settings"}, Data: map[string]string{"color": "blue"}}, metav1.CreateOptions{})
+	_, err := h.kube.CoreV1().ConfigMaps("shop").Create(h.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "retired"}, Data: map[string]string{"color": "blue"}}, metav1.CreateOptions{})
 	h.must(err)
 	eventually.Succeeds(h.T, "frank deletes", func() error {
-		return as("frank").CoreV1().ConfigMaps("shop").Delete(h.Context(), "settings", metav1.DeleteOptions{})
+		return as("frank").CoreV1().ConfigMaps("shop").Delete(h.Context(), "retired", metav1.DeleteOptions{})
 	})
 }
 
