@@ -4,6 +4,8 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/waitgroup"
 	"k8s.io/apiserver/pkg/authentication/request/union"
@@ -11,6 +13,7 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"byre/apiserver/access/filters"
+	"byre/apiserver/console"
 	"byre/apiserver/process/loopback"
 	"byre/apiserver/process/pki"
 	"byre/apiserver/process/serving"
@@ -46,7 +49,11 @@ func (s *Server) buildHTTP(ctx context.Context, chain http.Handler, files pki.Fi
 		NonLongRunningRequests:  s.requests,
 		WatchRequests:           s.watches,
 	}
-	if s.http, err = serving.NewHTTPServer(o, filters.Chain(s.filterConfig(life))(chain), tlsConfig); err != nil {
+	handler, err := s.withConsole(filters.Chain(s.filterConfig(life))(chain))
+	if err != nil {
+		return err
+	}
+	if s.http, err = serving.NewHTTPServer(o, handler, tlsConfig); err != nil {
 		return err
 	}
 	requests, endRequests := context.WithCancel(context.WithoutCancel(ctx))
@@ -65,13 +72,29 @@ func (s *Server) newInsecureServer(chain http.Handler, life filters.Lifecycle) (
 	config := s.filterConfig(life)
 	config.Authenticator = serving.NewInsecureAuthenticator()
 	config.HTTP2 = false
-	handler := serving.WithLocalOrigin(filters.Chain(config)(chain))
-	plain, err := serving.NewHTTPServer(serving.Options{DisableHTTP2: true}, handler, nil)
+	handler, err := s.withConsole(filters.Chain(config)(chain))
+	if err != nil {
+		return nil, err
+	}
+	plain, err := serving.NewHTTPServer(serving.Options{DisableHTTP2: true}, serving.WithLocalOrigin(handler), nil)
 	if err != nil {
 		return nil, err
 	}
 	plain.BaseContext = s.http.BaseContext
 	return plain, nil
+}
+
+// withConsole puts the console before a server's filters, if it is on.
+func (s *Server) withConsole(handler http.Handler) (http.Handler, error) {
+	if !s.config.Options.Console {
+		return handler, nil
+	}
+	external := s.config.Options.Serving.ExternalHostname
+	return console.New(console.Config{
+		Server:  handler,
+		HasName: func(host string) bool { return strings.EqualFold(host, external) || s.certs.HasName(host) },
+		Now:     time.Now,
+	})
 }
 
 func (s *Server) filterConfig(l filters.Lifecycle) filters.Config {

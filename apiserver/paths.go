@@ -19,6 +19,7 @@ import (
 	"k8s.io/kubernetes/pkg/serviceaccount"
 
 	"byre/apiserver/access/filters"
+	"byre/apiserver/console"
 	"byre/apiserver/delegation"
 	"byre/apiserver/handlers"
 	"byre/apiserver/process/health"
@@ -50,6 +51,9 @@ func (s *Server) installPaths(paths *mux.PathRecorderMux, api http.Handler, d de
 	paths.Handle("/metrics", s.withStorageMetrics(exported))
 	slis.SLIMetricsWithReset{}.Install(paths)
 	paths.UnlistedHandle(CompactPath, http.HandlerFunc(s.core.serveCompact))
+	if s.config.Options.Console {
+		paths.UnlistedHandlePrefix(console.Path, http.HandlerFunc(console.Gate))
+	}
 	installProfiling(s.config.Options.Debug, paths)
 	if s.flow != nil {
 		paths.UnlistedHandlePrefix(filters.DebugPath, s.flow.DebugHandler())

@@ -60,6 +60,8 @@ type Options struct {
 	// ShutdownDelay is the time between the failing of /readyz and the refusing of
 	// connections.
 	ShutdownDelay time.Duration
+	// Console serves web pages at /console/.
+	Console bool
 	// TracingFile configures where spans are sent, and for how many requests.
 	TracingFile string
 
@@ -111,6 +113,8 @@ func (o *Options) Flags() cliflag.NamedFlagSets {
 	o.Audit.AddFlags(sets.FlagSet("auditing"))
 	o.addEnablementFlags(sets.FlagSet("API enablement"))
 	o.Debug.AddFlags(sets.FlagSet("features"))
+	sets.FlagSet("features").BoolVar(&o.Console, "console", o.Console,
+		"Serve web pages at /console/ that show what a user may list. \"byre console\" opens them.")
 	o.addControllerFlags(sets.FlagSet("controllers"))
 	o.Metrics.AddFlags(sets.FlagSet("metrics"))
 	sets.FlagSet("traces").StringVar(&o.TracingFile, "tracing-config-file", o.TracingFile,

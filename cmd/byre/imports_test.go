@@ -43,6 +43,7 @@ var parts = []part{
 	{"apiserver/handlers", 4},
 	{"apiserver/process", 4},
 	{"apiserver/access", 5},
+	{"apiserver/console", 5},
 	{"apiserver/controllers", 5},
 	{"apiserver/delegation", 5},
 	{"apiserver/history", 5},

@@ -207,7 +207,7 @@ func startByre(t *testing.T, endpoint string, args ...string) (*peer, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, role := range []string{"byre:history-viewer", "byre:sql-user"} {
+	for _, role := range []string{"byre:console-user", "byre:history-viewer", "byre:sql-user"} {
 		if err := client.RbacV1().ClusterRoles().Delete(t.Context(), role, metav1.DeleteOptions{}); err != nil {
 			return nil, err
 		}

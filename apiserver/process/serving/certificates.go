@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"slices"
 	"sync"
 
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
@@ -56,6 +57,14 @@ func NewCertificates(base *tls.Config, certFile, keyFile string, clientCAs dynam
 	}
 	base.GetConfigForClient = c.dynamic.GetConfigForClient
 	return c, c.dynamic.RunOnce()
+}
+
+// HasName reports whether one of the certificates is for a host name.
+func (c *Certificates) HasName(host string) bool {
+	config, err := c.dynamic.GetConfigForClient(&tls.ClientHelloInfo{ServerName: host})
+	return err == nil && slices.ContainsFunc(config.Certificates, func(cert tls.Certificate) bool {
+		return cert.Leaf != nil && cert.Leaf.VerifyHostname(host) == nil
+	})
 }
 
 // Run reloads the files when they change, until ctx ends. It returns nil.

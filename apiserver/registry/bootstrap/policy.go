@@ -75,6 +75,9 @@ func ownRoles() []rbacv1.ClusterRole {
 		ObjectMeta: ownMeta("byre:history-viewer"),
 		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"history.byre.dev"}, Resources: []string{"changes"}, Verbs: []string{"get", "list", "watch"}}},
 	}, {
+		ObjectMeta: ownMeta("byre:console-user"),
+		Rules:      []rbacv1.PolicyRule{{NonResourceURLs: []string{"/console", "/console/*"}, Verbs: []string{"get"}}},
+	}, {
 		ObjectMeta: ownMeta("byre:sql-user"),
 		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"sql.byre.dev"}, Resources: []string{"queries"}, Verbs: []string{"create"}}},
 	}}

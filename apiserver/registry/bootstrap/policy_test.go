@@ -42,7 +42,12 @@ func TestPolicy_IsUpstreams(t *testing.T) {
 		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"sql.byre.dev"}, Resources: []string{"queries"}, Verbs: []string{"create"}}},
 	}
 	asker.Name = "byre:sql-user"
-	own := []rbacv1.ClusterRole{viewer, asker}
+	visitor := rbacv1.ClusterRole{
+		ObjectMeta: bootstrapping,
+		Rules:      []rbacv1.PolicyRule{{NonResourceURLs: []string{"/console", "/console/*"}, Verbs: []string{"get"}}},
+	}
+	visitor.Name = "byre:console-user"
+	own := []rbacv1.ClusterRole{viewer, visitor, asker}
 	compare(t, options, slices.Concat(bootstrappolicy.ClusterRoles(), bootstrappolicy.ControllerRoles(), own), clusterRoles.Items,
 		func(r rbacv1.ClusterRole) string { return r.Name })
 

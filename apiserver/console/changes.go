@@ -1,0 +1,280 @@
+package console
+
+import (
+	"cmp"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pmezard/go-difflib/difflib"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"sigs.k8s.io/yaml"
+)
+
+// clusterScoped stands for the namespace of objects without one, in the paths of pages.
+const clusterScoped = "-"
+
+// change is an item of the resource changes of history.byre.dev.
+type change struct {
+	Revision    int64     `json:"revision"`
+	Time        time.Time `json:"time"`
+	Who         string    `json:"who"`
+	RealUser    string    `json:"realUser"`
+	Verb        string    `json:"verb"`
+	Subresource string    `json:"subresource"`
+	Manager     string    `json:"manager"`
+	AuditID     string    `json:"auditID"`
+	Object      struct {
+		Group     string `json:"group"`
+		Resource  string `json:"resource"`
+		Namespace string `json:"namespace"`
+		Name      string `json:"name"`
+		UID       string `json:"uid"`
+	} `json:"object"`
+	Changed []struct {
+		Path string `json:"path"`
+		Old  string `json:"old"`
+		New  string `json:"new"`
+	} `json:"changed"`
+	MoreChanged int64           `json:"moreChanged"`
+	Unreadable  bool            `json:"unreadable"`
+	Before      json.RawMessage `json:"before"`
+	After       json.RawMessage `json:"after"`
+}
+
+// Does is the verb, with the subresource.
+func (c *change) Does() string {
+	if c.Subresource == "" {
+		return c.Verb
+	}
+	return c.Verb + "/" + c.Subresource
+}
+
+// FullName is the name of the object as kubectl takes it, such as deployments.apps/web.
+func (c *change) FullName() string {
+	return resource{Group: c.Object.Group, Resource: c.Object.Resource}.FullName() + "/" + c.Object.Name
+}
+
+// shownIn is the namespace in which a change of an object is listed.
+func shownIn(namespace string) string {
+	if namespace == "" {
+		return metav1.NamespaceDefault
+	}
+	return namespace
+}
+
+// undelete is the command that brings an object back, or "" if its name is not fit for one.
+func undelete(r resource, namespace, name string) string {
+	switch {
+	case r.Group == "" && r.Resource == "namespaces":
+		return command("kubectl", "byre", "undelete", "-n", name)
+	case namespace == "":
+		return command("kubectl", "byre", "undelete", r.FullName()+"/"+name)
+	}
+	return command("kubectl", "byre", "undelete", r.FullName()+"/"+name, "-n", namespace)
+}
+
+const (
+	changesPath = "/apis/history.byre.dev/v1"
+	// changesPerRequest is how many changes are asked for at once, and requestsPerPage how many requests
+	// a page makes at most. A request examines up to 10,000 changes.
+	changesPerRequest = 500
+	requestsPerPage   = 20
+	// changesPerPage is how many changes a page shows.
+	changesPerPage = 200
+)
+
+// timeline is the changes that a page shows, the newest first.
+type timeline struct {
+	Changes []linked
+	// Cut says that there are newer changes than the page has looked at, and Problem why there are none.
+	Cut     bool
+	Problem string
+	// Spans are links to the changes of spans of time up to now.
+	Spans []span
+}
+
+type span struct {
+	Name, Link string
+	Chosen     bool
+}
+
+// linked is a change with links.
+type linked struct {
+	change
+	Link, ObjectLink, Undelete string
+}
+
+// spans are the values of the parameter since.
+var spans = []struct{ name, value string }{{"1 hour", "1h"}, {"1 day", "24h"}, {"1 week", "168h"}, {"all that is kept", ""}}
+
+// changes finds the changes in a namespace ("" means all) that selectors and the parameter since select, and
+// of these the newest that keep keeps.
+func (v *visit) changes(namespace string, keep func(*change) bool, selectors ...fields.Selector) (t timeline) {
+	for _, s := range spans {
+		t.Spans = append(t.Spans, span{s.name, v.here("since", s.value), v.param("since") == s.value})
+	}
+	if since, err := time.ParseDuration(v.param("since")); err == nil {
+		selectors = append(selectors, fields.OneTermEqualSelector("since", v.console.config.Now().Add(-since).UTC().Format(time.RFC3339)))
+	}
+	path := changesPath + "/changes"
+	if namespace != "" {
+		path = changesPath + "/namespaces/" + namespace + "/changes"
+	}
+	query := url.Values{"limit": {strconv.Itoa(changesPerRequest)}, "fieldSelector": {fields.AndSelectors(selectors...).String()}}
+	for range requestsPerPage {
+		var list struct {
+			metav1.ListMeta `json:"metadata"`
+			Items           []change `json:"items"`
+		}
+		if err := v.client.get(question{path: path, query: query, accept: asJSON}, &list); err != nil {
+			t.Problem = message(err)
+			return t
+		}
+		for _, c := range list.Items {
+			if !keep(&c) {
+				continue
+			}
+			t.Changes = append(t.Changes, linked{change: c, Link: v.link(nil, "change", shownIn(c.Object.Namespace), strconv.FormatInt(c.Revision, 10))})
+		}
+		t.Changes = t.Changes[max(0, len(t.Changes)-changesPerPage):]
+		if list.Continue == "" {
+			t.Cut = false
+			break
+		}
+		t.Cut = true
+		query.Set("continue", list.Continue)
+	}
+	slices.Reverse(t.Changes)
+	return t
+}
+
+// changePage is the page of a change.
+type changePage struct {
+	linked
+	Diff []diffLine
+	Undo string
+}
+
+// diffLine is a line of a unified diff. Kind is added, removed, place or empty.
+type diffLine struct{ Kind, Text string }
+
+// showChange shows a change with the difference that it made.
+func (v *visit) showChange() error {
+	namespace, revision := v.r.PathValue("namespace"), v.r.PathValue("revision")
+	if _, err := strconv.ParseInt(revision, 10, 64); err != nil {
+		return v.showNothing()
+	}
+	var c change
+	if err := v.client.get(question{path: changesPath + "/namespaces/" + namespace + "/changes/" + revision, accept: asJSON}, &c); err != nil {
+		return err
+	}
+	lines, err := c.diff()
+	if err != nil {
+		return err
+	}
+	page := changePage{linked: linked{change: c}, Diff: lines, Undo: command("kubectl", "byre", "undo", revision, "-n", namespace)}
+	all, err := v.client.discover()
+	if err != nil {
+		return err
+	}
+	v.linkObject(&page.linked, all)
+	v.render(http.StatusOK, "change", "Revision "+revision, &page)
+	return nil
+}
+
+// linkObject sets the link to the object of a change, if its resource is served.
+func (v *visit) linkObject(c *linked, all []resource) {
+	of := c.Object
+	if i := slices.IndexFunc(all, func(r resource) bool { return r.Group == of.Group && r.Resource == of.Resource }); i >= 0 {
+		c.ObjectLink = v.objectLink(all[i], of.Namespace, of.Name)
+	}
+}
+
+// diff compares the object before and after the change, as YAML.
+func (c *change) diff() (lines []diffLine, err error) {
+	before, err := yamlLines(c.Before)
+	if err != nil {
+		return nil, err
+	}
+	after, err := yamlLines(c.After)
+	if err != nil {
+		return nil, err
+	}
+	text, err := difflib.GetUnifiedDiffString(difflib.UnifiedDiff{A: before, B: after, Context: 3})
+	if err != nil {
+		return nil, err
+	}
+	kinds := map[byte]string{'+': "added", '-': "removed", '@': "place"}
+	for line := range strings.Lines(text) {
+		lines = append(lines, diffLine{kinds[line[0]], strings.TrimSuffix(line, "\n")})
+	}
+	return lines, nil
+}
+
+// yamlLines returns an object as lines of YAML; none if there is no object.
+func yamlLines(object json.RawMessage) ([]string, error) {
+	if len(object) == 0 {
+		return nil, nil
+	}
+	text, err := yaml.JSONToYAML(object)
+	return difflib.SplitLines(strings.TrimSuffix(string(text), "\n")), err
+}
+
+// ignored are resources whose deletions are no loss.
+var ignored = []string{"events", "leases", "endpointslices", "endpoints", "ipaddresses"}
+
+// deletedPage is the page of what was deleted.
+type deletedPage struct {
+	timeline
+	Who string
+	// System says that the deletions of the cluster's own components are shown, and Toggle links to the
+	// page with the other choice.
+	System bool
+	Toggle string
+}
+
+// showDeleted shows what was deleted, and how to bring it back.
+func (v *visit) showDeleted() error {
+	page := deletedPage{Who: v.param("who"), System: v.param("system") != ""}
+	page.Toggle = v.here("system", "1")
+	if page.System {
+		page.Toggle = v.here("system", "")
+	}
+	keep := func(c *change) bool { return page.System || !strings.HasPrefix(c.Who, "system:") }
+	for _, verb := range []string{"delete", "deletecollection"} {
+		selectors := []fields.Selector{fields.OneTermEqualSelector("verb", verb)}
+		for _, name := range ignored {
+			selectors = append(selectors, fields.OneTermNotEqualSelector("object.resource", name))
+		}
+		if page.Who != "" {
+			selectors = append(selectors, fields.OneTermEqualSelector("who", page.Who))
+		}
+		found := v.changes(v.param("namespace"), keep, selectors...)
+		page.timeline = timeline{append(page.Changes, found.Changes...), page.Cut || found.Cut, found.Problem, found.Spans}
+	}
+	slices.SortFunc(page.Changes, func(a, b linked) int { return cmp.Compare(b.Revision, a.Revision) })
+	// A deletion that finalizers delay is several changes.
+	seen := map[string]bool{}
+	page.Changes = slices.DeleteFunc(page.Changes, func(c linked) bool {
+		again := seen[c.Object.UID]
+		seen[c.Object.UID] = c.Object.UID != ""
+		return again
+	})
+	all, err := v.client.discover()
+	if err != nil {
+		return err
+	}
+	for i := range page.Changes {
+		c := &page.Changes[i]
+		v.linkObject(c, all)
+		c.Undelete = undelete(resource{Group: c.Object.Group, Resource: c.Object.Resource}, c.Object.Namespace, c.Object.Name)
+	}
+	v.render(http.StatusOK, "deleted", "Deleted", page)
+	return nil
+}

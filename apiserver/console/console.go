@@ -1,0 +1,206 @@
+package console
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/klog/v2"
+)
+
+// Path is the path that the pages are below.
+const Path = "/console/"
+
+//go:embed static
+var static embed.FS
+
+// Config holds the dependencies of a Console.
+type Config struct {
+	// Server answers all requests to the server, through its filters. It serves Gate below Path.
+	Server http.Handler
+	// HasName reports whether a host name is one of the server's.
+	HasName func(host string) bool
+	// Now is the clock.
+	Now func() time.Time
+}
+
+// Console is a handler that serves the pages, and passes other requests to the server.
+type Console struct {
+	config Config
+	pages  pages
+	mux    *http.ServeMux
+}
+
+// New makes a Console.
+func New(config Config) (*Console, error) {
+	parsed, err := parsePages(config.Now)
+	if err != nil {
+		return nil, err
+	}
+	files, err := fs.Sub(static, "static")
+	if err != nil {
+		return nil, err
+	}
+	c := &Console{config: config, pages: parsed, mux: http.NewServeMux()}
+	for pattern, show := range map[string]func(*visit) error{
+		"{$}":                            (*visit).showResources,
+		"r/{group}/{version}/{resource}": (*visit).showTable,
+		"o/{group}/{version}/{resource}/{namespace}/{name}": (*visit).showObject,
+		"change/{namespace}/{revision}":                     (*visit).showChange,
+		"deleted":                                           (*visit).showDeleted,
+		"sql":                                               (*visit).showSQL,
+		"health":                                            (*visit).showHealth,
+		"":                                                  (*visit).showNothing,
+	} {
+		c.mux.HandleFunc(Path+pattern, func(w http.ResponseWriter, r *http.Request) {
+			v := newVisit(c, w, r)
+			if err := show(v); err != nil {
+				v.showError(err)
+			}
+		})
+	}
+	c.mux.Handle(Path+"static/", http.StripPrefix(Path+"static/", http.FileServerFS(files)))
+	return c, nil
+}
+
+// Gate answers with the name of the user. The server's filters stand before it: whoever gets the answer
+// may see the console.
+func Gate(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	if user, ok := request.UserFrom(r.Context()); ok {
+		_, _ = io.WriteString(w, user.GetName()) // fails only if the client has gone
+	}
+}
+
+// policy lets a page load the console's own files, and nothing else.
+const policy = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self' data:; " +
+	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+// userKey is the key of the user's name in a request's context.
+type userKey struct{}
+
+// ServeHTTP implements http.Handler.
+func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path != strings.TrimSuffix(Path, "/") && !strings.HasPrefix(r.URL.Path, Path) {
+		c.config.Server.ServeHTTP(w, r)
+		return
+	}
+	defer logPanic(r)
+	for name, value := range map[string]string{
+		"Content-Security-Policy":      policy,
+		"X-Content-Type-Options":       "nosniff",
+		"Referrer-Policy":              "no-referrer",
+		"Cache-Control":                "no-store",
+		"Cross-Origin-Resource-Policy": "same-origin",
+		"Cross-Origin-Opener-Policy":   "same-origin",
+	} {
+		w.Header().Set(name, value)
+	}
+	v := newVisit(c, w, r)
+	switch {
+	case !c.answersTo(r.Host):
+		v.showError(&apierrors.StatusError{ErrStatus: failure(http.StatusMisdirectedRequest,
+			"the Host of this request is no name of this server: use one that its certificate has, an IP address, or \"byre console\"; --external-hostname adds a name")})
+		return
+	case r.Method != http.MethodGet:
+		w.Header().Set("Allow", http.MethodGet)
+		v.showError(&apierrors.StatusError{ErrStatus: failure(http.StatusMethodNotAllowed, "the console answers GET only")})
+		return
+	case !strings.HasPrefix(r.URL.Path, Path):
+		// http.Redirect would make an absolute path of it, without the prefix of a proxy.
+		w.Header().Set("Location", strings.TrimPrefix(Path, "/"))
+		w.WriteHeader(http.StatusMovedPermanently)
+		return
+	}
+	if strings.Count(r.URL.Path, "/") != strings.Count(r.URL.EscapedPath(), "/") || strings.Contains(v.param("namespace"), "/") {
+		v.showError(v.showNothing()) // no name has a slash
+		return
+	}
+	user, err := v.client.pass(w.Header())
+	if err != nil {
+		v.showError(err)
+		return
+	}
+	c.mux.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), userKey{}, user)))
+}
+
+// logPanic logs a panic, which ends the request: net/http logs what any client can cause, and is not heard.
+func logPanic(r *http.Request) {
+	reason := recover()
+	if reason == nil {
+		return
+	}
+	if reason != http.ErrAbortHandler { //nolint:errorlint // a panic's value, as net/http compares it
+		klog.ErrorS(nil, "Panic in the console", "path", r.URL.Path, "reason", reason, "stack", string(debug.Stack()))
+	}
+	panic(reason)
+}
+
+// answersTo reports whether the console answers requests for a host, with or without a port. A page of
+// another site can let its own name resolve to this server (DNS rebinding); the Host header has that name
+// then. It can't have an address.
+func (c *Console) answersTo(hostport string) bool {
+	host, _, err := net.SplitHostPort(hostport)
+	if err != nil {
+		host = strings.TrimSuffix(strings.TrimPrefix(hostport, "["), "]")
+	}
+	return strings.EqualFold(host, "localhost") || net.ParseIP(host) != nil || host != "" && c.config.HasName(host)
+}
+
+// visit is one request for a page.
+type visit struct {
+	console *Console
+	client  *client
+	w       http.ResponseWriter
+	r       *http.Request
+}
+
+func newVisit(c *Console, w http.ResponseWriter, r *http.Request) *visit {
+	return &visit{c, &client{server: c.config.Server, from: r}, w, r}
+}
+
+// param is a parameter of the URL's query.
+func (v *visit) param(name string) string { return v.r.URL.Query().Get(name) }
+
+// root is the relative path of the first page.
+func (v *visit) root() string {
+	below := strings.TrimPrefix(v.r.URL.EscapedPath(), Path)
+	if depth := strings.Count(below, "/"); depth > 0 {
+		return strings.Repeat("../", depth)
+	}
+	return "./"
+}
+
+func (*visit) showNothing() error {
+	return &apierrors.StatusError{ErrStatus: failure(http.StatusNotFound, "there is no such page")}
+}
+
+// showError shows why there is no page.
+func (v *visit) showError(err error) {
+	status := failure(http.StatusInternalServerError, "the page can't be made; the server's log says why")
+	var known apierrors.APIStatus
+	if errors.As(err, &known) {
+		status = known.Status()
+	} else {
+		klog.ErrorS(err, "A page of the console failed", "path", v.r.URL.Path)
+	}
+	code := int(status.Code)
+	if code < http.StatusBadRequest {
+		code = http.StatusInternalServerError
+	}
+	v.render(code, "error", "Error", struct {
+		Code          int
+		Reason        string
+		Message       string
+		Authenticates bool
+	}{code, http.StatusText(code), status.Message, code == http.StatusUnauthorized || code == http.StatusForbidden})
+}

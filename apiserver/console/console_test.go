@@ -1,0 +1,365 @@
+package console
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
+	"encoding/json"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/net/html"
+)
+
+// server is a stand-in for the server: it answers paths with JSON, and those that it does not know with a
+// Status.
+type server struct {
+	*testing.T
+	answers map[string]any
+
+	mu       sync.Mutex
+	requests []*http.Request
+	bodies   []string
+}
+
+// ServeHTTP implements http.Handler.
+func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		s.Error(err)
+	}
+	s.mu.Lock()
+	s.requests, s.bodies = append(s.requests, r), append(s.bodies, string(body))
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	s.mu.Unlock()
+	if strings.HasPrefix(r.URL.Path, Path) {
+		if refused, ok := s.answers[Path].(http.HandlerFunc); ok {
+			refused(w, r)
+			return
+		}
+		_, _ = io.WriteString(w, "alice")
+		return
+	}
+	answer, known := s.answers[r.URL.Path]
+	if handle, ok := answer.(http.HandlerFunc); ok {
+		handle(w, r)
+		return
+	}
+	if !known {
+		w.WriteHeader(http.StatusNotFound)
+		answer = failure(http.StatusNotFound, r.URL.Path+" is not there")
+	}
+	_ = json.NewEncoder(w).Encode(answer)
+}
+
+type object = map[string]any
+
+// discovery has Pods, ClusterRoles and changes.
+func discovery() map[string]any {
+	served := func(name, kind, scope string) object {
+		return object{"resource": name, "responseKind": object{"kind": kind}, "scope": scope, "verbs": []string{"get", "list"}}
+	}
+	groups := func(group, version string, resources ...object) object {
+		return object{"items": []object{{"metadata": object{"name": group}, "versions": []object{{"version": version, "resources": resources}}}}}
+	}
+	return map[string]any{
+		"/api":  groups("", "v1", served("pods", "Pod", "Namespaced"), served("namespaces", "Namespace", "Cluster")),
+		"/apis": groups("rbac.authorization.k8s.io", "v1", served("clusterroles", "ClusterRole", "Cluster")),
+	}
+}
+
+// newServer makes a stand-in that has discovery and other answers.
+func newServer(t *testing.T, answers map[string]any) *server {
+	s := &server{T: t, answers: discovery()}
+	maps.Copy(s.answers, answers)
+	return s
+}
+
+var noon = time.Date(2026, 12, 1, 12, 0, 0, 0, time.UTC)
+
+func (s *server) console() *Console {
+	s.Helper()
+	c, err := New(Config{Server: s, HasName: func(host string) bool { return host == "kube.example.com" }, Now: func() time.Time { return noon }})
+	if err != nil {
+		s.Fatal(err)
+	}
+	return c
+}
+
+// get asks the console for a page.
+func (s *server) get(path string) *httptest.ResponseRecorder {
+	s.Helper()
+	w := httptest.NewRecorder()
+	r := httptest.NewRequestWithContext(s.Context(), http.MethodGet, path, nil)
+	r.Host = "localhost:6443"
+	s.console().ServeHTTP(w, r)
+	return w
+}
+
+// hostile are texts that users can put into an object.
+var hostile = []string{
+	`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `' onmouseover='alert(1)`, "javascript:alert(1)",
+	"two\nlines", "\u202egnp.exe", "\x1b[2J", "{{.Root}}", "</pre><style>*{display:none}</style>",
+}
+
+func hostileServer(t *testing.T) *server {
+	var rows, changes []object
+	var result [][]any
+	for i, name := range hostile {
+		metadata := object{"name": name, "namespace": name, "creationTimestamp": noon}
+		rows = append(rows, object{"cells": []any{name, name}, "object": object{"metadata": metadata}})
+		changes = append(changes, object{
+			"revision": i + 1, "time": noon, "who": name, "realUser": name, "verb": name, "manager": name,
+			"object":  object{"group": "", "resource": "pods", "namespace": name, "name": name},
+			"changed": []object{{"path": name, "old": name, "new": name}},
+		})
+		result = append(result, []any{0, name, name})
+	}
+	everything := strings.Join(hostile, " ")
+	change := maps.Clone(changes[0])
+	change["before"], change["after"] = object{"a": everything}, object{"a": everything, "b": everything}
+	pod := object{
+		"apiVersion": "v1", "kind": "Pod", "spec": object{"note": everything},
+		"metadata": object{"name": everything, "uid": "u", "labels": object{"a": everything}, "ownerReferences": []object{{"apiVersion": "v1", "kind": everything, "name": everything}}},
+	}
+	list := object{"metadata": object{"resourceVersion": "9"}, "items": changes}
+	return newServer(t, map[string]any{
+		"/api/v1/pods": object{
+			"metadata":          object{"resourceVersion": "9"},
+			"columnDefinitions": []object{{"name": "Name"}, {"name": "<b>Note</b>"}}, "rows": rows,
+		},
+		"/api/v1/namespaces/shop/pods/web": pod,
+		changesPath + "/changes":           list, changesPath + "/namespaces/shop/changes": list,
+		changesPath + "/namespaces/shop/changes/1": change,
+		queriesPath: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			rows := result
+			if text, _ := io.ReadAll(r.Body); strings.Contains(string(text), "byre_tables") {
+				rows = [][]any{{"pods", "", "pods"}}
+			}
+			_ = json.NewEncoder(w).Encode(object{"status": object{"truncated": true, "columns": []object{{"name": hostile[0]}, {"name": hostile[1]}, {"name": hostile[2]}}, "rows": rows}})
+		}),
+	})
+}
+
+var hostilePages = []string{
+	"", "r/core/v1/pods", "r/core/v1/pods?q=%3Cscript%3Ealert(1)", "o/core/v1/pods/shop/web", "deleted", "change/shop/1",
+	"sql?q=%3C/textarea%3E%3Cscript%3Ealert(1)%3C/script%3E", "health", "nothing?namespace=%22%3E%3Cscript%3E",
+}
+
+// What users have written is text on every page: pages have no element and no attribute but those of their
+// templates, and every link is relative.
+func TestConsole_ShowsHostileTextAsText(t *testing.T) {
+	t.Parallel()
+	s := hostileServer(t)
+	elements := strings.Fields("html head meta title link script body header nav a span bdi main h1 h2 p form label input button section div table thead tr th tbody td " +
+		"pre code strong time ol ul li del ins textarea details summary small")
+	for _, page := range hostilePages {
+		w := s.get(Path + page)
+		if w.Code >= http.StatusInternalServerError {
+			t.Errorf("%s: %d %s", page, w.Code, w.Body)
+		}
+		root, err := html.Parse(w.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		shown, scripts := strings.Builder{}, 0
+		for node := range root.Descendants() {
+			switch {
+			case node.Type == html.TextNode:
+				shown.WriteString(node.Data)
+			case node.Type != html.ElementNode:
+			case !slices.Contains(elements, node.Data):
+				t.Errorf("%s has an element %s", page, node.Data)
+			case node.Data == "script":
+				if scripts++; node.FirstChild != nil {
+					t.Errorf("%s has a script in it", page)
+				}
+			}
+			for _, a := range node.Attr {
+				checkAttribute(t, page, a)
+			}
+		}
+		if scripts != 1 {
+			t.Errorf("%s has %d scripts", page, scripts)
+		}
+		if strings.ContainsAny(shown.String(), "\u202e\x1b") {
+			t.Errorf("%s has characters that are not visible", page)
+		}
+		if strings.HasPrefix(page, "r/core/v1/pods") && !strings.Contains(shown.String(), hostile[0]) {
+			t.Errorf("%s does not show %s", page, hostile[0])
+		}
+	}
+}
+
+func checkAttribute(t *testing.T, page string, a html.Attribute) {
+	t.Helper()
+	switch {
+	case strings.HasPrefix(a.Key, "on") || a.Key == "style":
+		t.Errorf("%s has an attribute %s", page, a.Key)
+	case slices.Contains([]string{"href", "src", "action", "hx-get"}, a.Key):
+		if !strings.HasPrefix(a.Val, "./") && !strings.HasPrefix(a.Val, "../") && a.Val != "data:," {
+			t.Errorf("%s links to %s", page, a.Val)
+		}
+	}
+}
+
+// A page's answer has the headers that keep a browser from loading anything else, also if it is an error.
+func TestConsole_SetsHeaders(t *testing.T) {
+	t.Parallel()
+	s := newServer(t, nil)
+	for _, path := range []string{"", "static/style.css", "static/htmx.min.js", "nothing", "sql"} {
+		w := s.get(Path + path)
+		for name, want := range map[string]string{
+			"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store",
+		} {
+			if got := w.Header().Get(name); got != want {
+				t.Errorf("%s: %s is %q", path, name, got)
+			}
+		}
+		if cookies := w.Header().Values("Set-Cookie"); len(cookies) > 0 {
+			t.Errorf("%s sets %q", path, cookies)
+		}
+	}
+}
+
+func TestConsole_AnswersToItsNamesOnly(t *testing.T) {
+	t.Parallel()
+	s := newServer(t, nil)
+	for host, want := range map[string]int{
+		"localhost": 200, "LOCALHOST:6443": 200, "127.0.0.1:6443": 200, "[::1]:6443": 200, "[::1]": 200, "192.0.2.1": 200,
+		"kube.example.com": 200, "kube.example.com:6443": 200,
+		"": 421, "evil.example.com": 421, "localhost.evil.example.com:6443": 421, "127.0.0.1.evil.example.com": 421, ":6443": 421,
+	} {
+		before := len(s.requests)
+		w := httptest.NewRecorder()
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, Path+"static/style.css", nil)
+		r.Host = host
+		s.console().ServeHTTP(w, r)
+		if w.Code != want {
+			t.Errorf("%q: %d, want %d", host, w.Code, want)
+		}
+		if asked := len(s.requests) - before; (want == http.StatusOK) != (asked == 1) {
+			t.Errorf("%q: the server was asked %d times", host, asked)
+		}
+	}
+}
+
+func TestConsole_ReadsOnly(t *testing.T) {
+	t.Parallel()
+	s := newServer(t, nil)
+	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodHead, http.MethodOptions} {
+		w := httptest.NewRecorder()
+		r := httptest.NewRequestWithContext(t.Context(), method, "https://localhost"+Path+"sql?q=SELECT+1", strings.NewReader("x"))
+		s.console().ServeHTTP(w, r)
+		if w.Code != http.StatusMethodNotAllowed || len(s.requests) > 0 {
+			t.Errorf("%s: %d, and the server was asked %d times", method, w.Code, len(s.requests))
+		}
+	}
+}
+
+// Every request that a page makes has the credentials of the request for the page, and no more.
+func TestConsole_AsksWithTheCredentialsOfTheRequest(t *testing.T) {
+	t.Parallel()
+	s := newServer(t, map[string]any{queriesPath: object{}})
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, Path+"sql?q=SELECT+1", nil)
+	r.Host, r.RemoteAddr, r.TLS = "localhost", "192.0.2.7:1234", &tls.ConnectionState{}
+	for name, value := range map[string]string{
+		"Authorization": "Bearer secret", "Impersonate-User": "bob", "X-Remote-User": "carol", "X-Custom-User": "dave",
+		"If-None-Match": "x", "Range": "bytes=1-", "Accept-Encoding": "gzip", "Accept": "text/html",
+	} {
+		r.Header.Set(name, value)
+	}
+	s.console().ServeHTTP(httptest.NewRecorder(), r)
+	var asked []string
+	for i, got := range s.requests {
+		asked = append(asked, got.Method+" "+got.RequestURI)
+		for _, name := range []string{"Authorization", "Impersonate-User", "X-Remote-User", "X-Custom-User"} {
+			if got.Header.Get(name) != r.Header.Get(name) {
+				t.Errorf("%s has %s: %q", asked[i], name, got.Header.Get(name))
+			}
+		}
+		for _, name := range []string{"If-None-Match", "Range", "Accept-Encoding"} {
+			if got.Header.Get(name) != "" {
+				t.Errorf("%s has %s", asked[i], name)
+			}
+		}
+		if got.RemoteAddr != r.RemoteAddr || got.TLS != r.TLS || strings.Contains(got.Header.Get("Accept"), "html") {
+			t.Errorf("%s is from %s with %v, and accepts %s", asked[i], got.RemoteAddr, got.TLS, got.Header.Get("Accept"))
+		}
+	}
+	if want := []string{"GET " + Path + "sql?q=SELECT+1", "POST " + queriesPath}; !slices.Equal(asked, want) {
+		t.Errorf("the server was asked %q, want %q", asked, want)
+	}
+}
+
+// Whom the server's filters refuse sees only why.
+func TestConsole_ShowsWhyTheServerRefuses(t *testing.T) {
+	t.Parallel()
+	for _, code := range []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests, http.StatusServiceUnavailable} {
+		s := newServer(t, map[string]any{Path: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Retry-After", "1")
+			w.WriteHeader(code)
+			_ = json.NewEncoder(w).Encode(object{"kind": "Status", "message": "no: <why>", "code": code})
+		})})
+		w := s.get(Path + "static/style.css")
+		if w.Code != code || !strings.Contains(w.Body.String(), "no: &lt;why&gt;") || w.Header().Get("Retry-After") != "1" || len(s.requests) != 1 {
+			t.Errorf("%d: %d after %d requests: %s", code, w.Code, len(s.requests), w.Body)
+		}
+	}
+}
+
+// A request of a page whose handler panics is an error of that page, and of nothing else.
+func TestConsole_SurvivesAPanic(t *testing.T) {
+	t.Parallel()
+	for _, reason := range []any{"broken", http.ErrAbortHandler} {
+		s := newServer(t, map[string]any{"/api/v1/pods": http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(reason) })})
+		if w := s.get(Path + "r/core/v1/pods"); w.Code < http.StatusInternalServerError {
+			t.Errorf("%v: %d", reason, w.Code)
+		}
+		if w := s.get(Path); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "not shown") {
+			t.Errorf("%v: %d %s", reason, w.Code, w.Body)
+		}
+	}
+}
+
+// The first page is found without knowing the path that a proxy serves it at, and all other requests are
+// the server's.
+func TestConsole_LeavesOtherPathsToTheServer(t *testing.T) {
+	t.Parallel()
+	s := newServer(t, nil)
+	if w := s.get("/console"); w.Code != http.StatusMovedPermanently || w.Header().Get("Location") != "console/" {
+		t.Errorf("/console: %d to %q", w.Code, w.Header().Get("Location"))
+	}
+	for path, want := range map[string]int{"/api": 200, "/consoles": 404, "/": 404} {
+		if w := s.get(path); w.Code != want || w.Header().Get("Content-Security-Policy") != "" {
+			t.Errorf("%s: %d %v", path, w.Code, w.Header())
+		}
+	}
+	for _, path := range []string{Path + "change/a%2Fb/1", Path + "r/core/v1/pods?namespace=a/b", Path + "o/core/v1/pods/-/web", Path + "r/core/v2/pods", Path + "change/shop/x"} {
+		if w := s.get(path); w.Code != http.StatusNotFound {
+			t.Errorf("%s: %d", path, w.Code)
+		}
+	}
+}
+
+// htmx is the file of its release: dist/htmx.min.js of htmx.org 4.0.1.
+func TestConsole_HtmxIsThatOfTheRelease(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("static/htmx.min.js")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256(text)
+	if got := hex.EncodeToString(sum[:]); got != "a0abb04f2f45a1f89d1d4844023245537e5e6014c87b144553e0607b4cc32130" {
+		t.Errorf("its SHA-256 is %s", got)
+	}
+}

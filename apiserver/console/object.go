@@ -1,0 +1,192 @@
+package console
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"sigs.k8s.io/yaml"
+)
+
+// objectPage is the page of an object.
+type objectPage struct {
+	resource
+	Namespace, Name string
+	// Exists is false if there is only the history.
+	Exists   bool
+	Undelete string
+	YAML     string
+	Created  time.Time
+	Labels   []reference
+	Owners   []reference
+	Timeline timeline
+	// Owned are the objects whose controller the object is, and OwnedProblem why there are none.
+	Owned        []reference
+	OwnedProblem string
+
+	// Inside links to what a namespace has.
+	Inside                string
+	Table, AsYAML, AsJSON string
+}
+
+// reference is a text that may link to a page.
+type reference struct{ Text, Link string }
+
+// showObject shows an object and what happened to it. An object that is gone has its history.
+func (v *visit) showObject() error {
+	r, all, err := v.find()
+	if err != nil {
+		return err
+	}
+	namespace, name := strings.TrimSuffix(v.r.PathValue("namespace"), clusterScoped), v.r.PathValue("name")
+	if r.Namespaced != (namespace != "") {
+		return v.showNothing()
+	}
+	get := question{path: r.path(namespace) + "/" + name, accept: asJSON}
+	switch v.param("format") {
+	case "json":
+		v.client.forward(v.w, get)
+		return nil
+	case "yaml":
+		get.accept = "application/yaml"
+		v.client.forward(v.w, get)
+		return nil
+	}
+	page := objectPage{
+		resource: r, Namespace: namespace, Name: name, Undelete: undelete(r, namespace, name),
+		Table: v.tableLink(r, namespace), AsYAML: v.here("format", "yaml"), AsJSON: v.here("format", "json"),
+	}
+	if r.Group == "" && r.Resource == "namespaces" {
+		page.Inside = v.link(url.Values{"namespace": {name}})
+	}
+	var object unstructured.Unstructured
+	switch err := v.client.get(get, &object.Object); {
+	case apierrors.IsNotFound(err):
+	case err != nil:
+		return err
+	default:
+		page.Exists = true
+		if err := v.describe(&page, &object, all); err != nil {
+			return err
+		}
+	}
+	page.Timeline = v.changes(shownIn(namespace), func(*change) bool { return true }, fields.SelectorFromSet(fields.Set{
+		"object.group": r.Group, "object.resource": r.Resource, "object.name": name,
+	}))
+	if !page.Exists && len(page.Timeline.Changes) == 0 {
+		return &apierrors.StatusError{ErrStatus: failure(http.StatusNotFound, "there is no "+r.FullName()+"/"+name+", and no history of it that you may see")}
+	}
+	v.render(http.StatusOK, "object", name, page)
+	return nil
+}
+
+// describe fills in what the object itself says, and what it owns.
+func (v *visit) describe(page *objectPage, object *unstructured.Unstructured, all []resource) error {
+	page.Created = object.GetCreationTimestamp().Time
+	for _, key := range sortedKeys(object.GetLabels()) {
+		label := key + "=" + object.GetLabels()[key]
+		page.Labels = append(page.Labels, reference{label, v.link(
+			url.Values{"namespace": {page.Namespace}, "labelSelector": {label}}, "r", page.groupInPath(), page.Version, page.Resource)})
+	}
+	for _, owner := range object.GetOwnerReferences() {
+		page.Owners = append(page.Owners, v.referTo(owner.APIVersion, owner.Kind, page.Namespace, owner.Name, all))
+	}
+	unstructured.RemoveNestedField(object.Object, "metadata", "managedFields")
+	text, err := yaml.Marshal(object.Object)
+	if err != nil {
+		return err
+	}
+	page.YAML = string(text)
+	page.Owned, err = v.owned(page.Namespace, string(object.GetUID()), all)
+	if err != nil {
+		page.OwnedProblem = message(err)
+	}
+	return nil
+}
+
+func sortedKeys(of map[string]string) []string {
+	keys := make([]string, 0, len(of))
+	for key := range of {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// referTo refers to an object that an owner reference names.
+func (v *visit) referTo(apiVersion, kind, namespace, name string, all []resource) reference {
+	group, version, found := strings.Cut(apiVersion, "/")
+	if !found {
+		group, version = "", apiVersion
+	}
+	to := reference{Text: kind + "/" + name}
+	if i := slices.IndexFunc(all, func(r resource) bool { return r.Group == group && r.Version == version && r.Kind == kind }); i >= 0 {
+		if !all[i].Namespaced {
+			namespace = ""
+		}
+		to.Link = v.objectLink(all[i], namespace, name)
+	}
+	return to
+}
+
+// mostOwned is how many objects a page shows that an object owns.
+const mostOwned = 200
+
+// owned finds the objects whose controller has a UID, by SQL: in the namespace of the owner, or in all if it
+// has none.
+func (v *visit) owned(namespace, uid string, all []resource) (found []reference, err error) {
+	tables, err := v.client.query(`SELECT min(table_name), "group", resource FROM byre_tables WHERE resource <> '' GROUP BY 2, 3`, 1000)
+	if err != nil {
+		return nil, err
+	}
+	var selects []string
+	for _, t := range tables.Status.Rows {
+		i := slices.IndexFunc(all, func(r resource) bool { return r.Group == text(t[1]) && r.Resource == text(t[2]) })
+		if i < 0 || namespace != "" && !all[i].Namespaced {
+			continue
+		}
+		condition := "owner_uid = ?1"
+		if namespace != "" {
+			condition += " AND namespace = ?2"
+		}
+		selects = append(selects, "SELECT "+strconv.Itoa(i)+", namespace, name FROM "+quoteName(text(t[0]))+" WHERE "+condition)
+	}
+	if len(selects) == 0 {
+		return nil, nil
+	}
+	parameters := []string{uid}
+	if namespace != "" {
+		parameters = append(parameters, namespace)
+	}
+	rows, err := v.client.query(strings.Join(selects, "\nUNION ALL "), mostOwned, parameters...)
+	if err != nil {
+		return nil, err
+	}
+	for _, row := range rows.Status.Rows {
+		i, err := strconv.Atoi(text(row[0]))
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, reference{all[i].FullName() + "/" + text(row[2]), v.objectLink(all[i], text(row[1]), text(row[2]))})
+	}
+	return found, nil
+}
+
+// text is a value of a result: a text without its quotes, and nothing for NULL.
+func text(value json.RawMessage) string {
+	var decoded *string
+	if err := json.Unmarshal(value, &decoded); err != nil {
+		return string(value)
+	}
+	if decoded == nil {
+		return ""
+	}
+	return *decoded
+}

@@ -1,0 +1,143 @@
+package console
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+const (
+	queriesPath = "/apis/sql.byre.dev/v1/queries"
+	// resultRows is how many rows of a result a page shows.
+	resultRows = 1000
+)
+
+// query is a Query of sql.byre.dev.
+type query struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Spec       struct {
+		SQL        string   `json:"sql"`
+		Parameters []string `json:"parameters,omitempty"`
+		Limit      int      `json:"limit"`
+	} `json:"spec"`
+	Status struct {
+		ResourceVersion string                  `json:"resourceVersion"`
+		Columns         []struct{ Name string } `json:"columns"`
+		Rows            [][]json.RawMessage     `json:"rows"`
+		Truncated       bool                    `json:"truncated"`
+	} `json:"status,omitzero"`
+}
+
+// query asks a statement.
+func (c *client) query(statement string, limit int, parameters ...string) (*query, error) {
+	q := &query{APIVersion: "sql.byre.dev/v1", Kind: "Query"}
+	q.Spec.SQL, q.Spec.Parameters, q.Spec.Limit = statement, parameters, limit
+	body, err := json.Marshal(q)
+	if err != nil {
+		return nil, err
+	}
+	err = c.get(question{path: queriesPath, accept: asJSON, contentType: asJSON, body: body}, q)
+	if apierrors.IsNotFound(err) {
+		err = &apierrors.StatusError{ErrStatus: failure(http.StatusNotFound, "SQL is off on this server: --enable-sql")}
+	}
+	return q, err
+}
+
+// sqlPage is the page of SQL.
+type sqlPage struct {
+	Statement string
+	Saved     []saved
+	// Problem is what is wrong with the statement.
+	Problem     string
+	Asked       bool
+	Columns     []string
+	Rows        [][]string
+	Truncated   bool
+	Version     string
+	Took        time.Duration
+	CSV, NDJSON string
+}
+
+// saved is a statement that the page offers.
+type saved struct{ Title, Statement, Link string }
+
+// showSQL shows the result of the statement in the URL.
+func (v *visit) showSQL() error {
+	statement := v.param("q")
+	download := question{path: queriesPath, contentType: "application/sql", body: []byte(statement)}
+	switch v.param("format") {
+	case "csv":
+		download.accept = "text/csv"
+	case "ndjson":
+		download.accept = "application/x-ndjson"
+	}
+	if download.accept != "" {
+		v.client.forward(v.w, download)
+		return nil
+	}
+	page := sqlPage{Statement: statement, Saved: savedQueries(), CSV: v.here("format", "csv"), NDJSON: v.here("format", "ndjson")}
+	for i := range page.Saved {
+		page.Saved[i].Link = v.link(url.Values{"q": {page.Saved[i].Statement}}, "sql")
+	}
+	status := http.StatusOK
+	if statement != "" {
+		page.Asked = true
+		start := v.console.config.Now()
+		result, err := v.client.query(statement, resultRows)
+		page.Took = v.console.config.Now().Sub(start).Round(time.Millisecond)
+		var failed apierrors.APIStatus
+		switch {
+		case errors.As(err, &failed):
+			status, page.Problem = int(failed.Status().Code), failed.Status().Message
+		case err != nil:
+			return err
+		default:
+			page.setResult(result)
+		}
+	}
+	v.render(status, "sql", "SQL", page)
+	return nil
+}
+
+func (p *sqlPage) setResult(q *query) {
+	p.Version, p.Truncated = q.Status.ResourceVersion, q.Status.Truncated
+	for _, c := range q.Status.Columns {
+		p.Columns = append(p.Columns, c.Name)
+	}
+	for _, row := range q.Status.Rows {
+		cells := make([]string, len(row))
+		for i, value := range row {
+			cells[i] = text(value)
+		}
+		p.Rows = append(p.Rows, cells)
+	}
+}
+
+// savedQueries returns the statements that the page offers. A test asks each of them.
+func savedQueries() []saved {
+	return []saved{
+		{Title: "Pods by node and phase", Statement: "SELECT node, phase, count(*) AS pods\nFROM pods\nGROUP BY node, phase\nORDER BY pods DESC"},
+		{Title: "Pods that are not ready", Statement: "SELECT namespace, name, phase, ready, restarts, node\nFROM pods\nWHERE phase NOT IN ('Running', 'Succeeded')\nORDER BY created"},
+		{Title: "Pods that restart most", Statement: "SELECT namespace, name, restarts, node\nFROM pods\nWHERE restarts > 0\nORDER BY restarts DESC"},
+		{Title: "Images, by containers", Statement: "SELECT image, count(*) AS containers\nFROM containers\nGROUP BY image\nORDER BY containers DESC, image"},
+		{Title: "Containers without a memory limit", Statement: "SELECT namespace, name, container, image\nFROM containers\nWHERE memory_limit IS NULL"},
+		{Title: "Requests on each node", Statement: "SELECT n.name AS node, sum(c.cpu_request) AS cpu, sum(c.memory_request) AS memory,\n" +
+			"  quantity(n.object ->> '$.status.allocatable.cpu') AS cpu_allocatable\nFROM nodes n\nLEFT JOIN pods p ON p.node = n.name\n" +
+			"LEFT JOIN containers c ON c.namespace = p.namespace AND c.name = p.name\nGROUP BY n.name"},
+		{Title: "Pods on nodes that take no more", Statement: "SELECT p.namespace, p.name, n.name AS node\nFROM pods p\nJOIN nodes n ON n.name = p.node\nWHERE n.unschedulable"},
+		{Title: "Secrets that Pods mount", Statement: "SELECT namespace, source AS secret, count(*) AS volumes\nFROM volumes\nWHERE type = 'secret'\nGROUP BY namespace, source"},
+		{Title: "Deployments that lack replicas", Statement: "SELECT namespace, name, replicas, ready, available\nFROM deployments\nWHERE replicas > coalesce(ready, 0)"},
+		{Title: "Who may read Secrets in all namespaces", Statement: "SELECT b.name AS binding, s.value ->> 'kind' AS kind, s.value ->> 'name' AS subject\n" +
+			"FROM clusterrolebindings b\nJOIN rbac_rules r ON r.resource = 'clusterroles' AND r.name = b.role_ref_name,\n  json_each(b.subjects) AS s\n" +
+			"WHERE r.rule_resource IN ('secrets', '*') AND r.verb IN ('get', 'list', '*')\nGROUP BY 1, 2, 3"},
+		{Title: "Objects in deletion", Statement: "SELECT 'namespace' AS kind, NULL AS namespace, name, deleted FROM namespaces WHERE deleted IS NOT NULL\n" +
+			"UNION ALL SELECT 'pod', namespace, name, deleted FROM pods WHERE deleted IS NOT NULL\n" +
+			"UNION ALL SELECT 'claim', namespace, name, deleted FROM persistentvolumeclaims WHERE deleted IS NOT NULL"},
+		{Title: "All tables", Statement: "SELECT table_name, description\nFROM byre_tables\nORDER BY table_name"},
+	}
+}
