@@ -7,7 +7,9 @@ import (
 	"regexp"
 	"strings"
 
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"byre/apiserver/query"
@@ -82,13 +84,37 @@ func newTable(d *definition.Definition, stored *instances.Version) (*query.Table
 	if err != nil {
 		return nil, err
 	}
-	t := &query.Table{Resource: definition.Resource(d.CRD), Version: stored.Spec().Name, Kind: d.CRD.Spec.Names.Kind, Store: store}
+	t := describe(d.CRD, stored.Spec(), schema)
+	t.Store = store
+	return t, nil
+}
+
+// Describe returns the table of a definition that is not stripped, without its Store; nil if the definition is not
+// established.
+func Describe(crd *apiextensionsv1.CustomResourceDefinition) (*query.Table, error) {
+	if !definition.IsEstablished(crd) {
+		return nil, nil
+	}
+	stored, err := apihelpers.GetCRDStorageVersion(crd)
+	if err != nil {
+		return nil, err
+	}
+	schema, err := instances.NewSchema(crd, stored)
+	if err != nil {
+		return nil, err
+	}
+	return describe(crd, definition.Version(crd, stored), schema), nil
+}
+
+func describe(crd *apiextensionsv1.CustomResourceDefinition, version *apiextensionsv1.CustomResourceDefinitionVersion, schema *structuralschema.Structural) *query.Table {
 	of := schema.ToKubeOpenAPI()
 	if of == nil {
 		of = &spec.Schema{}
 	}
-	t.Description, t.Columns = of.Description, query.NewColumns(of, nil, printed(stored.Spec()))
-	return t, nil
+	return &query.Table{
+		Resource: definition.Resource(crd), Version: version.Name, Kind: crd.Spec.Names.Kind, Description: of.Description,
+		Columns: query.NewColumns(of, nil, printed(version)),
+	}
 }
 
 // memberPath matches a JSONPath of members only.

@@ -100,29 +100,46 @@ func (b *Builtin) add(r builtin) {
 }
 
 func (b *Builtin) makeTables(schemas map[string]*spec.Schema) (map[string]*Table, error) {
-	byKind := map[schema.GroupVersionKind]*spec.Schema{}
-	for _, s := range schemas {
-		for _, kind := range kindsOf(s) {
-			byKind[kind] = s
-		}
-	}
+	all := NewSchemas(schemas)
 	tables, made := map[string]*Table{}, map[*storage.Store]*Table{}
 	for name, r := range b.resources {
 		if tables[name] = made[r.store]; tables[name] != nil {
 			continue
 		}
-		of := byKind[r.kind]
-		if of == nil {
-			of = &spec.Schema{} // the version that is stored is not served
-		}
-		gr := r.store.GroupResource()
-		made[r.store] = &Table{
-			Resource: gr, Version: r.kind.Version, Kind: r.kind.Kind, Description: of.Description,
-			Columns: NewColumns(of, schemas, printed(gr)), Store: r.store,
-		}
-		tables[name] = made[r.store]
+		table := all.Describe(r.store.GroupResource(), r.kind)
+		table.Store = r.store
+		made[r.store], tables[name] = table, table
 	}
 	return tables, nil
+}
+
+// Schemas are the schemas of kinds.
+type Schemas struct {
+	definitions map[string]*spec.Schema
+	byKind      map[schema.GroupVersionKind]*spec.Schema
+}
+
+// NewSchemas returns the schemas of kinds among definitions, which have the names by which they refer to each other.
+func NewSchemas(definitions map[string]*spec.Schema) *Schemas {
+	s := &Schemas{definitions, map[schema.GroupVersionKind]*spec.Schema{}}
+	for _, of := range definitions {
+		for _, kind := range kindsOf(of) {
+			s.byKind[kind] = of
+		}
+	}
+	return s
+}
+
+// Describe returns the table of a built-in resource whose objects are stored as a kind, without its Store.
+func (s *Schemas) Describe(gr schema.GroupResource, kind schema.GroupVersionKind) *Table {
+	of := s.byKind[kind]
+	if of == nil {
+		of = &spec.Schema{} // the version that is stored is not served
+	}
+	return &Table{
+		Resource: gr, Version: kind.Version, Kind: kind.Kind, Description: of.Description,
+		Columns: NewColumns(of, s.definitions, printed(gr)),
+	}
 }
 
 // kindsOf returns the kinds that a schema says it describes.

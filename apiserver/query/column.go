@@ -17,7 +17,9 @@ const (
 	Text    Type = "TEXT"
 	Integer Type = "INTEGER"
 	Real    Type = "REAL"
-	Boolean Type = "BOOLEAN"
+	// Quantity is a real number, of JSON that is a quantity: in its base unit, cores or bytes.
+	Quantity Type = "DOUBLE"
+	Boolean  Type = "BOOLEAN"
 	// Time is a text, RFC 3339 in UTC.
 	Time Type = "DATETIME_TEXT"
 	// JSON is a text.
@@ -25,7 +27,7 @@ const (
 )
 
 // typeNames are the names of types in an answer.
-var typeNames = map[Type]string{Text: "text", Integer: "integer", Real: "real", Boolean: "boolean", Time: "time", JSON: "json"}
+var typeNames = map[Type]string{Text: "text", Integer: "integer", Real: "real", Quantity: "real", Boolean: "boolean", Time: "time", JSON: "json"}
 
 // Column is a column of a table. It is immutable.
 type Column struct {
@@ -45,10 +47,13 @@ func NewColumn(name string, t Type, description string, path ...string) Column {
 }
 
 // makers make the values of the types.
-var makers = map[Type]func([]byte) any{Text: text, Integer: integer, Real: number, Boolean: boolean, Time: timestamp, JSON: document}
+var makers = map[Type]func([]byte) any{Text: scalarText, Integer: integer, Real: number, Quantity: quantity, Boolean: boolean, Time: timestamp, JSON: document}
 
-// momentName is the name of momentColumn. SELECT * leaves it out.
+// momentName is the name of momentColumn.
 const momentName = "_at"
+
+// IsHidden reports whether SELECT * leaves the column out.
+func (c *Column) IsHidden() bool { return c.Name == momentName }
 
 // Source is the path as a person writes it: "spec.replicas".
 func (c *Column) Source() string { return strings.Join(c.Path, ".") }
@@ -136,7 +141,7 @@ func (b *columnBuilder) addScalar(of, reference *spec.Schema, path []string) boo
 	}
 	switch {
 	case isQuantity(of, reference):
-		c.Type, c.make = Real, quantity
+		c.Type, c.make = Quantity, quantity
 		b.add(c)
 		c.Name, c.Type, c.make = ColumnName(path...)+"_text", Text, scalarText
 	case of.Type.Contains("string") && of.Format == "date-time":

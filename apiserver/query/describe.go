@@ -29,7 +29,7 @@ func (e *engine) describe(tables Tables) error {
 			rows: func(name string, t *Table) (rows [][]string) {
 				for i := range t.Columns {
 					c := &t.Columns[i]
-					if c.Name == momentName {
+					if c.IsHidden() {
 						continue
 					}
 					rows = append(rows, []string{name, c.Name, typeNames[c.Type], c.Description, c.Source()})

@@ -54,7 +54,7 @@ func ddl(of []Column) string {
 	columns := make([]string, len(of))
 	for i, c := range of {
 		columns[i] = quote(c.Name) + " " + string(c.Type)
-		if c.Name == momentName {
+		if c.IsHidden() {
 			columns[i] += " HIDDEN"
 		}
 	}

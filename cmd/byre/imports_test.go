@@ -77,6 +77,7 @@ var bans = map[string][]string{
 	"cmd/byre/configfile":        noSQL,
 	"cmd/byre/integrity":         noSQL,
 	"cmd/byre/plugin":            noSQL,
+	"cmd/byre/sqlviews":          {"byre/sqlstore"},
 	"cmd/byre/status":            noSQL,
 	"cmd/byre/transfer":          noSQL,
 }

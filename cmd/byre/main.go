@@ -97,7 +97,7 @@ func newRootCommand() *cobra.Command {
 		newImportCommand(), newExportCommand(), newCheckCommand(), newCompactCommand(), newStatusCommand(),
 		newConfigCommand(), newCertsCommand(), newKubeconfigCommand(), newVersionCommand(), newManCommand())
 	root.AddCommand(newEnvtestAssetsCommand())
-	root.AddCommand(newPastCommands()...)
+	root.AddCommand(newPastCommands(newSQLViewsCommand(), newSQLIndexCommand(), newSQLGrantCommand())...)
 	acceptDays(root)
 	return root
 }

@@ -21,8 +21,9 @@ import (
 )
 
 // newPastCommands returns the commands that show what is and what happened, and reverse it, through the API server.
-func newPastCommands() []*cobra.Command {
-	return []*cobra.Command{newLogCommand(), newShowCommand(), newDiffCommand(), newBlameCommand(), newUndoCommand(), newUndeleteCommand(), newRollbackCommand(), newSQLCommand(), newMCPCommand(), newConsoleCommand()}
+// owners are further commands of "sql", which open the database.
+func newPastCommands(owners ...*cobra.Command) []*cobra.Command {
+	return []*cobra.Command{newLogCommand(), newShowCommand(), newDiffCommand(), newBlameCommand(), newUndoCommand(), newUndeleteCommand(), newRollbackCommand(), newSQLCommand(owners...), newMCPCommand(), newConsoleCommand()}
 }
 
 // newPluginCommand returns the root command of the program as a plugin of kubectl, whose file is called

@@ -24,7 +24,7 @@ import (
 	"byre/apiserver/query"
 )
 
-func newSQLCommand() *cobra.Command {
+func newSQLCommand(owners ...*cobra.Command) *cobra.Command {
 	var flags clusterFlags
 	var output outputFlag
 	var file, at string
@@ -34,40 +34,54 @@ func newSQLCommand() *cobra.Command {
 		Short: "Ask the cluster in SQL",
 		Long: "Ask the cluster in SQL: one SELECT, in SQLite's dialect, over the objects that the user of the\n" +
 			"kubeconfig may list. A table is the plural of a resource, such as pods or \"deployments.apps\".\n" +
-			"Without a statement, it is read from the standard input.",
+			"Without a statement, it is read from the standard input; on a terminal, a shell begins.",
 		Example: "  kubectl byre sql \"SELECT node, count(*) FROM pods GROUP BY node\"\n" +
 			"  kubectl byre sql -o csv \"SELECT name, data FROM configmaps WHERE namespace = ?1\" -p shop\n" +
 			"  kubectl byre sql --at -2h \"SELECT name, node FROM pods\"\n" +
 			"  kubectl byre sql \"SELECT time, who, old, new FROM field_changes WHERE name = 'web' AND path = 'spec.replicas'\"\n" +
-			"  kubectl byre sql \"SELECT name, type FROM byre_columns WHERE table_name = 'pods'\"",
+			"  kubectl byre sql columns pods",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := output.validate(); err != nil {
 				return err
 			}
+			client, err := flags.connectSQL()
+			if err != nil {
+				return err
+			}
+			if len(args) == 0 && file == "" && cmd.InOrStdin() == os.Stdin && isTerminal(os.Stdin) && isTerminal(cmd.OutOrStdout()) {
+				return runSQLShell(cmd, client, &output, parameters)
+			}
 			statement, err := readStatement(cmd.InOrStdin(), file, args)
-			if err != nil {
-				return err
-			}
-			config, _, err := flags.load()
-			if err != nil {
-				return err
-			}
-			client, err := newSQLClient(config)
 			if err != nil {
 				return err
 			}
 			q := newQuery(statement, parseParameters(parameters))
 			q.Spec.At = at
-			return client.print(cmd, q, &output)
+			_, err = client.print(cmd.Context(), cmd, q, &output)
+			return err
 		},
 	}
 	flags.addTo(cmd)
-	output.addTo(cmd, "table", "csv", "json", "ndjson", "yaml")
+	output.addTo(cmd, sqlFormats()...)
+	cmd.AddCommand(newSQLTablesCommand(), newSQLColumnsCommand())
+	cmd.AddCommand(owners...)
 	cmd.Flags().StringVarP(&file, "filename", "f", "", "File with the statement; - is the standard input.")
 	cmd.Flags().StringVar(&at, "at", "", "Moment that the tables show: a time of RFC 3339, a revision, or a duration before now such as -2h.")
 	cmd.Flags().StringArrayVarP(&parameters, "parameter", "p", nil, "Value of ?1, ?2, …, in this order: a number, true, false, null, or else a text. Quotes make a text of anything.")
 	return cmd
+}
+
+// sqlFormats are the formats of answers, of which the first is the default.
+func sqlFormats() []string { return []string{"table", "csv", "json", "ndjson", "yaml"} }
+
+// connectSQL returns a client of queries.
+func (f *clusterFlags) connectSQL() (*sqlClient, error) {
+	config, _, err := f.load()
+	if err != nil {
+		return nil, err
+	}
+	return newSQLClient(config)
 }
 
 // readStatement returns the statement of the arguments, of a file, or of the standard input.
@@ -125,8 +139,8 @@ func newSQLClient(config *rest.Config) (*sqlClient, error) {
 	return &sqlClient{client, strings.TrimSuffix(server.String(), "/") + query.Path}, nil
 }
 
-// print asks a query, and prints the answer.
-func (c *sqlClient) print(cmd *cobra.Command, q *query.Query, output *outputFlag) error {
+// print asks a query until ctx ends, prints the answer, and returns how many rows it has.
+func (c *sqlClient) print(ctx context.Context, cmd *cobra.Command, q *query.Query, output *outputFlag) (rows int, err error) {
 	accept := runtime.ContentTypeJSON
 	switch output.format {
 	case "csv":
@@ -134,9 +148,9 @@ func (c *sqlClient) print(cmd *cobra.Command, q *query.Query, output *outputFlag
 	case "ndjson":
 		accept = query.NDJSON
 	}
-	response, warnings, err := c.ask(cmd.Context(), q, accept)
+	response, warnings, err := c.ask(ctx, q, accept)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer response.Body.Close()
 	for _, warning := range warnings {
@@ -145,21 +159,20 @@ func (c *sqlClient) print(cmd *cobra.Command, q *query.Query, output *outputFlag
 	truncated := false
 	if accept == runtime.ContentTypeJSON {
 		if err := decodeAnswer(response.Body, q); err != nil {
-			return err
+			return 0, err
 		}
-		truncated = q.Status.Truncated
+		rows, truncated = len(q.Status.Rows), q.Status.Truncated
 		err = page(cmd, func(out io.Writer) error {
 			return output.print(out, q, func(out io.Writer) error { return printRows(out, &q.Status) })
 		})
 	} else {
-		var rows int
 		rows, err = copyRows(cmd.OutOrStdout(), response.Body, accept)
 		truncated = strconv.Itoa(rows) == response.Header.Get(query.LimitHeader)
 	}
 	if truncated {
 		fmt.Fprintln(cmd.ErrOrStderr(), "there may be more rows: select fewer, or up to 100000 with -o csv or -o ndjson")
 	}
-	return err
+	return rows, err
 }
 
 // copyRows copies a stream, and returns how many rows it has.

@@ -366,3 +366,22 @@ func TestSQL_EndsForWhoDoesNotRead(t *testing.T) {
 		t.Errorf("after it: %d %s", response.StatusCode, body)
 	}
 }
+
+// The tables and the columns are listed in every form.
+func TestSQL_ListsTablesAndColumns(t *testing.T) {
+	t.Parallel()
+	kubeconfig := filepath.Join(newChronicle(t).dir, "admin.kubeconfig")
+	for args, want := range map[string]string{
+		"sql tables K":                          "TABLE_NAME ",
+		"sql tables K -o csv":                   "\npods,,v1,Pod is a collection of containers that can run on a host.\n",
+		"sql columns K pods":                    "\nrestarts ",
+		"sql columns K deployments.apps -o csv": "\nready,integer,status.readyReplicas,",
+		"sql columns K pods -o ndjson":          `{"name":"namespace","type":"text","path":"metadata.namespace",`,
+		"sql columns K nope":                    `byre: there is no table "nope": "byre sql tables" lists them`,
+		"__complete sql columns K deploy":       "deployments\ndeployments.apps\n",
+	} {
+		if _, out, errOut := call(strings.Fields(strings.Replace(args, " K", " --kubeconfig "+kubeconfig, 1))...); !strings.Contains(out+errOut, want) {
+			t.Errorf("%s: %q, want %q", args, out+errOut, want)
+		}
+	}
+}

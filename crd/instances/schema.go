@@ -57,6 +57,11 @@ func (s *schemas) release() {
 	}
 }
 
+// NewSchema returns the schema of a version of a definition that is not stripped, as Version.Schema does.
+func NewSchema(crd *apiextensionsv1.CustomResourceDefinition, version string) (*structuralschema.Structural, error) {
+	return newStructural(definition.Version(crd, version), crd.Spec.PreserveUnknownFields)
+}
+
 func newStructural(version *apiextensionsv1.CustomResourceDefinitionVersion, preserveUnknown bool) (*structuralschema.Structural, error) {
 	validation, err := internalValidation(version)
 	if err != nil || validation == nil {

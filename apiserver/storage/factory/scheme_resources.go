@@ -87,6 +87,17 @@ func (r *SchemeResources) StoreConfig(gr schema.GroupResource, example runtime.O
 	}, versioner, nil
 }
 
+// StorageKind returns the version and the kind in which the objects of a resource are stored.
+func (r *SchemeResources) StorageKind(gr schema.GroupResource, kind string) (schema.GroupVersionKind, error) {
+	stored := r.StoredAs(gr)
+	example, err := r.Scheme.New(schema.GroupVersionKind{Group: gr.Group, Version: runtime.APIVersionInternal, Kind: kind})
+	if err != nil {
+		return schema.GroupVersionKind{}, err
+	}
+	version, err := r.storageVersion(stored, example)
+	return version.WithKind(kind), err
+}
+
 // storageVersion returns the version in which the objects of a resource are stored.
 func (r *SchemeResources) storageVersion(stored schema.GroupResource, example runtime.Object) (schema.GroupVersion, error) {
 	if compatible, ok := r.Encoding.(serverstorage.CompatibilityResourceEncodingConfig); ok {

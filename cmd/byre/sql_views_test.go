@@ -1,0 +1,304 @@
+package main
+
+import (
+	stdsql "database/sql"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+
+	"byre/apiserver/query"
+	"byre/migrations"
+	"byre/sqlstore/eventually"
+)
+
+// ownFlags are the flags of a command for the database of a server.
+func (h *chronicle) ownFlags() []string {
+	if strings.HasPrefix(h.endpoint, "postgres") {
+		return []string{"--endpoint", h.endpoint}
+	}
+	return []string{"--data-dir", h.dir}
+}
+
+// open opens the database of a server, with one session, and executes statements of a command in it.
+func (h *chronicle) open(command ...string) *stdsql.DB {
+	h.Helper()
+	status, statements, errOut := call(append(command, h.ownFlags()...)...)
+	if status != 0 || errOut != "" {
+		h.Fatalf("%v: status %d, %s", command, status, errOut)
+	}
+	var db *stdsql.DB
+	if strings.HasPrefix(h.endpoint, "postgres") {
+		config, err := pgx.ParseConfig(h.endpoint)
+		h.must(err)
+		config.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
+		db = stdlib.OpenDB(*config)
+	} else {
+		var err error
+		db, err = stdsql.Open("sqlite", migrations.SQLiteDSN(filepath.Join(h.dir, "byre.db"))+"?mode=ro")
+		h.must(err)
+	}
+	h.Cleanup(func() { _ = db.Close() }) // it has written nothing
+	db.SetMaxOpenConns(1)
+	_, err := db.ExecContext(h.Context(), statements)
+	h.must(err)
+	return db
+}
+
+// The objects of the tests of views. {n} is a number, {q} a quote, {zero} and {odd} are the UIDs of ConfigMaps.
+const viewObjects = `
+/v1/namespaces//{"metadata":{"name":"shop","annotations":{"a.b/c":"d{q}"}}}
+/v1/serviceaccounts/shop/{"metadata":{"name":"default"}}
+/v1/configmaps/shop/{"metadata":{"name":"odd"},"data":{"k":"{q}\"\\ {n} \u00e9\u2028","z":"null"},"immutable":true}
+/v1/configmaps/shop/{"metadata":{"name":"zero","annotations":{"a":"x\u0000y"}}}
+/v1/secrets/shop/{"metadata":{"name":"s"},"stringData":{"password":"hunter2"}}
+/v1/nodes//{"metadata":{"name":"n{n}"},"spec":{"unschedulable":true,"podCIDR":"10.{n}.0.0/24","taints":[{"key":"k","effect":"NoSchedule"}]}}
+/v1/pods/shop/{"metadata":{"name":"p","ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"zero","uid":"{zero}"},{"apiVersion":"v1","kind":"ConfigMap","name":"odd","uid":"{odd}","controller":true}]},"spec":{"automountServiceAccountToken":false,"nodeName":"n{n}","terminationGracePeriodSeconds":{n},"containers":[{"name":"a","image":"i","resources":{"requests":{"cpu":"{n}m"}}},{"name":"b","image":"j"}]}}
+/v1/pods/shop/{"metadata":{"name":"q"},"spec":{"automountServiceAccountToken":false,"hostNetwork":true,"containers":[{"name":"a","image":"i"}]}}
+/v1/services/shop/{"metadata":{"name":"web"},"spec":{"ports":[{"port":80}],"selector":{"a":"b"}}}
+/v1/persistentvolumeclaims/shop/{"metadata":{"name":"data"},"spec":{"accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"{n}Gi"}}}}
+/v1/events/shop/{"metadata":{"name":"e"},"involvedObject":{"kind":"Pod","namespace":"shop","name":"p"},"reason":"R","count":{n},"eventTime":"2026-01-31T12:00:00.120000Z","reportingComponent":"c.d/e","reportingInstance":"i","action":"A","type":"Normal","lastTimestamp":"2026-01-31T12:00:00Z"}
+apps/v1/deployments/shop/{"metadata":{"name":"web","labels":{"app":"web"}},"spec":{"replicas":{n},"paused":true,"selector":{"matchLabels":{"a":"b"}},"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"a","image":"i"}]}}}}
+apps/v1/daemonsets/shop/{"metadata":{"name":"d"},"spec":{"selector":{"matchLabels":{"a":"b"}},"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"a","image":"i"}]}}}}
+batch/v1/jobs/shop/{"metadata":{"name":"j"},"spec":{"completions":{n},"template":{"spec":{"restartPolicy":"Never","containers":[{"name":"a","image":"i"}]}}}}
+batch/v1/cronjobs/shop/{"metadata":{"name":"c"},"spec":{"schedule":"* * * * *","suspend":false,"jobTemplate":{"spec":{"template":{"spec":{"restartPolicy":"Never","containers":[{"name":"a","image":"i"}]}}}}}}
+policy/v1/poddisruptionbudgets/shop/{"metadata":{"name":"percent"},"spec":{"minAvailable":"50%","selector":{}}}
+policy/v1/poddisruptionbudgets/shop/{"metadata":{"name":"number"},"spec":{"maxUnavailable":{n},"selector":{}}}
+coordination.k8s.io/v1/leases/shop/{"metadata":{"name":"l"},"spec":{"holderIdentity":"h","leaseDurationSeconds":{n},"renewTime":"2026-01-31T12:00:00.000000Z"}}
+networking.k8s.io/v1/ingresses/shop/{"metadata":{"name":"i"},"spec":{"ingressClassName":"x","defaultBackend":{"service":{"name":"web","port":{"number":80}}}}}
+storage.k8s.io/v1/storageclasses//{"metadata":{"name":"fast"},"provisioner":"p","allowVolumeExpansion":true}
+storage.k8s.io/v1/csistoragecapacities/shop/{"metadata":{"name":"cap"},"storageClassName":"fast","capacity":"{n}.5Gi","maximumVolumeSize":"{n}"}
+scheduling.k8s.io/v1/priorityclasses//{"metadata":{"name":"high"},"value":{n},"description":"d"}
+rbac.authorization.k8s.io/v1/roles/shop/{"metadata":{"name":"r"},"rules":[{"apiGroups":[""],"resources":["pods"],"verbs":["get"]}]}
+`
+
+const gearsDefinition = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"gears.example.com"},
+	"spec":{"group":"example.com","scope":"Namespaced","names":{"plural":"gears","singular":"gear","kind":"Gear","listKind":"GearList"},
+	"versions":[{"name":"v1","served":true,"storage":true,"additionalPrinterColumns":[
+		{"name":"Teeth as text","type":"string","jsonPath":".spec.teeth"},{"name":"Word as number","type":"number","jsonPath":".spec.word"},
+		{"name":"Word as time","type":"date","jsonPath":".spec.word"},{"name":"Word as truth","type":"boolean","jsonPath":".spec.word"},
+		{"name":"Word as integer","type":"integer","jsonPath":".spec.word"},{"name":"Width as integer","type":"integer","jsonPath":".spec.width"},
+		{"name":"Free as text","type":"string","jsonPath":".spec.free"}],
+	"schema":{"openAPIV3Schema":{"type":"object","description":"A Gear turns.","properties":{"spec":{"type":"object","properties":{
+		"teeth":{"type":"integer"},"isWorn":{"type":"boolean"},"width":{"type":"number"},"word":{"type":"string"},"since":{"type":"string","format":"date-time"},
+		"odd-name":{"type":"string"},"free":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}},
+		"list":{"type":"array","items":{"type":"integer"}}}}}}]}}`
+
+// createViewObjects creates the objects, with numbers of random.
+func (h *chronicle) createViewObjects(random *rand.Rand) {
+	h.Helper()
+	client, err := dynamic.NewForConfig(h.config)
+	h.must(err)
+	create := func(resource schema.GroupVersionResource, namespace, text string) *unstructured.Unstructured {
+		var object unstructured.Unstructured
+		h.must(json.Unmarshal([]byte(text), &object.Object))
+		var created *unstructured.Unstructured
+		var last error
+		eventually.True(h.T, resource.Resource+" are served", func() bool {
+			created, last = client.Resource(resource).Namespace(namespace).Create(h.Context(), &object, metav1.CreateOptions{})
+			return !apierrors.IsNotFound(last) // the instances of a definition
+		})
+		if !apierrors.IsAlreadyExists(last) {
+			h.must(last)
+		}
+		return created
+	}
+	kinds, uids := map[string]string{}, map[string]string{}
+	lists, err := h.kube.Discovery().ServerPreferredResources()
+	h.must(err)
+	for _, list := range lists {
+		for _, r := range list.APIResources {
+			kinds[list.GroupVersion+"/"+r.Name] = r.Kind
+		}
+	}
+	for line := range strings.Lines(strings.TrimSpace(viewObjects)) {
+		parts := strings.SplitN(strings.TrimSpace(line), "/", 5)
+		gvr := schema.GroupVersionResource{Group: parts[0], Version: parts[1], Resource: parts[2]}
+		text := strings.NewReplacer("{n}", fmt.Sprint(random.IntN(200)+1), "{q}", "'", "{zero}", uids["zero"], "{odd}", uids["odd"]).Replace(parts[4])
+		text = fmt.Sprintf(`{"apiVersion":%q,"kind":%q,`, gvr.GroupVersion(), kinds[gvr.GroupVersion().String()+"/"+gvr.Resource]) + text[1:]
+		created := create(gvr, parts[3], text)
+		if created != nil {
+			uids[created.GetName()] = string(created.GetUID())
+		}
+		if gvr.Resource == "pods" && created != nil {
+			created.Object["status"] = map[string]any{"phase": "Running", "podIP": "10.0.0.1", "startTime": "2026-01-31T12:00:00Z", "containerStatuses": []any{
+				map[string]any{"name": "a", "image": "i", "imageID": "i", "ready": true, "restartCount": random.Int64N(9)},
+				map[string]any{"name": "b", "image": "i", "imageID": "i", "ready": false, "restartCount": random.Int64N(9)},
+			}}
+			created.SetResourceVersion("") // a controller may have changed it
+			_, err := client.Resource(gvr).Namespace("shop").UpdateStatus(h.Context(), created, metav1.UpdateOptions{})
+			h.must(err)
+		}
+	}
+	create(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}, "", gearsDefinition)
+	gears := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "gears"}
+	for i, spec := range []string{
+		`"teeth":40,"isWorn":false,"width":1.5,"word":"7","since":"2026-01-31T12:00:00.5Z","odd-name":"x","free":{"a":[1,null]}`,
+		`"teeth":-9007199254740993,"isWorn":true,"width":2,"word":"x","since":"2026-01-31T12:00:00Z","free":{}`, ``,
+	} {
+		create(gears, "shop", fmt.Sprintf(`{"apiVersion":"example.com/v1","kind":"Gear","metadata":{"name":"g%d"},"spec":{%s},"list":[1,2]}`, i, spec))
+	}
+}
+
+// The rows of each view are those that the API server answers with, for all tables, and no value makes one fail.
+func TestSQLViews_EqualTheTablesOfTheServer(t *testing.T) {
+	t.Parallel()
+	for name, flags := range databases() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newChronicle(t, flags(t)...)
+			h.createViewObjects(rand.New(rand.NewPCG(26, 2)))
+			db := h.open("sql", "views")
+			compared := 0
+			for _, table := range h.csv("", `SELECT table_name FROM byre_tables WHERE table_name NOT IN ('containers', 'volumes', 'node_taints', 'rbac_rules')`) {
+				diff := ""
+				eventually.True(t, table+" has the same rows", func() bool { // Leases change
+					columns, want := h.answered(table)
+					got := h.viewed(db, table, columns)
+					diff = ""
+					if !reflect.DeepEqual(got, want) {
+						diff = differences(columns, got, want)
+					}
+					compared += len(want)
+					return diff == "" || strings.Contains(diff, "columns")
+				})
+				if diff != "" {
+					t.Errorf("%s: %s", table, diff)
+				}
+			}
+			if compared < 200 {
+				t.Errorf("%d rows", compared)
+			}
+		})
+	}
+}
+
+// answered returns the columns of a table but for the numbers of quantities, and its rows, as the server answers.
+func (h *chronicle) answered(table string) (columns []query.ResultColumn, rows [][]any) {
+	h.Helper()
+	response, body := h.ask("", "application/json", `SELECT * FROM "`+table+`" ORDER BY namespace, name`)
+	if response.StatusCode >= http.StatusBadRequest {
+		h.Fatal(body)
+	}
+	if strings.HasPrefix(h.endpoint, "postgres") { // whose texts have no U+0000
+		body = strings.ReplaceAll(body, `\u0000`, `\ufffd`)
+	}
+	var q query.Query
+	h.must(json.Unmarshal([]byte(body), &q))
+	all := map[string]bool{}
+	for _, c := range q.Status.Columns {
+		all[c.Name] = true
+	}
+	rows = make([][]any, len(q.Status.Rows))
+	for i, c := range q.Status.Columns {
+		if all[c.Name+"_text"] && c.Type == "real" {
+			continue
+		}
+		columns = append(columns, c)
+		for j, row := range q.Status.Rows {
+			var value any
+			h.must(json.Unmarshal(row[i], &value))
+			rows[j] = append(rows[j], value)
+		}
+	}
+	return columns, rows
+}
+
+// viewed returns the rows of a view, with the values that JSON has.
+func (h *chronicle) viewed(db *stdsql.DB, table string, columns []query.ResultColumn) [][]any {
+	h.Helper()
+	var names []string
+	for _, c := range columns {
+		names = append(names, `"`+c.Name+`"`)
+	}
+	found, err := db.QueryContext(h.Context(), `SELECT `+strings.Join(names, ", ")+` FROM "`+table+`" ORDER BY namespace, name`)
+	if err != nil {
+		h.Fatalf("%s: %v", table, err)
+	}
+	defer found.Close()
+	rows := [][]any{}
+	for found.Next() {
+		row, into := make([]any, len(columns)), make([]any, len(columns))
+		for i := range row {
+			into[i] = &row[i]
+		}
+		h.must(found.Scan(into...))
+		for i, value := range row {
+			if bytes, ok := value.([]byte); ok {
+				value = string(bytes)
+			}
+			switch v := value.(type) {
+			case int64:
+				value = float64(v)
+				if columns[i].Type == "boolean" {
+					value = v == 1
+				}
+			case string:
+				if columns[i].Type == "json" {
+					h.must(json.Unmarshal([]byte(v), &value))
+				}
+			}
+			row[i] = value
+		}
+		rows = append(rows, row)
+	}
+	h.must(found.Err())
+	return rows
+}
+
+func differences(columns []query.ResultColumn, got, want [][]any) string {
+	if len(got) != len(want) {
+		return fmt.Sprintf("%d rows, want %d", len(got), len(want))
+	}
+	var b strings.Builder
+	for i := range got {
+		for j, c := range columns {
+			if !reflect.DeepEqual(got[i][j], want[i][j]) {
+				fmt.Fprintf(&b, "%v: %s is %#v, want %#v\n", got[i][1], c.Name, got[i][j], want[i][j])
+			}
+		}
+	}
+	return b.String()
+}
+
+// The sqlite3 shell and psql take the views.
+func TestSQLViews_AreForTheShells(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("starts PostgreSQL")
+	}
+	for name, flags := range databases() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newChronicle(t, flags(t)...)
+			_, views, _ := call(append([]string{"sql", "views"}, h.ownFlags()...)...)
+			file := filepath.Join(t.TempDir(), "views.sql")
+			h.must(os.WriteFile(file, []byte(views), 0o600))
+			const statement = "SELECT name, phase FROM namespaces WHERE name = 'default'"
+			shell := exec.CommandContext(t.Context(), "psql", "-qAtX", "-v", "ON_ERROR_STOP=1", "-f", file, "-c", statement, h.endpoint)
+			if name == "sqlite" {
+				shell = exec.CommandContext(t.Context(), "sqlite3", "-readonly", "-init", file, filepath.Join(h.dir, "byre.db"), statement)
+			}
+			if _, err := exec.LookPath(shell.Args[0]); err != nil {
+				t.Skip(err)
+			}
+			if out, err := shell.CombinedOutput(); err != nil || !strings.HasSuffix(string(out), "default|Active\n") {
+				t.Errorf("%v: %s", err, out)
+			}
+		})
+	}
+}

@@ -1,0 +1,129 @@
+package sqlviews
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"byre/apiserver/query"
+)
+
+// Postgres says how views on PostgreSQL are made.
+type Postgres struct {
+	// Store is the schema of byre's tables.
+	Store string
+	// Schema is the schema of the views; empty means temporary views.
+	Schema string
+	// Namespaces are those whose objects the views have, and they are security barriers then; nil means all, also
+	// objects without a namespace.
+	Namespaces []string
+	// Indexed are the columns with an index, by "table column" of the index's comment. Their expressions are those of
+	// the indexes.
+	Indexed map[string]bool
+}
+
+// WriteTo writes statements that make a view for each name of each table.
+func (p *Postgres) WriteTo(w io.Writer, tables []Table) error {
+	create, option := "CREATE OR REPLACE TEMP VIEW ", ""
+	if p.Schema != "" {
+		create = "CREATE OR REPLACE VIEW " + identifier(p.Schema) + "."
+	}
+	if p.Namespaces != nil {
+		option = " WITH (security_barrier)"
+	}
+	for i := range tables {
+		t := &tables[i]
+		var values []string
+		for _, c := range t.columns() {
+			values = append(values, p.column(t, &c)+" AS "+identifier(c.Name))
+		}
+		for _, name := range t.names() {
+			// OFFSET 0 has the JSON of a row parsed once. It is not parsed for a query that asks for none of it.
+			_, err := fmt.Fprintf(w, "%s%s%s AS\nSELECT %s\nFROM %s.resources r JOIN %s.current_objects o ON o.resource_id = r.id\n  CROSS JOIN LATERAL (SELECT %s AS v OFFSET 0) d\nWHERE %s%s;\n",
+				create, identifier(name), option, strings.Join(values, ",\n  "), identifier(p.Store), identifier(p.Store), p.value("o."),
+				t.condition(), p.restriction())
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// value returns the expression of an object's JSON; NULL if it is encrypted.
+func (p *Postgres) value(of string) string {
+	return "(" + identifier(p.Store) + ".doc(" + of + "value)::jsonb)"
+}
+
+func (p *Postgres) restriction() string {
+	if p.Namespaces == nil {
+		return ""
+	}
+	var names []string
+	for _, name := range p.Namespaces {
+		names = append(names, literal(name))
+	}
+	return " AND o.namespace IN (" + strings.Join(names, ", ") + ")"
+}
+
+func (p *Postgres) column(t *Table, c *query.Column) string {
+	v := "d.v"
+	if p.Indexed[t.names()[0]+" "+c.Name] {
+		v = p.value("o.")
+	}
+	return postgresColumn(c, v)
+}
+
+// postgresColumn returns the expression of a column; v is the expression of the object's JSON.
+func postgresColumn(c *query.Column, v string) string {
+	switch c.Source() {
+	case "metadata.namespace":
+		return "o.namespace"
+	case "metadata.name":
+		return "o.name"
+	case "metadata.resourceVersion":
+		return "o.revision"
+	case "":
+		return "jsonb_set(" + v + ", '{metadata,resourceVersion}', to_jsonb(o.revision::text))"
+	case ownerPath:
+		return "jsonb_path_query_first(" + v + ", '$.metadata.ownerReferences[*] ? (@.controller == true)." + strings.TrimPrefix(c.Name, "owner_") + "') #>> '{}'"
+	case containersPath:
+		result := "coalesce(sum((s ->> 'restartCount')::bigint), 0)::bigint"
+		if c.Type == query.Text {
+			result = "count(*) FILTER (WHERE s -> 'ready' = 'true') || '/' || count(*)"
+		}
+		return "CASE jsonb_typeof(" + v + " #> '{status,containerStatuses}') WHEN 'array' THEN (SELECT " + result +
+			" FROM jsonb_array_elements(" + v + " #> '{status,containerStatuses}') s) END"
+	}
+	path := literal(postgresPath(c.Path))
+	raw, text := v+" #> "+path, v+" #>> "+path
+	kind := "jsonb_typeof(" + raw + ")"
+	switch c.Type {
+	case query.Integer:
+		return "CASE " + kind + " WHEN 'number' THEN CASE WHEN " + text + " NOT LIKE '%.%' AND (" + text +
+			")::numeric BETWEEN -9223372036854775808 AND 9223372036854775807 THEN (" + text + ")::bigint END END"
+	case query.Real: // a number that is too great, or too near to 0, is an error of double precision
+		return "CASE " + kind + " WHEN 'number' THEN CASE WHEN (" + text + ")::numeric = 0 OR abs((" + text +
+			")::numeric) BETWEEN 1e-300 AND 1e300 THEN (" + text + ")::double precision END END"
+	case query.Boolean:
+		return "CASE " + raw + " WHEN 'true' THEN true WHEN 'false' THEN false END"
+	case query.JSON:
+		return "nullif(" + raw + ", 'null')"
+	case query.Time: // without zeros at the end of the fraction
+		return "CASE WHEN " + kind + " = 'string' AND " + text + ` ~ '^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$' THEN ` +
+			"CASE WHEN " + text + " LIKE '%.%' THEN rtrim(rtrim(" + text + ", '0Z'), '.') || 'Z' ELSE " + text + " END END"
+	}
+	return "CASE WHEN " + kind + " IN ('string', 'number') THEN " + text + " END"
+}
+
+// postgresPath returns a path as a literal of an array of texts.
+func postgresPath(members []string) string {
+	elements := make([]string, len(members))
+	for i, member := range members {
+		elements[i] = member
+		if !isPlain(member) || strings.EqualFold(member, "null") {
+			elements[i] = `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(member) + `"`
+		}
+	}
+	return "{" + strings.Join(elements, ",") + "}"
+}

@@ -1,0 +1,103 @@
+package sqlviews
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"byre/apiserver/query"
+)
+
+// sqliteValue is the JSON of an object; NULL if it is none.
+const sqliteValue = "CASE WHEN json_valid(value) THEN value END"
+
+// WriteSQLite writes statements that make a temporary view for each name of each table, for the sqlite3 shell.
+func WriteSQLite(w io.Writer, tables []Table) error {
+	if _, err := fmt.Fprintln(w, "BEGIN;"); err != nil {
+		return err
+	}
+	for i := range tables {
+		t := &tables[i]
+		var names, values []string
+		for _, c := range t.columns() {
+			names = append(names, identifier(c.Name))
+			values = append(values, sqliteColumn(&c))
+		}
+		_, err := fmt.Fprintf(w, "CREATE TEMP VIEW %s (%s) AS\nSELECT %s\nFROM main.current_objects\nWHERE resource_id = (SELECT id FROM main.resources WHERE %s);\n",
+			identifier(t.names()[0]), strings.Join(names, ", "), strings.Join(values, ",\n  "), t.condition())
+		if err == nil && len(t.names()) > 1 {
+			_, err = fmt.Fprintf(w, "CREATE TEMP VIEW %s AS SELECT * FROM temp.%s;\n", identifier(t.names()[1]), identifier(t.names()[0]))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	_, err := fmt.Fprintln(w, "COMMIT;")
+	return err
+}
+
+// sqliteColumn returns the expression of a column over current_objects, which an index can have too: SQLite finds it in a
+// query of the view, because no view is between the two.
+func sqliteColumn(c *query.Column) string {
+	const (
+		v = sqliteValue
+		// Where a table of its own has a column "value". An index takes no name of a table.
+		qualified = "CASE WHEN json_valid(current_objects.value) THEN current_objects.value END"
+	)
+	switch c.Source() {
+	case "metadata.namespace":
+		return "namespace"
+	case "metadata.name":
+		return "name"
+	case "metadata.resourceVersion":
+		return "revision"
+	case "":
+		return "CASE json_type(" + v + ") WHEN 'object' THEN json_set(" + v + ", '$.metadata.resourceVersion', CAST(revision AS TEXT)) END"
+	case ownerPath:
+		member := literal("$." + strings.TrimPrefix(c.Name, "owner_"))
+		return "(SELECT r.value ->> " + member + " FROM json_each(" + qualified + ", '$.metadata.ownerReferences') r WHERE json_type(r.value, '$.controller') = 'true' LIMIT 1)"
+	case containersPath:
+		result := "coalesce(sum(s.value ->> '$.restartCount'), 0)"
+		if c.Type == query.Text {
+			result = "coalesce(sum(json_type(s.value, '$.ready') = 'true'), 0) || '/' || count(*)"
+		}
+		return "CASE json_type(" + v + ", '$.status.containerStatuses') WHEN 'array' THEN (SELECT " + result + " FROM json_each(" + qualified + ", '$.status.containerStatuses') s) END"
+	}
+	path := literal(sqlitePath(c.Path))
+	kind, value, raw := "json_type("+v+", "+path+")", v+" ->> "+path, v+" -> "+path
+	switch c.Type {
+	case query.Integer: // a number that is too great becomes a real one
+		return "CASE WHEN " + kind + " = 'integer' AND typeof(" + value + ") = 'integer' THEN " + value + " END"
+	case query.Real:
+		return "CASE WHEN " + kind + " IN ('integer', 'real') THEN CAST(" + value + " AS REAL) END"
+	case query.Boolean:
+		return "CASE " + kind + " WHEN 'true' THEN 1 WHEN 'false' THEN 0 END"
+	case query.JSON:
+		return "nullif(" + raw + ", 'null')"
+	case query.Time: // in UTC, without zeros at the end of the fraction
+		return "CASE WHEN " + kind + " = 'text' AND " + value + " GLOB '[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]T[0-9][0-9]:[0-9][0-9]:[0-9][0-9]*' THEN " +
+			"CASE WHEN " + value + " LIKE '%.%Z' THEN rtrim(rtrim(" + value + ", '0Z'), '.') || 'Z' WHEN " + value + " LIKE '%Z' THEN " + value +
+			" ELSE strftime('%Y-%m-%dT%H:%M:%SZ', " + value + ") END END"
+	}
+	return "CASE " + kind + " WHEN 'text' THEN " + value + " WHEN 'integer' THEN " + raw + " WHEN 'real' THEN " + raw + " END"
+}
+
+// sqlitePath returns a path in SQLite's syntax.
+func sqlitePath(members []string) string {
+	path := "$"
+	for _, member := range members {
+		if isPlain(member) {
+			path += "." + member
+		} else {
+			path += `."` + member + `"`
+		}
+	}
+	return path
+}
+
+// isPlain reports whether a member needs no quotes in a path.
+func isPlain(member string) bool {
+	return member != "" && strings.IndexFunc(member, func(r rune) bool {
+		return r != '_' && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9')
+	}) < 0
+}
