@@ -131,7 +131,7 @@ func TestSQLShell_AnswersOnATerminal(t *testing.T) {
 	shell.types(".he\t\r", "Ctrl-C drops the statement")
 	shell.types("SELECT 1 FROM pods WHERE owner_\t", "owner_kind  owner_name  owner_uid\n")
 	shell.types("\x03", "^C\n")
-	shell.types("sel\tcount(*) AS n FROM namesp\tWHERE pha\t= 'none';\r", "\nn\n0\n")
+	shell.types("sele\t count(*) AS n FROM namesp\tWHERE pha\t= 'none';\r", "\nn\n0\n")
 
 	shell.types("WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT max(n) FROM r;\r", "FROM r;\n")
 	eventually.True(t, "the query runs", shell.isCooked)
