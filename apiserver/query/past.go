@@ -29,6 +29,8 @@ type past struct {
 	// latest is the revision of the query: what is later, it does not see.
 	latest int64
 	rights *changes.Rights // see rightsOf
+	// histories are those of all resources, once covers has read them.
+	histories []sqlstore.History
 }
 
 func (p *past) rightsOf() (_ *changes.Rights, err error) {
@@ -103,12 +105,18 @@ func (p *past) show(v *view, moment string, revision int64) (*selection, error) 
 }
 
 // covers fails with the code 410 if the history of a resource does not reach back to a moment.
-func (p *past) covers(of sqlstore.Resource, moment string, revision int64) error {
-	histories, err := p.log.Driver.Histories(p.ctx)
-	if err != nil {
-		return err
+func (p *past) covers(of sqlstore.Resource, moment string, revision int64) (err error) {
+	if p.histories == nil {
+		if p.histories, err = p.log.Driver.Histories(p.ctx); err != nil {
+			return err
+		}
 	}
-	return changes.Covers(moment, revision, slices.DeleteFunc(histories, func(h sqlstore.History) bool { return h.Resource != of })...)
+	for i := range p.histories {
+		if p.histories[i].Resource == of {
+			return changes.Covers(moment, revision, p.histories[i])
+		}
+	}
+	return nil // there has never been an object
 }
 
 // stored is the source of an earlier revision: the database. Objects that have not changed since are
@@ -220,6 +228,7 @@ func (s *stored) list(namespace, name string) (rows []*watch.Entry, err error) {
 			return nil
 		})
 		if errors.Is(err, sqlstore.ErrCompacted) {
+			s.histories = nil // retention has deleted changes since
 			err = errors.Join(s.covers(of, s.moment, s.revision), err)
 		}
 		if err != nil || !listed.More {

@@ -32,7 +32,7 @@ func (f *fixture) change(who string, op sqlstore.Op, resource, namespace, name, 
 }
 
 func podText(namespace, name, node string) string {
-	return fmt.Sprintf(`{"kind":"Pod","apiVersion":"v1","metadata":{"name":%q,"namespace":%q,"uid":"u-%s"},"spec":{"nodeName":%q,"containers":[]},"status":{}}`, name, namespace, name, node)
+	return fmt.Sprintf(`{"kind":"Pod","apiVersion":"v1","metadata":{"name":%q,"namespace":%q,"uid":"u-%s","labels":{"node":%q}},"spec":{"nodeName":%q,"containers":[]},"status":{}}`, name, namespace, name, node, node)
 }
 
 func (f *fixture) namespace(name string) int64 {
@@ -76,6 +76,10 @@ func TestPast_ShowsWhatWas(t *testing.T) {
 	if got, err := run(f.Context(), f.Storage, "admin", q); got != "\"db\" \"n1\"\n\"web\" \"n1\"" || err != nil || q.Status.ResourceVersion != at {
 		t.Errorf("%s at revision %s: %v", got, q.Status.ResourceVersion, err)
 	}
+	q = &Query{Spec: Spec{SQL: "SELECT name, value FROM labels WHERE resource = 'pods' ORDER BY 1", At: at}}
+	if got, err := run(f.Context(), f.Storage, "admin", q); got != "\"db\" \"n1\"\n\"web\" \"n1\"" || err != nil {
+		t.Errorf("labels at revision %s: %s, %v", at, got, err)
+	}
 	q = &Query{Spec: Spec{SQL: "SELECT max(revision), (SELECT max(valid_to) FROM pods_history) IS NULL, (SELECT count(*) FROM pods(changes.revision)) FROM changes", At: at}}
 	if got, err := run(f.Context(), f.Storage, "admin", q); got != at+" 1 2" || err != nil {
 		t.Errorf("a query of the past sees what is later: %s, %v", got, err)
@@ -102,7 +106,7 @@ func TestChanges_TellWhoChangedWhat(t *testing.T) {
 		`%d "ann" "create" "m-ann" "pods" "shop" "web" "u-web" null
 %d "bob" "update" "m-bob" "pods" "shop" "web" "u-web" %d
 %d "eve" "delete" "m-eve" "pods" "shop" "web" "u-web" %d`, one, two, one, three, two))
-	f.expect("admin", "SELECT who, path, old, new FROM field_changes", `"bob" "spec.nodeName" "n1" "n2"`)
+	f.expect("admin", "SELECT who, path, old, new FROM field_changes", "\"bob\" \"spec.nodeName\" \"n1\" \"n2\"\n\"bob\" \"metadata.labels.node\" \"n1\" \"n2\"")
 	f.expect("admin", "SELECT before ->> '$.spec.nodeName', after FROM changes WHERE verb = 'delete' AND namespace = 'shop' AND name = 'web'", `"n2" null`)
 	f.expect("admin", "SELECT count(*) FROM changes WHERE time > ago('1h') AND resource = 'pods'", "3")
 	f.expect("admin", "SELECT count(*) FROM changes WHERE time > ago('-1h') OR time < ago('1h')", "0")
