@@ -10,7 +10,12 @@
 // asks the authorizer about each table and namespace, and fills the views before the first step of
 // the statement. So no row, error or count depends on what the user may not list.
 //
-// Invariant: all tables of a query show one revision, which is not older than the request.
+// Invariant: all tables of a query show one revision, which is not older than the request, or that of the
+// moment that the query asks for. A table as a function, pods('-1h'), shows a moment of its own; those of
+// versions and changes end with that revision.
+//
+// Invariant: a row of the past reaches the engine by the rule of the resource changes only: stored keeps it
+// by a changes.Scope, and logReader by changes.Rights.
 //
 // A query is bounded in time, memory, the size of values, and rows; an engine belongs to one query, and
 // its memory is freed at the query's end. The package has no goroutines.
