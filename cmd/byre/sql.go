@@ -49,16 +49,19 @@ func newSQLCommand(owners ...*cobra.Command) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			newQuery := func(statement string) *query.Query {
+				q := newQuery(statement, parseParameters(parameters))
+				q.Spec.At = at
+				return q
+			}
 			if len(args) == 0 && file == "" && cmd.InOrStdin() == os.Stdin && isTerminal(os.Stdin) && isTerminal(cmd.OutOrStdout()) {
-				return runSQLShell(cmd, client, &output, parameters)
+				return runSQLShell(cmd, client, &output, newQuery)
 			}
 			statement, err := readStatement(cmd.InOrStdin(), file, args)
 			if err != nil {
 				return err
 			}
-			q := newQuery(statement, parseParameters(parameters))
-			q.Spec.At = at
-			_, err = client.print(cmd.Context(), cmd, q, &output)
+			_, err = client.print(cmd.Context(), cmd, newQuery(statement), &output)
 			return err
 		},
 	}

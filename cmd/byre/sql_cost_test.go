@@ -3,10 +3,15 @@ package main
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"byre/apiserver/query"
 	"byre/sqlstore"
@@ -44,6 +49,58 @@ func TestSQL_PastCost(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestSQL_GetsBesideQueries tells what the slowest hundredth of GETs takes, alone and beside queries that read
+// BYRE_QUERY_BESIDE Pods, in turns.
+func TestSQL_GetsBesideQueries(t *testing.T) {
+	pods, err := strconv.Atoi(os.Getenv("BYRE_QUERY_BESIDE"))
+	if err != nil {
+		t.Skip("BYRE_QUERY_BESIDE is not a number of Pods")
+	}
+	dir := t.TempDir()
+	startServer(t, dir).stop(t)
+	writePods(t, dir, []string{""}, pods)
+	h := (&chronicle{T: t}).of(dir, "--controllers=")
+	h.config.QPS = -1
+	kube := kubernetes.NewForConfigOrDie(h.config)
+	const statement = "SELECT node, phase, count(*) FROM pods GROUP BY node, phase"
+	h.csv("", statement)
+	gets := func() time.Duration {
+		var all []time.Duration
+		for i := range 3000 {
+			began := time.Now()
+			n := i % pods
+			_, err := kube.CoreV1().Pods(fmt.Sprintf("ns-%d", n%100)).Get(t.Context(), fmt.Sprintf("pod-%d", n), metav1.GetOptions{})
+			h.must(err)
+			all = append(all, time.Since(began))
+		}
+		slices.Sort(all)
+		return all[len(all)*99/100]
+	}
+	var ratios []float64
+	for range 7 {
+		alone := gets()
+		var asking sync.WaitGroup
+		asked := make(chan struct{})
+		asking.Go(func() {
+			for {
+				select {
+				case <-asked:
+					return
+				default:
+					h.csv("", statement)
+				}
+			}
+		})
+		beside := gets()
+		close(asked)
+		asking.Wait()
+		t.Logf("p99 of GET: %v, beside queries %v", alone, beside)
+		ratios = append(ratios, float64(beside)/float64(alone))
+	}
+	slices.Sort(ratios)
+	t.Logf("beside queries the p99 of GET is %.2f times that without (%.2f to %.2f)", ratios[3], ratios[0], ratios[6])
 }
 
 // writePods writes Pods, and then changes each, and returns the revision between.

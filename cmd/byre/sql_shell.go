@@ -19,14 +19,14 @@ import (
 
 // sqlShell reads statements from a terminal, and prints their answers.
 type sqlShell struct {
-	cmd        *cobra.Command
-	client     *sqlClient
-	output     *outputFlag
-	parameters []string
-	history    *sqlHistory
-	names      *sqlNames
-	terminal   *term.Terminal
-	keys       *interruptReader
+	cmd      *cobra.Command
+	client   *sqlClient
+	output   *outputFlag
+	query    func(statement string) *query.Query
+	history  *sqlHistory
+	names    *sqlNames
+	terminal *term.Terminal
+	keys     *interruptReader
 	// fd is the terminal, and cooked its state before the shell. It is in raw mode, but while a query runs.
 	fd     int
 	cooked *term.State
@@ -46,10 +46,10 @@ Ctrl-C drops the statement, and cancels a query.
 // errInterrupted says that the user has pressed Ctrl-C.
 var errInterrupted = errors.New("interrupted")
 
-// runSQLShell runs a shell on the terminal of the process until its user ends it.
-func runSQLShell(cmd *cobra.Command, client *sqlClient, output *outputFlag, parameters []string) (err error) {
+// runSQLShell runs a shell, which asks the queries of newQuery, on the terminal of the process until its user ends it.
+func runSQLShell(cmd *cobra.Command, client *sqlClient, output *outputFlag, newQuery func(statement string) *query.Query) (err error) {
 	s := &sqlShell{
-		cmd: cmd, client: client, output: output, parameters: parameters,
+		cmd: cmd, client: client, output: output, query: newQuery,
 		history: newSQLHistory(cmd.ErrOrStderr()), names: &sqlNames{client: client},
 	}
 	defer s.history.close()
@@ -148,7 +148,7 @@ func (s *sqlShell) take(ctx context.Context, line string) (quit bool) {
 		s.statement = s.statement[end+1:]
 		if statement != "" {
 			s.ask(ctx, func(ctx context.Context) error {
-				_, err := s.client.print(ctx, s.cmd, newQuery(statement, parseParameters(s.parameters)), s.output)
+				_, err := s.client.print(ctx, s.cmd, s.query(statement), s.output)
 				return err
 			})
 		}

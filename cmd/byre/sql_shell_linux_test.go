@@ -154,6 +154,10 @@ func TestSQLShell_AnswersOnATerminal(t *testing.T) {
 	again.expect("byre> ")
 	again.types("\x1b[A\r", "\nn\n0\n")
 	again.end()
+	past := startShell(t, state, "sql", "-o", "csv", "--at", "1", "--kubeconfig", kubeconfig)
+	past.expect("byre> ")
+	past.types("SELECT count(*) AS n FROM namespaces WHERE name = 'default';\r", "\nn\n0\n")
+	past.end()
 }
 
 func TestSQLShell_FindsTheEndOfAStatement(t *testing.T) {
