@@ -129,8 +129,8 @@ func savedQueries() []saved {
 		{Title: "Requests on each node", Statement: "SELECT n.name AS node, sum(c.cpu_request) AS cpu, sum(c.memory_request) AS memory,\n" +
 			"  quantity(n.object ->> '$.status.allocatable.cpu') AS cpu_allocatable\nFROM nodes n\nLEFT JOIN pods p ON p.node = n.name\n" +
 			"LEFT JOIN containers c ON c.namespace = p.namespace AND c.name = p.name\nGROUP BY n.name"},
-		{Title: "Pods on nodes that take no more", Statement: "SELECT p.namespace, p.name, n.name AS node\nFROM pods p\nJOIN nodes n ON n.name = p.node\nWHERE n.unschedulable"},
-		{Title: "Secrets that Pods mount", Statement: "SELECT namespace, source AS secret, count(*) AS volumes\nFROM volumes\nWHERE type = 'secret'\nGROUP BY namespace, source"},
+		{Title: "What has changed in the last hour", Statement: "SELECT time, who, verb, resource, namespace, name\nFROM changes\nWHERE time > ago('1h') AND subresource IS NULL\nORDER BY revision DESC"},
+		{Title: "Who has scaled what since yesterday", Statement: "SELECT time, who, resource, namespace, name, old, new\nFROM field_changes\nWHERE path = 'spec.replicas' AND time > ago('24h')\nORDER BY revision DESC"},
 		{Title: "Deployments that lack replicas", Statement: "SELECT namespace, name, replicas, ready, available\nFROM deployments\nWHERE replicas > coalesce(ready, 0)"},
 		{Title: "Who may read Secrets in all namespaces", Statement: "SELECT b.name AS binding, s.value ->> 'kind' AS kind, s.value ->> 'name' AS subject\n" +
 			"FROM clusterrolebindings b\nJOIN rbac_rules r ON r.resource = 'clusterroles' AND r.name = b.role_ref_name,\n  json_each(b.subjects) AS s\n" +
