@@ -3,9 +3,9 @@ package watch
 import (
 	"context"
 
-	"byre/sqlstore"
-
 	"github.com/google/btree"
+
+	"byre/sqlstore"
 )
 
 // Index finds records by a value that each record has, such as the node of a Pod; "" is a value

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"byre/apiserver/storage/changes"
-
 	"github.com/ncruces/go-sqlite3"
+
+	"byre/apiserver/storage/changes"
 )
 
 // The bounds of SQLite for one statement.

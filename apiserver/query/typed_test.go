@@ -234,9 +234,9 @@ func (f *builtinFixture) query(sql string) *Query {
 // expectElements compares the edges over all tables with the lists and maps of an object.
 func (f *builtinFixture) expectElements(gr schema.GroupResource, name string, content map[string]any) {
 	f.Helper()
-	resource := gr.Resource
-	if f.Builtin.resources[resource].store != f.Builtin.resources[FullName(gr)].store {
-		resource = FullName(gr)
+	table := gr.Resource
+	if f.Builtin.resources[table].store != f.Builtin.resources[FullName(gr)].store {
+		table = FullName(gr)
 	}
 	for edge, of := range edges {
 		if of.tables != nil || of.rowsOf == nil {
@@ -269,7 +269,7 @@ func (f *builtinFixture) expectElements(gr schema.GroupResource, name string, co
 		if err != nil {
 			f.Fatal(err)
 		}
-		q := f.query("SELECT " + strings.Join(columns, ", ") + " FROM " + edge + " WHERE resource = '" + resource + "' AND namespace = 'fuzz' AND name = '" + name + "'")
+		q := f.query("SELECT " + strings.Join(columns, ", ") + " FROM " + edge + " WHERE resource = '" + table + "' AND namespace = 'fuzz' AND name = '" + name + "'")
 		got, err := json.Marshal(q.Status.Rows)
 		if err != nil || string(got) != string(data) {
 			f.Errorf("the %s of %s are %s, want %s, %v", edge, gr, got, data, err)

@@ -8,13 +8,13 @@ import (
 	"strings"
 	"testing"
 
-	"byre/sqlstore"
-
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apiserver/pkg/apis/example"
 	"k8s.io/apiserver/pkg/storage"
+
+	"byre/sqlstore"
 )
 
 // FuzzKey: a path is either refused or leads to a key of its own resource, and that key has

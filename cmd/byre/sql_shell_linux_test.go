@@ -64,7 +64,7 @@ func (t *typist) isCooked() (cooked bool) {
 	return cooked
 }
 
-// types types a text, and waits for what the terminal is to show then.
+// types sends a text, and waits for what the terminal is to show then.
 func (t *typist) types(text, want string) {
 	t.Helper()
 	if _, err := t.terminal.WriteString(text); err != nil {

@@ -101,17 +101,17 @@ func postgresColumn(c *query.Column, v string) string {
 	switch c.Type {
 	case query.Integer:
 		return "CASE " + kind + " WHEN 'number' THEN CASE WHEN " + text + " NOT LIKE '%.%' AND (" + text +
-			")::numeric BETWEEN -9223372036854775808 AND 9223372036854775807 THEN (" + text + ")::bigint END END"
+			")::numeric BETWEEN -9223372036854775808 AND 9223372036854775807 THEN (" + text + ")::bigint END END" //nolint:dupword // SQL
 	case query.Real: // a number that is too great, or too near to 0, is an error of double precision
 		return "CASE " + kind + " WHEN 'number' THEN CASE WHEN (" + text + ")::numeric = 0 OR abs((" + text +
-			")::numeric) BETWEEN 1e-300 AND 1e300 THEN (" + text + ")::double precision END END"
+			")::numeric) BETWEEN 1e-300 AND 1e300 THEN (" + text + ")::double precision END END" //nolint:dupword // SQL
 	case query.Boolean:
 		return "CASE " + raw + " WHEN 'true' THEN true WHEN 'false' THEN false END"
 	case query.JSON:
 		return "nullif(" + raw + ", 'null')"
 	case query.Time: // without zeros at the end of the fraction
 		return "CASE WHEN " + kind + " = 'string' AND " + text + ` ~ '^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$' THEN ` +
-			"CASE WHEN " + text + " LIKE '%.%' THEN rtrim(rtrim(" + text + ", '0Z'), '.') || 'Z' ELSE " + text + " END END"
+			"CASE WHEN " + text + " LIKE '%.%' THEN rtrim(rtrim(" + text + ", '0Z'), '.') || 'Z' ELSE " + text + " END END" //nolint:dupword // SQL
 	}
 	return "CASE WHEN " + kind + " IN ('string', 'number') THEN " + text + " END"
 }

@@ -77,7 +77,7 @@ func sqliteColumn(c *query.Column) string {
 	case query.Time: // in UTC, without zeros at the end of the fraction
 		return "CASE WHEN " + kind + " = 'text' AND " + value + " GLOB '[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]T[0-9][0-9]:[0-9][0-9]:[0-9][0-9]*' THEN " +
 			"CASE WHEN " + value + " LIKE '%.%Z' THEN rtrim(rtrim(" + value + ", '0Z'), '.') || 'Z' WHEN " + value + " LIKE '%Z' THEN " + value +
-			" ELSE strftime('%Y-%m-%dT%H:%M:%SZ', " + value + ") END END"
+			" ELSE strftime('%Y-%m-%dT%H:%M:%SZ', " + value + ") END END" //nolint:dupword // SQL
 	}
 	return "CASE " + kind + " WHEN 'text' THEN " + value + " WHEN 'integer' THEN " + raw + " WHEN 'real' THEN " + raw + " END"
 }
