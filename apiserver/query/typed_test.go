@@ -317,7 +317,7 @@ func valueOf(c *Column, typed metav1.Object, content map[string]any) any {
 	if n, ok := value.(int64); ok && c.Type == Text {
 		return strconv.FormatInt(n, 10)
 	}
-	if s, ok := value.(string); ok && c.Type == Real {
+	if s, ok := value.(string); ok && c.Type == Quantity {
 		return new(resource.MustParse(s)).AsApproximateFloat64()
 	}
 	if s, ok := value.(string); ok && c.Type == Time {
