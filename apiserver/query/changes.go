@@ -47,7 +47,7 @@ var logDescriptions = map[string]string{
 
 func changeColumns() []logColumn {
 	text := func(name, description string, value func(*sqlstore.Change) string) logColumn {
-		return logColumn{NewColumn(name, Text, description), func(c *logCursor) any { return nonEmpty(value(c.change())) }}
+		return logColumn{NewColumn(name, Text, description), func(c *logCursor) any { return textOrNull(value(c.change())) }}
 	}
 	return []logColumn{
 		{NewColumn("revision", Integer, "The revision that the change gave to the object."), func(c *logCursor) any { return c.change().Revision }},

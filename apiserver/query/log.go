@@ -191,7 +191,8 @@ func eventOf(c *sqlstore.Change) *event {
 	return &event{c.Revision, c.Time, c.Author.User, c.Author.Verb, c.Author.Manager}
 }
 
-func nonEmpty(s string) any {
+// textOrNull is NULL for what a change does not have.
+func textOrNull(s string) any {
 	if s == "" {
 		return nil
 	}

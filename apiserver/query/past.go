@@ -134,8 +134,6 @@ type stored struct {
 
 const (
 	mostGets = 100
-	// pageRecords is how many records are read at once.
-	pageRecords = 1000
 	// entryBytes is about what an entry takes beside its value.
 	entryBytes = 500
 )
@@ -206,34 +204,28 @@ func (s *stored) list(namespace, name string) (rows []*watch.Entry, err error) {
 		return nil, nil // before the first change
 	}
 	of := s.view.Store.Resource()
+	// One read: the database merges objects with their changes, and would begin anew for each page.
 	q := sqlstore.Query{
 		Range: sqlstore.Range{Group: of.Group, Resource: of.Resource, Owner: of.Owner, Namespace: namespace, Name: name},
-		At:    s.revision, Limit: pageRecords,
+		At:    s.revision,
 	}
-	for {
-		var last sqlstore.Position
-		listed, err := s.log.Driver.List(s.ctx, q, func(r sqlstore.Record) error {
-			last = sqlstore.Position{Namespace: r.Namespace, Name: r.Name}
-			if !s.scope.Includes(&r) {
-				return nil
-			}
-			e := s.view.snapshot.Get(r.Namespace, r.Name)
-			if e == nil || e.Revision != r.Revision {
-				e = watch.NewEntry(r)
-				if err := s.budget.take(len(r.Value) + entryBytes); err != nil {
-					return err
-				}
-			}
-			rows = append(rows, e)
+	_, err = s.log.Driver.List(s.ctx, q, func(r sqlstore.Record) error {
+		if !s.scope.Includes(&r) {
 			return nil
-		})
-		if errors.Is(err, sqlstore.ErrCompacted) {
-			s.histories = nil // retention has deleted changes since
-			err = errors.Join(s.covers(of, s.moment, s.revision), err)
 		}
-		if err != nil || !listed.More {
-			return rows, err
+		e := s.view.snapshot.Get(r.Namespace, r.Name)
+		if e == nil || e.Revision != r.Revision {
+			e = watch.NewEntry(r)
+			if err := s.budget.take(len(r.Value) + entryBytes); err != nil {
+				return err
+			}
 		}
-		q.After = &last
+		rows = append(rows, e)
+		return nil
+	})
+	if errors.Is(err, sqlstore.ErrCompacted) {
+		s.histories = nil // retention has deleted changes since
+		err = errors.Join(s.covers(of, s.moment, s.revision), err)
 	}
+	return rows, err
 }

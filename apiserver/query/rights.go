@@ -46,8 +46,11 @@ func (s *Storage) fill(ctx context.Context, at string, p *past, views []*view) (
 	}
 	for i, v := range views {
 		p.latest = snapshots[i].Revision()
-		v.now = &selection{view: v, source: &cached{snapshots[i], namespaces[i]}}
 		v.snapshot = snapshots[i]
+		if at != "" {
+			continue // v.now is what it showed then, by the rights of the past
+		}
+		v.now = &selection{view: v, source: &cached{snapshots[i], namespaces[i]}}
 		if namespaces[i] != nil && len(namespaces[i]) == 0 {
 			v.now.forbidden = fmt.Sprintf("you may not list %s in all namespaces, nor in one that has some", v.Resource)
 		}

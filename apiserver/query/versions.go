@@ -200,9 +200,9 @@ func (e *event) column(name string) any {
 	case "valid_from", "valid_to":
 		return e.time.UTC().Format(timeFormat)
 	case "who", "ended_by":
-		return nonEmpty(e.who)
+		return textOrNull(e.who)
 	case "verb", "ended_verb":
-		return nonEmpty(e.verb)
+		return textOrNull(e.verb)
 	}
-	return nonEmpty(e.manager)
+	return textOrNull(e.manager)
 }

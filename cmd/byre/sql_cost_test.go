@@ -45,7 +45,7 @@ func TestSQL_PastCost(t *testing.T) {
 				}
 				began := time.Now()
 				response, body := h.ask("", query.CSV, statement)
-				t.Logf("%s: %v: %d %.80q", statement, time.Since(began).Round(time.Millisecond), response.StatusCode, body)
+				t.Logf("%s: %s: %v: %d %.80q", name, statement, time.Since(began).Round(time.Millisecond), response.StatusCode, body)
 			}
 		})
 	}

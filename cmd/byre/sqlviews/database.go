@@ -160,7 +160,8 @@ func (d *Database) CreateIndex(ctx context.Context, name string, tables []Table,
 	if d.path != "" {
 		return d.changeFile(ctx, "CREATE INDEX "+indexPrefix+name+" /* "+comment+" */ ON current_objects ("+sqliteColumn(c)+")")
 	}
-	// A B-tree has no room for a long text, so that its write would fail. A hash has.
+	// A B-tree refuses keys of more than 2.7 KB, so that the write of an object with such a text would fail. A
+	// hash index has no such bound.
 	views := Postgres{Store: d.store}
 	method := "btree"
 	if c.Type == query.Text {
