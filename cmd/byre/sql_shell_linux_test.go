@@ -73,6 +73,14 @@ func (t *typist) types(text, want string) {
 	t.expect(want)
 }
 
+// asks types what the shell answers and then prompts anew. Before that prompt the terminal is not in raw mode yet: what is
+// typed there is echoed twice, and a Ctrl-C there drops it.
+func (t *typist) asks(text, want string) {
+	t.Helper()
+	t.types(text, want)
+	t.expect("byre> ")
+}
+
 // pasteMode removes what a terminal does not show.
 var pasteMode = strings.NewReplacer("\r", "", "\x1b[?2004h", "", "\x1b[?2004l", "")
 
@@ -89,10 +97,9 @@ func (t *typist) expect(want string) {
 	_, t.shown, _ = strings.Cut(t.shown, want)
 }
 
-// end types Ctrl-D at the next prompt, and waits for the end of the shell.
+// end types Ctrl-D at the prompt, and waits for the end of the shell.
 func (t *typist) end() {
 	t.Helper()
-	t.expect("byre> ")
 	if _, err := t.terminal.WriteString("\x04"); err != nil {
 		t.Fatal(err)
 	}
@@ -118,25 +125,25 @@ func TestSQLShell_AnswersOnATerminal(t *testing.T) {
 	shell.types("SELECT name, ';' AS mark FROM namespaces\r", " ...> ")
 	shell.types("WHERE name = 'default'; -- all\r", "NAME      MARK\ndefault   ;\n")
 	shell.expect(" ...> ") // the comment
-	shell.types("\x03", "^C\n")
-	shell.types("SELECT nam FROM pods;\r", "Error: no such column: nam, at line 1, column 8\n")
-	shell.types("SELECT 1 AS a; SELECT 2 AS b;\r", "A\n1\nB\n2\n")
+	shell.asks("\x03", "^C\n")
+	shell.asks("SELECT nam FROM pods;\r", "Error: no such column: nam, at line 1, column 8\n")
+	shell.asks("SELECT 1 AS a; SELECT 2 AS b;\r", "A\n1\nB\n2\n")
 	shell.types("SELECT x\r", " ...> ")
-	shell.types("y\x03", "^C\n")
-	shell.types(".output csv\r.columns pods\r", "\nrestarts,integer,status.containerStatuses,")
-	shell.types(".tables\r", "\ndeployments.apps,apps,v1,")
-	shell.types(".columns nope\r", "Error: there is no table \"nope\"")
-	shell.types(".output xml\r", "Error: .output takes table, csv, json, ndjson or yaml, not \"xml\"")
-	shell.types(".nope\r", "Error: \".nope\" is no command of the shell: .help lists them")
-	shell.types(".he\t\r", "Ctrl-C drops the statement")
+	shell.asks("y\x03", "^C\n")
+	shell.asks(".output csv\r.columns pods\r", "\nrestarts,integer,status.containerStatuses,")
+	shell.asks(".tables\r", "\ndeployments.apps,apps,v1,")
+	shell.asks(".columns nope\r", "Error: there is no table \"nope\"")
+	shell.asks(".output xml\r", "Error: .output takes table, csv, json, ndjson or yaml, not \"xml\"")
+	shell.asks(".nope\r", "Error: \".nope\" is no command of the shell: .help lists them")
+	shell.asks(".he\t\r", "Ctrl-C drops the statement")
 	shell.types("SELECT 1 FROM pods WHERE owner_\t", "owner_kind  owner_name  owner_uid\n")
-	shell.types("\x03", "^C\n")
-	shell.types("sele\t count(*) AS n FROM namesp\tWHERE pha\t= 'none';\r", "\nn\n0\n")
+	shell.asks("\x03", "^C\n")
+	shell.asks("sele\t count(*) AS n FROM namesp\tWHERE pha\t= 'none';\r", "\nn\n0\n")
 
 	shell.types("WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT max(n) FROM r;\r", "FROM r;\n")
 	eventually.True(t, "the query runs", shell.isCooked)
-	shell.types("\x03", "Error: the query was canceled\n")
-	shell.types("SELECT count(*) AS n FROM \"deployments.a\t;\r", "\nn\n0\n")
+	shell.asks("\x03", "Error: the query was canceled\n")
+	shell.asks("SELECT count(*) AS n FROM \"deployments.a\t;\r", "\nn\n0\n")
 	shell.end()
 
 	file := filepath.Join(state, "byre", "sql_history")
@@ -152,11 +159,11 @@ func TestSQLShell_AnswersOnATerminal(t *testing.T) {
 	}
 	again := startShell(t, state, "sql", "-o", "csv", "--kubeconfig", kubeconfig)
 	again.expect("byre> ")
-	again.types("\x1b[A\r", "\nn\n0\n")
+	again.asks("\x1b[A\r", "\nn\n0\n")
 	again.end()
 	past := startShell(t, state, "sql", "-o", "csv", "--at", "1", "--kubeconfig", kubeconfig)
 	past.expect("byre> ")
-	past.types("SELECT count(*) AS n FROM namespaces WHERE name = 'default';\r", "\nn\n0\n")
+	past.asks("SELECT count(*) AS n FROM namespaces WHERE name = 'default';\r", "\nn\n0\n")
 	past.end()
 }
 
