@@ -1,0 +1,46 @@
+package query
+
+import (
+	goruntime "runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// Priority: a query runs on a thread of its own, of lower priority than the server's others.
+//
+// What upstream does: its handlers are short, and no request computes for seconds.
+//
+// What is done instead: a query that reads 100,000 objects keeps a processor busy for a second. With as many queries as
+// half the processors, what comes meanwhile shares the other half with its clients. A thread of lower priority computes
+// with what they leave.
+//
+// What it relies on: Linux knows a priority of each thread, and lets a thread lower its own. It can't be raised again;
+// so the goroutine ends without giving its thread back, and Go ends the thread (TestQuery_LowersThePriorityOfItsThread).
+// A thread that has a lock, or that the garbage collector waits for, may wait for a processor meanwhile: at niceness 5 it
+// still gets a quarter of one that another thread wants.
+//
+// What it earns: the slowest hundredth of GETs beside queries (docs/query.md; TestSQL_GetsBesideQueries measures it).
+// A query pays for a new thread: BenchmarkYielding.
+
+// niceness is what a query adds to the niceness of its thread.
+const niceness = 5
+
+// yielding calls f on a thread of lower priority, and returns what it returns. A panic of f is the caller's.
+func yielding(f func() error) (err error) {
+	var panicked any
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer func() { panicked = recover() }()
+		goruntime.LockOSThread()
+		if goruntime.GOOS == "linux" { // elsewhere it is the priority of the process
+			_ = unix.Setpriority(unix.PRIO_PROCESS, 0, niceness) // the query runs as well without
+		}
+		err = f()
+	}()
+	<-done
+	if panicked != nil {
+		panic(panicked)
+	}
+	return err
+}
