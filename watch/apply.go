@@ -6,26 +6,25 @@ import "byre/sqlstore"
 // them are missing, because another process made those, they wait until the tail has read
 // those. Publish does not block. It is the function for sqlstore.Options.Publish.
 func (f *Feed) Publish(changes []sqlstore.Change) {
+	if len(changes) == 0 {
+		return
+	}
 	events := f.prepare(changes)
 	f.mu.Lock()
 	for _, ev := range events {
-		switch {
-		case ev.Revision <= f.revision:
+		switch revision := f.Revision(); {
+		case ev.Revision <= revision:
 			// The tail has read this change from the store already.
-		case f.begun && len(f.pending) == 0 && ev.Revision == f.revision+1:
+		case f.begun && len(f.pending) == 0 && ev.Revision == revision+1:
 			f.applyLocked(ev)
 		case len(f.pending) < maxPending:
 			f.pending = append(f.pending, ev)
 		}
-		f.target = max(f.target, ev.Revision)
 	}
 	f.applyPendingLocked()
-	behind := f.target > f.revision
+	f.hint(events[len(events)-1].Revision)
 	dirty := len(f.dirty) > 0
 	f.mu.Unlock()
-	if behind {
-		signal(f.behind)
-	}
 	if dirty {
 		signal(f.eventsAdded)
 	}
@@ -86,10 +85,10 @@ func (f *Feed) unindexed(events []Event) (all []unindexed) {
 
 // applyPendingLocked applies those pending events that are next in the order of revisions.
 func (f *Feed) applyPendingLocked() {
-	for f.begun && len(f.pending) > 0 && f.pending[0].Revision <= f.revision+1 {
+	for f.begun && len(f.pending) > 0 && f.pending[0].Revision <= f.Revision()+1 {
 		ev := f.pending[0]
 		f.pending = f.pending[1:]
-		if ev.Revision == f.revision+1 {
+		if ev.Revision == f.Revision()+1 {
 			f.applyLocked(ev)
 		}
 	}
@@ -98,11 +97,10 @@ func (f *Feed) applyPendingLocked() {
 	}
 }
 
-// applyLocked applies an event, whose revision is that after Feed.revision.
+// applyLocked applies an event, whose revision is that after the last one applied.
 func (f *Feed) applyLocked(ev Event) {
-	f.revision = ev.Revision
 	f.metrics.applied.Inc()
-	f.usages.apply(ev)
+	f.usages.apply([]Event{ev})
 	if rc := f.caches[ev.Key().Of()]; rc != nil {
 		if ev.New != nil {
 			rc.intern(ev.New)
@@ -117,5 +115,5 @@ func (f *Feed) applyLocked(ev Event) {
 			f.dirty[rc] = struct{}{}
 		}
 	}
-	f.endWaitsLocked()
+	f.advance(ev.Revision)
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -72,75 +71,39 @@ const (
 
 // Feed follows one store. Its methods are safe for concurrent use.
 type Feed struct {
-	source    Source
-	readIndex readIndex
-	opts      Options
-	metrics   metrics
+	*lifecycle
+	*progress
+	*readIndex
+	*usages
+	history *history
+	source  Source
+	opts    Options
+	metrics metrics
 	// representations has the representations of all records: those in memory, and those
 	// that readers have read from the store.
 	representations *representation.Cache
 
-	// behind receives when the store may have changes that the feed lacks; the tail then
-	// reads them. eventsAdded receives when resource caches are dirty; wakeWatchers then
-	// wakes their watchers. The capacity of both is 1: a second signal before the first
-	// is received would change nothing.
-	behind      chan struct{}
+	// eventsAdded receives when resource caches are dirty; wakeWatchers then wakes their
+	// watchers.
 	eventsAdded chan struct{}
-	// started is closed when the feed has adopted the store's state for the first time,
-	// done when Run is about to return.
-	started chan struct{}
-	done    chan struct{}
-	// running is the context of Run. Run sets it before it closes started, and nobody
-	// writes it afterwards.
-	running context.Context
-	group   sync.WaitGroup
 	// wakeInterval is defaultWakeInterval, except in benchmarks.
 	wakeInterval time.Duration
 
-	// clockAhead is the value of ClockAhead, in nanoseconds.
-	clockAhead atomic.Int64
-	history    history
-
+	// mu guards what follows, and is taken before all other locks of the package. Whoever
+	// changes progress.revision holds it. Invariant: within an adoption applyLocked increments
+	// the revision by one for each event. Otherwise events would be missed or applied twice.
 	mu sync.RWMutex
 	// begun is true once the feed has adopted the store's state.
-	begun bool
-	// revision is the last revision applied. Invariant: within an adoption applyLocked
-	// increments it by one for each event. Otherwise events would be missed or applied
-	// twice.
-	revision int64
-	// compacted is the store's compacted revision, as the feed has last read it.
-	compacted int64
-	// adopted is the last adoption of the store's state.
-	adopted *adoption
-	closed  bool
-	caches  map[sqlstore.Resource]*resourceCache
+	begun  bool
+	caches map[sqlstore.Resource]*resourceCache
 	// keptBytes is the sum of keptSnapshot.bytes.
 	keptBytes int
 	// pending has published events that wait for earlier ones, ascending. Invariant: the
 	// revision of the first is greater than revision+1; applyPendingLocked keeps it.
 	pending []Event
-	// target is the highest revision of which a hint, a publication, a read or a client
-	// has told. While it is greater than revision, the tail reads changes from the store.
-	target int64
-	// pollRequested is true when a hint may have been lost: the tail then reads the
-	// store's state.
-	pollRequested bool
 	// dirty has the resource caches with events for which wakeWatchers has not woken
 	// their watchers yet.
 	dirty map[*resourceCache]struct{}
-	// usages counts the objects and bytes of each resource.
-	usages usages
-	// waits has the calls of awaitApplied that wait. Invariant: each waits for a revision
-	// greater than Feed.revision; endWaitsLocked ends the others.
-	waits []revisionWait
-}
-
-// adoption is one time that the feed has taken over the store's state: at its start, and
-// after each loss of the store's history. Revisions of two epochs can't be compared.
-type adoption struct {
-	epoch string
-	// ended is closed when the feed adopts another state.
-	ended chan struct{}
 }
 
 // New makes a Feed, which starts no goroutine before Run.
@@ -157,22 +120,23 @@ func New(source Source, opts Options) *Feed {
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
 	}
+	exclusive, isSoleWriter := source.(sqlstore.Exclusive)
+	life := newLifecycle()
+	p := newProgress(life, isSoleWriter)
 	f := &Feed{
-		source:       source,
-		opts:         opts,
-		behind:       make(chan struct{}, 1),
-		eventsAdded:  make(chan struct{}, 1),
-		started:      make(chan struct{}),
-		done:         make(chan struct{}),
-		adopted:      &adoption{ended: make(chan struct{})},
-		caches:       map[sqlstore.Resource]*resourceCache{},
-		dirty:        map[*resourceCache]struct{}{},
-		usages:       newUsages(),
-		wakeInterval: defaultWakeInterval,
+		lifecycle:       life,
+		progress:        p,
+		readIndex:       &readIndex{source: source, lifecycle: life, progress: p, exclusive: exclusive},
+		usages:          newUsages(source, life, p, opts),
+		history:         newHistory(source, life, p, opts.Logger),
+		source:          source,
+		opts:            opts,
+		representations: representation.NewCache(opts.RepresentationBytes),
+		eventsAdded:     make(chan struct{}, 1),
+		wakeInterval:    defaultWakeInterval,
+		caches:          map[sqlstore.Resource]*resourceCache{},
+		dirty:           map[*resourceCache]struct{}{},
 	}
-	f.readIndex = newReadIndex(f)
-	f.history.forget()
-	f.representations = representation.NewCache(opts.RepresentationBytes)
 	f.metrics = newMetrics(opts.Registerer, f)
 	return f
 }
@@ -201,58 +165,4 @@ func (f *Feed) dropLocked(rc *resourceCache) {
 	f.dropKept(rc, len(rc.kept))
 	delete(f.caches, rc.resource)
 	f.dirty[rc] = struct{}{}
-}
-
-// Revision returns the last revision that the feed has applied; 0 before Run has read the
-// store's state.
-func (f *Feed) Revision() int64 {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	return f.revision
-}
-
-// Compacted returns the store's compacted revision as the feed has last read it. The store may
-// be ahead of it.
-func (f *Feed) Compacted() int64 {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	return f.compacted
-}
-
-// spawn runs a goroutine that Run joins. It returns false, and runs nothing, if the feed is
-// closed.
-func (f *Feed) spawn(do func()) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.closed {
-		return false
-	}
-	f.group.Go(do)
-	return true
-}
-
-// wait waits for a value of c, or for c to be closed. It fails with ErrClosed when the feed
-// stops.
-func (f *Feed) wait(ctx context.Context, c <-chan struct{}) error {
-	select {
-	case <-c:
-		return nil
-	default:
-	}
-	select {
-	case <-c:
-		return nil
-	case <-f.done:
-		return ErrClosed
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// signal sends to c, whose capacity is 1, unless it is full.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }

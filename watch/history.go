@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 
@@ -23,6 +24,12 @@ const historyBytes = 16 << 20
 // their revisions are. It has at most pageChanges changes. If it ends before the next multiple,
 // because of pageBytes, another page begins at the revision that a subscription needs.
 type history struct {
+	source    Source
+	lifecycle *lifecycle
+	progress  *progress
+	logger    *slog.Logger
+
+	// mu guards what follows. Nobody takes another lock while holding it.
 	mu sync.Mutex
 	// pages are the pages in memory. Those of one resource may overlap.
 	pages map[sqlstore.Resource][]*page
@@ -35,6 +42,12 @@ type history struct {
 	// resets counts the calls of forget. fetch does not add a page whose read began
 	// before the last one.
 	resets int
+}
+
+func newHistory(source Source, l *lifecycle, p *progress, logger *slog.Logger) *history {
+	h := &history{source: source, lifecycle: l, progress: p, logger: logger}
+	h.forget()
+	return h
 }
 
 // pageKey is what a page is read by: its resource, and the revision after which it begins.
@@ -104,17 +117,17 @@ func newPage(key pageKey, upTo int64, changes []sqlstore.Change) (*page, error) 
 	return p, nil
 }
 
-// loadPage returns a page of a resource that begins at or before a revision and ends after it. The
+// load returns a page of a resource that begins at or before a revision and ends after it. The
 // feed has applied the revision. The page comes from memory or from the store.
-func (f *Feed) loadPage(ctx context.Context, r sqlstore.Resource, revision int64) (*page, error) {
+func (h *history) load(ctx context.Context, r sqlstore.Resource, revision int64) (*page, error) {
 	after := revision - revision%pageChanges
 	for {
-		p, err := f.readPage(ctx, pageKey{r, after}, revision)
+		p, err := h.read(ctx, pageKey{r, after}, revision)
 		switch {
 		case errors.Is(err, ErrCompacted) && after < revision:
 			// The beginning of the page is compacted. If its end is not, the page
 			// begins after the compacted revision.
-			compacted, err := f.source.Compacted(ctx, r)
+			compacted, err := h.source.Compacted(ctx, r)
 			if err != nil {
 				return nil, err
 			}
@@ -129,47 +142,46 @@ func (f *Feed) loadPage(ctx context.Context, r sqlstore.Resource, revision int64
 	}
 }
 
-// readPage returns a page that is in memory and goes on after revision. If there is none it reads
+// read returns a page that is in memory and goes on after revision. If there is none it reads
 // the page of a key.
-func (f *Feed) readPage(ctx context.Context, key pageKey, revision int64) (*page, error) {
-	f.history.mu.Lock()
-	if p := f.history.find(key, revision); p != nil {
-		f.history.mu.Unlock()
+func (h *history) read(ctx context.Context, key pageKey, revision int64) (*page, error) {
+	h.mu.Lock()
+	if p := h.find(key, revision); p != nil {
+		h.mu.Unlock()
 		return p, nil
 	}
-	read := f.history.reads[key]
+	read := h.reads[key]
 	mine := read == nil
 	if mine {
 		read = &pageRead{done: make(chan struct{})}
-		f.history.reads[key] = read
+		h.reads[key] = read
 	}
-	resets := f.history.resets
-	f.history.mu.Unlock()
-	if mine && !f.spawn(func() { f.fetch(read, key, resets) }) {
+	resets := h.resets
+	h.mu.Unlock()
+	if mine && !h.lifecycle.spawn(func(ctx context.Context) { h.fetch(ctx, read, key, resets) }) {
 		return nil, ErrClosed
 	}
-	if err := f.wait(ctx, read.done); err != nil {
+	if err := h.lifecycle.wait(ctx, read.done); err != nil {
 		return nil, err
 	}
 	return read.page, read.err
 }
 
-// fetch reads one page.
-func (f *Feed) fetch(read *pageRead, key pageKey, resets int) {
-	upTo := f.Revision()
+// fetch reads one page from the store.
+func (h *history) fetch(ctx context.Context, read *pageRead, key pageKey, resets int) {
+	upTo := h.progress.Revision()
 	var changes []sqlstore.Change
 	if read.err = ErrCompacted; key.after < upTo { // otherwise the feed has adopted a state before the page
 		of := key.resource
-		changes, read.err = f.source.Changes(f.running, sqlstore.ChangesQuery{After: key.after, Of: &of, Limit: pageChanges, Size: pageBytes})
+		changes, read.err = h.source.Changes(ctx, sqlstore.ChangesQuery{After: key.after, Of: &of, Limit: pageChanges, Size: pageBytes})
 	}
 	if read.err == nil {
 		read.page, read.err = newPage(key, upTo, changes)
 	}
 	if errors.Is(read.err, errHole) {
-		f.opts.Logger.Error("watch: history is broken; watches that need it end, and their clients list again", "error", read.err)
+		h.logger.Error("watch: history is broken; watches that need it end, and their clients list again", "error", read.err)
 		read.err = fmt.Errorf("%w: %w", ErrCompacted, read.err)
 	}
-	h := &f.history
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.resets == resets {
@@ -235,4 +247,18 @@ func (h *history) forget() {
 	h.recent.Init()
 	h.bytes = 0
 	h.resets++
+}
+
+// dropUnused drops the pages that were not used since the last call.
+func (h *history) dropUnused() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, pages := range h.pages {
+		for _, p := range slices.Clone(pages) {
+			if !p.used {
+				h.drop(p)
+			}
+			p.used = false
+		}
+	}
 }

@@ -205,7 +205,7 @@ func TestHistory_ResumesWhereOthersAreCompacted(t *testing.T) {
 			t.Fatalf("after %d: %v", after, err)
 		}
 	}
-	if _, err := f.loadPage(t.Context(), sqlstore.Resource{Resource: "others"}, 2*n-1); !errors.Is(err, ErrCompacted) {
+	if _, err := f.history.load(t.Context(), sqlstore.Resource{Resource: "others"}, 2*n-1); !errors.Is(err, ErrCompacted) {
 		t.Errorf("a page of the resource that is compacted: %v", err)
 	}
 }

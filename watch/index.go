@@ -187,7 +187,7 @@ func (f *Feed) SnapshotIndexed(ctx context.Context, r sqlstore.Resource, index *
 		if built == nil {
 			return Snapshot{}, ErrClosed
 		}
-		if err := f.wait(ctx, built); err != nil {
+		if err := f.lifecycle.wait(ctx, built); err != nil {
 			return Snapshot{}, err
 		}
 	}
@@ -201,28 +201,27 @@ func (f *Feed) joinBuild(rc *resourceCache, index *Index) <-chan struct{} {
 	if built := rc.builds[index]; built != nil {
 		return built
 	}
-	if f.closed {
+	built := make(chan struct{})
+	if !f.spawn(func(ctx context.Context) {
+		defer close(built)
+		f.build(ctx, rc, index)
+	}) {
 		return nil
 	}
-	built := make(chan struct{})
 	rc.builds[index] = built
-	f.group.Go(func() {
-		defer close(built)
-		f.build(rc, index)
-	})
 	return built
 }
 
 // build makes an index of a snapshot, and then applies the later changes to it. It does not hold
 // Feed.mu while it computes the values of the snapshot's records. prepare computes the values of
 // later changes before the feed applies them.
-func (f *Feed) build(rc *resourceCache, index *Index) {
-	for f.running.Err() == nil {
+func (f *Feed) build(ctx context.Context, rc *resourceCache, index *Index) {
+	for ctx.Err() == nil {
 		s, ok := f.snapshotOf(rc)
 		if !ok {
 			break
 		}
-		t := newIndexTree(f.running, index, s)
+		t := newIndexTree(ctx, index, s)
 		if t != nil && f.install(rc, t, s.revision) {
 			return
 		}

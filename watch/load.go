@@ -55,7 +55,7 @@ func (f *Feed) snapshotsOf(caches []*resourceCache) []Snapshot {
 		}
 		rc.markUsed()
 		snapshots[i] = *rc.snapshot()
-		snapshots[i].revision = f.revision
+		snapshots[i].revision = f.Revision()
 	}
 	return snapshots
 }
@@ -98,7 +98,7 @@ func (f *Feed) snapshotOf(rc *resourceCache) (Snapshot, bool) {
 		defer f.mu.RUnlock()
 		rc.markUsed()
 		s := *rc.cloned
-		s.revision = f.revision
+		s.revision = f.Revision()
 		return s, true
 	}
 	f.mu.RUnlock()
@@ -109,7 +109,7 @@ func (f *Feed) snapshotOf(rc *resourceCache) (Snapshot, bool) {
 	}
 	rc.markUsed()
 	s := *rc.snapshot()
-	s.revision = f.revision
+	s.revision = f.Revision()
 	return s, true
 }
 
@@ -125,13 +125,13 @@ func (f *Feed) Lookup(key sqlstore.Key) (e *Entry, revision int64, loaded bool) 
 	}
 	rc.markUsed()
 	e, _ = rc.tree.Get(p)
-	return e, f.revision, true
+	return e, f.Revision(), true
 }
 
 // cacheOf returns a loaded resource cache. The feed may drop the cache, or unload its
 // records, at any time.
 func (f *Feed) cacheOf(ctx context.Context, r sqlstore.Resource) (*resourceCache, error) {
-	if err := f.wait(ctx, f.started); err != nil {
+	if err := f.awaitStart(ctx); err != nil {
 		return nil, err
 	}
 	for {
@@ -139,7 +139,7 @@ func (f *Feed) cacheOf(ctx context.Context, r sqlstore.Resource) (*resourceCache
 		if rc == nil {
 			return nil, ErrClosed
 		}
-		if err := f.wait(ctx, load.done); err != nil {
+		if err := f.lifecycle.wait(ctx, load.done); err != nil {
 			return nil, err
 		}
 		if load.err != nil {
@@ -166,14 +166,13 @@ func (f *Feed) join(r sqlstore.Resource) (*resourceCache, *loading) {
 	f.mu.RUnlock()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.closed {
-		return nil, nil
-	}
 	rc = f.cacheOfLocked(r)
 	if rc.load == nil {
-		load := &loading{done: make(chan struct{}), unchanged: rc.changed, from: f.revision}
+		load := &loading{done: make(chan struct{}), unchanged: rc.changed, from: f.Revision()}
+		if !f.spawn(func(ctx context.Context) { f.load(ctx, rc, load) }) {
+			return nil, nil
+		}
 		rc.load = load
-		f.group.Go(func() { f.load(f.running, rc, load) })
 	}
 	return rc, rc.load
 }
@@ -182,7 +181,7 @@ func (f *Feed) join(r sqlstore.Resource) (*resourceCache, *loading) {
 func (f *Feed) cacheOfLocked(r sqlstore.Resource) *resourceCache {
 	rc := f.caches[r]
 	if rc == nil {
-		rc = newResourceCache(r, f.opts, f.revision)
+		rc = newResourceCache(r, f.opts, f.Revision())
 		f.caches[r] = rc
 	}
 	return rc
@@ -192,7 +191,7 @@ func (f *Feed) cacheOfLocked(r sqlstore.Resource) *resourceCache {
 // loading began.
 func (f *Feed) load(ctx context.Context, rc *resourceCache, load *loading) {
 	bytes := 0
-	a := f.adoption()
+	a := f.adopted.Load()
 	var objects atomic.Int64
 	stop := elapsed.Report(elapsed.After, elapsed.InLog, func(elapsed time.Duration) {
 		attributes := []any{"group", rc.resource.Group, "resource", rc.resource.Resource, "objects", objects.Load(), "elapsed", elapsed.Round(time.Second)}

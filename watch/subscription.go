@@ -65,14 +65,11 @@ func (f *Feed) Subscribe(ctx context.Context, want Interest, after int64) (*Subs
 // Follow is Subscribe to all changes of a resource without loading its records. The Old of an
 // event may have no Value.
 func (f *Feed) Follow(ctx context.Context, r sqlstore.Resource, after int64) (*Subscription, error) {
-	if err := f.wait(ctx, f.started); err != nil {
+	if err := f.awaitStart(ctx); err != nil {
 		return nil, err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.closed {
-		return nil, ErrClosed
-	}
 	rc := f.cacheOfLocked(r)
 	rc.followers.Add(1)
 	return f.subscription(rc, &rc.followers, Interest{Resource: r}, after), nil
@@ -106,7 +103,7 @@ func (s *Subscription) Next(ctx context.Context) (events []Event, upTo int64, er
 		if err != nil || len(events) > 0 {
 			return events, upTo, err
 		}
-		if err := s.feed.wait(ctx, s.watcher.ready); err != nil {
+		if err := s.feed.lifecycle.wait(ctx, s.watcher.ready); err != nil {
 			return nil, s.pos, err
 		}
 	}
@@ -174,7 +171,7 @@ func (s *Subscription) nextInRing() (events []Event, ok bool, err error) {
 			// Events before first do not match the interest.
 			s.pos = max(s.pos, first-1)
 		case rc.changed <= matched:
-			s.pos = max(s.pos, f.revision)
+			s.pos = max(s.pos, f.Revision())
 			return nil, true, nil
 		default:
 			// wakeWatchers has not matched the last events yet, so they are read here.
@@ -196,9 +193,9 @@ func (s *Subscription) nextInRing() (events []Event, ok bool, err error) {
 			}
 		}
 	}
-	s.pos = max(s.pos, f.revision)
+	s.pos = max(s.pos, f.Revision())
 	if len(events) == 0 {
-		rc.watchers.add(&s.watcher, s.pos, f.revision)
+		rc.watchers.add(&s.watcher, s.pos, f.Revision())
 		s.waiting = true
 	}
 	return events, true, nil
@@ -207,7 +204,7 @@ func (s *Subscription) nextInRing() (events []Event, ok bool, err error) {
 // readHistory returns the events of one page of history, of which there may be none, and moves
 // pos to the end of the page.
 func (s *Subscription) readHistory(ctx context.Context) ([]Event, error) {
-	p, err := s.feed.loadPage(ctx, s.cache.resource, s.pos)
+	p, err := s.feed.history.load(ctx, s.cache.resource, s.pos)
 	if err != nil {
 		return nil, err
 	}

@@ -12,21 +12,17 @@ import (
 // Run follows the store until ctx ends. Then it joins its goroutines and returns nil. It first
 // reads the store's state, and tries again while that fails. It may be called once.
 func (f *Feed) Run(ctx context.Context) error {
-	f.running = ctx
+	f.lifecycle.running = ctx
 	if f.begin(ctx) {
-		f.group.Go(func() { f.tail(ctx) })
-		f.group.Go(func() { f.wakeWatchers(ctx) })
-		f.group.Go(func() { f.unloadUnread(ctx) })
-		if l, ok := f.source.(Listener); ok && !f.isSoleWriter() {
-			f.group.Go(func() { f.listen(ctx, l) })
+		f.spawn(f.tail)
+		f.spawn(f.wakeWatchers)
+		f.spawn(f.unloadUnread)
+		if l, ok := f.source.(Listener); ok && !f.isSoleWriter {
+			f.spawn(func(ctx context.Context) { f.listen(ctx, l) })
 		}
 		<-ctx.Done()
 	}
-	f.mu.Lock()
-	f.closed = true
-	close(f.done)
-	f.mu.Unlock()
-	f.group.Wait()
+	f.stop()
 	return nil
 }
 
@@ -34,14 +30,14 @@ func (f *Feed) Run(ctx context.Context) error {
 // before the store answers.
 func (f *Feed) begin(ctx context.Context) bool {
 	for {
-		state, err := f.readState(ctx)
+		state, err := f.ask(ctx)
 		if err == nil {
 			f.mu.Lock()
+			f.begun = true
 			f.adoptLocked(state)
 			f.applyPendingLocked()
 			f.mu.Unlock()
 			close(f.started)
-			signal(f.behind)
 			return true
 		}
 		if ctx.Err() != nil {
@@ -54,19 +50,16 @@ func (f *Feed) begin(ctx context.Context) bool {
 	}
 }
 
-// adoptLocked makes a state of the store the feed's state, whatever was applied before. Waits for
-// revisions of before end.
+// adoptLocked makes a state of the store the feed's state, whatever was applied before, and has the
+// database count again.
 func (f *Feed) adoptLocked(state sqlstore.State) {
-	f.begun = true
-	f.revision, f.compacted = state.Revision, state.Compacted
-	close(f.adopted.ended)
-	f.adopted = &adoption{epoch: state.Epoch, ended: make(chan struct{})}
-	f.endWaitsLocked()
-	f.resetUsageLocked()
+	counted := f.usages.reset(state.Revision)
+	f.adopt(state)
+	f.spawn(func(ctx context.Context) { f.count(ctx, counted) })
 }
 
 // tail reads from the store the changes that the feed does not get by Publish: those of other
-// processes. It reads when Feed.behind receives. It also polls once an Interval, because hints
+// processes. It reads when progress.behind receives. It also polls once an Interval, because hints
 // may be lost. It does not poll a store that only this process writes to; it reads from that
 // store again only after a failure.
 func (f *Feed) tail(ctx context.Context) {
@@ -90,19 +83,10 @@ func (f *Feed) tail(ctx context.Context) {
 			isFailing = err != nil
 			f.report(err)
 		}
-		if !f.isSoleWriter() || isFailing {
+		if !f.isSoleWriter || isFailing {
 			timer.Reset(f.opts.Interval)
 		}
 	}
-}
-
-// takePollRequest reports whether a poll was requested, and ends the request.
-func (f *Feed) takePollRequest() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	requested := f.pollRequested
-	f.pollRequested = false
-	return requested
 }
 
 // report logs that the tail fails with err, or works again if err is nil.
@@ -117,10 +101,10 @@ func (f *Feed) report(err error) {
 // errHole means that a revision is missing in the store, whose revisions must be dense.
 var errHole = errors.New("revisions have a hole")
 
-// catchUp applies the changes up to Feed.target that the feed lacks. For a poll it first reads
+// catchUp applies the changes up to progress.target that the feed lacks. For a poll it first reads
 // the store's state, which may raise target.
 func (f *Feed) catchUp(ctx context.Context, poll bool) error {
-	if poll && !f.isSoleWriter() {
+	if poll && !f.isSoleWriter {
 		if err := f.poll(ctx); err != nil {
 			return err
 		}
@@ -149,16 +133,12 @@ func (f *Feed) catchUp(ctx context.Context, poll bool) error {
 // epoch, because the store has lost commits or was restored, it resets the feed.
 func (f *Feed) poll(ctx context.Context) error {
 	before := f.Revision()
-	state, err := f.readState(ctx)
+	state, err := f.ask(ctx)
 	if err != nil {
 		return err
 	}
-	f.mu.Lock()
-	restarted := state.Epoch != f.adopted.epoch || state.Revision < before
-	f.compacted = max(f.compacted, state.Compacted)
-	f.target = max(f.target, state.Revision)
-	f.mu.Unlock()
-	if restarted {
+	f.observe(state)
+	if state.Epoch != f.adopted.Load().epoch || state.Revision < before {
 		f.opts.Logger.Warn("watch: the store's history has started again; reading everything, and ending all watches",
 			"applied", before, "revision", state.Revision, "epoch", state.Epoch)
 		return f.reset(ctx, resetRestored)
@@ -167,7 +147,7 @@ func (f *Feed) poll(ctx context.Context) error {
 }
 
 // gap is a range of changes that the feed lacks: up to limit changes after a revision. target is
-// Feed.target when the gap was found. A limit of 0 means that the feed lacks none.
+// progress.target when the gap was found. A limit of 0 means that the feed lacks none.
 type gap struct {
 	after, target int64
 	limit         int
@@ -178,11 +158,11 @@ type gap struct {
 func (f *Feed) nextGap() gap {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	g := gap{after: f.revision, target: f.target}
-	if f.target > f.revision {
+	var g gap
+	if g.after, g.target = f.remaining(); g.target > g.after {
 		g.limit = pageChanges
 		if len(f.pending) > 0 {
-			g.limit = int(min(pageChanges, f.pending[0].Revision-1-f.revision))
+			g.limit = int(min(pageChanges, f.pending[0].Revision-1-g.after))
 		}
 	}
 	return g
@@ -199,19 +179,14 @@ func (f *Feed) fill(g gap, changes []sqlstore.Change) error {
 	events := f.prepare(changes)
 	f.mu.Lock()
 	for _, ev := range events {
-		if ev.Revision == f.revision+1 {
+		if ev.Revision == f.Revision()+1 {
 			f.applyLocked(ev)
 		}
 	}
 	f.applyPendingLocked()
 	var err error
-	if len(changes) == 0 && f.revision == g.after && f.target == g.target {
-		if len(f.pending) > 0 {
-			err = fmt.Errorf("%w: %d was committed, %d is not there", errHole, f.pending[0].Revision, g.after+1)
-		}
-		// The store does not have target: a hint was wrong, or a client asked for a
-		// revision that does not exist yet.
-		f.target = f.revision
+	if len(changes) == 0 && f.giveUp(g.after, g.target) && len(f.pending) > 0 {
+		err = fmt.Errorf("%w: %d was committed, %d is not there", errHole, f.pending[0].Revision, g.after+1)
 	}
 	dirty := len(f.dirty) > 0
 	f.mu.Unlock()
@@ -224,7 +199,7 @@ func (f *Feed) fill(g gap, changes []sqlstore.Change) error {
 // reset drops all state in memory and adopts the store's current state. reason is one of the
 // reasons in metrics.go.
 func (f *Feed) reset(ctx context.Context, reason string) error {
-	state, err := f.readState(ctx)
+	state, err := f.ask(ctx)
 	if err != nil {
 		return err
 	}
@@ -235,31 +210,30 @@ func (f *Feed) reset(ctx context.Context, reason string) error {
 		f.dropLocked(rc)
 	}
 	f.pending = nil
-	if state.Epoch != f.adopted.epoch {
-		f.target = 0 // target is a revision of the earlier epoch
-	}
-	// Changes that were published after the state was read are later than the state, and
-	// were dropped from pending. target stays at their revision, so that the tail reads
-	// them from the store.
-	f.target = max(f.target, state.Revision)
 	f.adoptLocked(state)
-	behind := f.target > f.revision
 	f.mu.Unlock()
 	signal(f.eventsAdded)
-	if behind {
-		signal(f.behind)
-	}
 	return nil
 }
 
-// sleep waits for a time. It returns false if ctx ends first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
+// Listener is a Source that gets hints of new changes (sqlstore.Shared).
+type Listener interface {
+	// Listen calls hint for each hint until ctx ends or the connection breaks. A hint may
+	// be late, lost or wrong. 0 means that hints may have been lost.
+	Listen(ctx context.Context, hint func(revision int64)) error
+}
+
+// listen calls Listen again and again until ctx ends. The tail polls meanwhile, so that
+// changes are only delayed if Listen fails.
+func (f *Feed) listen(ctx context.Context, l Listener) {
+	for {
+		err := l.Listen(ctx, f.hint)
+		if ctx.Err() != nil {
+			return
+		}
+		f.opts.Logger.Debug("watch: listening ended; trying again", "error", err)
+		if !sleep(ctx, f.opts.Interval) {
+			return
+		}
 	}
 }

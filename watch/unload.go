@@ -67,17 +67,3 @@ func (f *Feed) stateBytes() (total int) {
 	}
 	return total
 }
-
-// dropUnused drops the pages that were not used since the last call.
-func (h *history) dropUnused() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, pages := range h.pages {
-		for _, p := range slices.Clone(pages) {
-			if !p.used {
-				h.drop(p)
-			}
-			p.used = false
-		}
-	}
-}

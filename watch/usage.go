@@ -2,7 +2,9 @@ package watch
 
 import (
 	"context"
+	"log/slog"
 	"maps"
+	"sync"
 	"time"
 
 	"byre/sqlstore"
@@ -13,18 +15,28 @@ import (
 type Usage struct{ Objects, Bytes int64 }
 
 // usages counts objects and bytes by resource. After each adoption the database counts them
-// once, in the background. From then on every event changes the counts. Feed.mu guards it.
+// once, in the background. From then on every event changes the counts.
 type usages struct {
+	source    Source
+	lifecycle *lifecycle
+	progress  *progress
+	interval  time.Duration
+	logger    *slog.Logger
+
+	// mu guards what follows. Nobody takes another lock while holding it.
+	mu sync.RWMutex
 	// counted is closed when the feed has adopted the database's counts, and when the
 	// feed adopts another state before that.
 	counted chan struct{}
 	// byResource is nil until the feed has the database's counts. It has no entry for a
-	// resource without objects. Invariant: the counts are those of the store at
-	// Feed.revision, because applyLocked counts every event.
+	// resource without objects. Invariant: the counts are those of the store at revision,
+	// because apply counts every event.
 	byResource map[sqlstore.Resource]Usage
+	// revision is that of the last event that was counted.
+	revision int64
 	// backlog has the events that were applied since the database began to count: the
 	// database's counts may lack the last of them. Invariant: while isCounting is true, it
-	// has all events after the revision from; otherwise adoptUsage refuses the counts. It
+	// has all events after the revision from; otherwise adoptCounts refuses the counts. It
 	// is empty between two attempts, and has at most maxUsageBacklog entries, so that it
 	// takes bounded memory however long the database can't count.
 	backlog    []usageChange
@@ -46,27 +58,29 @@ const (
 	maxUsageBacklog = 1 << 18
 )
 
-func newUsages() usages { return usages{counted: make(chan struct{})} }
+func newUsages(source Source, l *lifecycle, p *progress, opts Options) *usages {
+	return &usages{source: source, lifecycle: l, progress: p, interval: opts.Interval, logger: opts.Logger, counted: make(chan struct{})}
+}
 
 // Usage returns the usage of a resource. It returns false while the usage is not known yet, for a
 // moment after each adoption.
-func (f *Feed) Usage(r sqlstore.Resource) (Usage, bool) {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	return f.usages.byResource[r], f.usages.byResource != nil
+func (u *usages) Usage(r sqlstore.Resource) (Usage, bool) {
+	u.mu.RLock()
+	defer u.mu.RUnlock()
+	return u.byResource[r], u.byResource != nil
 }
 
 // WaitForUsage waits until the usage of a resource is known, and returns it. It fails with
 // ErrClosed and with the context's error.
-func (f *Feed) WaitForUsage(ctx context.Context, r sqlstore.Resource) (Usage, error) {
+func (u *usages) WaitForUsage(ctx context.Context, r sqlstore.Resource) (Usage, error) {
 	for {
-		f.mu.RLock()
-		usage, known, counted := f.usages.byResource[r], f.usages.byResource != nil, f.usages.counted
-		f.mu.RUnlock()
+		u.mu.RLock()
+		usage, known, counted := u.byResource[r], u.byResource != nil, u.counted
+		u.mu.RUnlock()
 		if known {
 			return usage, nil
 		}
-		if err := f.wait(ctx, counted); err != nil {
+		if err := u.lifecycle.wait(ctx, counted); err != nil {
 			return Usage{}, err
 		}
 	}
@@ -74,30 +88,43 @@ func (f *Feed) WaitForUsage(ctx context.Context, r sqlstore.Resource) (Usage, er
 
 // AllUsage returns the usage of every resource that has objects; nil while it is not known. The
 // map is the caller's.
-func (f *Feed) AllUsage() map[sqlstore.Resource]Usage {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	return maps.Clone(f.usages.byResource)
+func (u *usages) AllUsage() map[sqlstore.Resource]Usage {
+	u.mu.RLock()
+	defer u.mu.RUnlock()
+	return maps.Clone(u.byResource)
 }
 
-// countUsage asks the database for the counts until the feed has adopted them or ctx ends. Each
+// reset drops the counts, because the feed adopts a state of a revision. The caller then has the
+// database count again.
+func (u *usages) reset(revision int64) (counted chan struct{}) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.byResource == nil {
+		close(u.counted) // so that WaitForUsage waits for the next counts
+	}
+	u.counted, u.byResource, u.revision = make(chan struct{}), nil, revision
+	u.backlog, u.isCounting = nil, false
+	return u.counted
+}
+
+// count asks the database for the counts until the feed has adopted them or ctx ends. Each
 // adoption of the store's state starts it again, with another channel counted; then an earlier
 // call returns.
-func (f *Feed) countUsage(ctx context.Context, counted chan struct{}) {
+func (u *usages) count(ctx context.Context, counted chan struct{}) {
 	isFailing := false
-	for f.beginCount(counted) {
-		usage, err := f.readUsage(ctx)
-		if err == nil && f.adoptUsage(usage, counted) {
+	for u.beginCount(counted) {
+		usage, err := u.read(ctx)
+		if err == nil && u.adoptCounts(usage, counted) {
 			return
 		}
-		if ctx.Err() != nil || !f.endCount(counted) {
+		if ctx.Err() != nil || !u.endCount(counted) {
 			return
 		}
 		if err != nil && !isFailing {
-			f.opts.Logger.Warn("watch: can't count what is stored; trying again", "error", err)
+			u.logger.Warn("watch: can't count what is stored; trying again", "error", err)
 			isFailing = true
 		}
-		if !sleep(ctx, f.opts.Interval) {
+		if !sleep(ctx, u.interval) {
 			return
 		}
 	}
@@ -105,23 +132,21 @@ func (f *Feed) countUsage(ctx context.Context, counted chan struct{}) {
 
 // beginCount begins an attempt to count. It returns false if the feed has adopted another state
 // since.
-func (f *Feed) beginCount(counted chan struct{}) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	u := &f.usages
+func (u *usages) beginCount(counted chan struct{}) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
 	if u.counted != counted {
 		return false
 	}
-	u.isCounting, u.from = true, f.revision
+	u.isCounting, u.from = true, u.revision
 	return true
 }
 
 // endCount ends an attempt that has failed. It returns false if the feed has adopted another
 // state since.
-func (f *Feed) endCount(counted chan struct{}) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	u := &f.usages
+func (u *usages) endCount(counted chan struct{}) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
 	if u.counted != counted {
 		return false
 	}
@@ -129,24 +154,23 @@ func (f *Feed) endCount(counted chan struct{}) bool {
 	return true
 }
 
-// readUsage reads the database's counts, and waits until the feed has applied their revision.
-func (f *Feed) readUsage(ctx context.Context) (sqlstore.Usage, error) {
+// read reads the database's counts, and waits until the feed has applied their revision.
+func (u *usages) read(ctx context.Context) (sqlstore.Usage, error) {
 	ctx, cancel := context.WithTimeout(ctx, usageTimeout)
 	defer cancel()
-	a := f.adoption()
-	usage, err := f.source.Usage(ctx)
+	a := u.progress.adopted.Load()
+	usage, err := u.source.Usage(ctx)
 	if err != nil {
 		return usage, err
 	}
-	return usage, f.awaitApplied(ctx, usage.Revision, a)
+	return usage, u.progress.awaitApplied(ctx, usage.Revision, a)
 }
 
-// adoptUsage adopts the database's counts, and adds the events after their revision. It returns
+// adoptCounts adopts the database's counts, and adds the events after their revision. It returns
 // false if the backlog does not have all of those events.
-func (f *Feed) adoptUsage(usage sqlstore.Usage, counted chan struct{}) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	u := &f.usages
+func (u *usages) adoptCounts(usage sqlstore.Usage, counted chan struct{}) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
 	if u.counted != counted || !u.isCounting || usage.Revision < u.from {
 		return false
 	}
@@ -164,37 +188,29 @@ func (f *Feed) adoptUsage(usage sqlstore.Usage, counted chan struct{}) bool {
 	return true
 }
 
-// resetUsageLocked drops the counts and has the database count again.
-func (f *Feed) resetUsageLocked() {
-	if f.usages.byResource == nil {
-		close(f.usages.counted) // so that WaitForUsage waits for the next counts
-	}
-	f.usages = newUsages()
-	if f.closed {
-		return
-	}
-	counted := f.usages.counted
-	f.group.Go(func() { f.countUsage(f.running, counted) })
-}
-
-// apply counts one event.
-func (u *usages) apply(ev Event) {
-	c := usageChange{revision: ev.Revision, resource: ev.Key().Of(), bytes: -ev.oldBytes}
-	if ev.New != nil {
-		c.objects++
-		c.bytes += int64(len(ev.New.Value))
-	}
-	if ev.Old != nil {
-		c.objects--
-	}
-	switch {
-	case u.byResource != nil:
-		u.add(c)
-	case !u.isCounting:
-	case len(u.backlog) == maxUsageBacklog:
-		u.backlog, u.isCounting = nil, false
-	default:
-		u.backlog = append(u.backlog, c)
+// apply counts events.
+func (u *usages) apply(events []Event) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, ev := range events {
+		c := usageChange{revision: ev.Revision, resource: ev.Key().Of(), bytes: -ev.oldBytes}
+		if ev.New != nil {
+			c.objects++
+			c.bytes += int64(len(ev.New.Value))
+		}
+		if ev.Old != nil {
+			c.objects--
+		}
+		u.revision = ev.Revision
+		switch {
+		case u.byResource != nil:
+			u.add(c)
+		case !u.isCounting:
+		case len(u.backlog) == maxUsageBacklog:
+			u.backlog, u.isCounting = nil, false
+		default:
+			u.backlog = append(u.backlog, c)
+		}
 	}
 }
 

@@ -1,8 +1,10 @@
 package watch
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"byre/sqlstore"
@@ -88,9 +90,8 @@ func TestUsage_CountsWritesDuringTheCountOnce(t *testing.T) {
 			<-answer
 		}
 	})
-	f.mu.Lock()
-	f.resetUsageLocked()
-	f.mu.Unlock()
+	counted := f.usages.reset(f.Revision())
+	f.spawn(func(ctx context.Context) { f.count(ctx, counted) })
 	<-asked
 	f.write(pod("a", "y"), "4567")
 	f.write(pod("a", "x"), "1")
@@ -107,32 +108,28 @@ func TestUsage_BacklogIsBounded(t *testing.T) {
 	t.Parallel()
 	f := start(t, Options{Interval: never})
 	f.awaitUsage()
-	u := newUsages()
-	f.mu.Lock()
-	f.usages = u
-	f.mu.Unlock()
+	counted := f.usages.reset(f.Revision())
 	apply := func(n int) (kept int) {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		for range n {
-			f.usages.apply(eventOf(sqlstore.Change{Op: sqlstore.Create, New: sqlstore.Record{Key: pod("a", "x")}}))
-		}
-		return len(f.usages.backlog)
+		ev := eventOf(sqlstore.Change{Op: sqlstore.Create, New: sqlstore.Record{Key: pod("a", "x")}})
+		f.usages.apply(slices.Repeat([]Event{ev}, n))
+		f.usages.mu.RLock()
+		defer f.usages.mu.RUnlock()
+		return len(f.backlog)
 	}
 	if kept := apply(10); kept > 0 {
 		t.Errorf("%d events are kept before an attempt", kept)
 	}
-	f.beginCount(u.counted)
+	f.beginCount(counted)
 	if kept := apply(10); kept != 10 {
 		t.Errorf("%d events are kept during an attempt", kept)
 	}
 	if kept := apply(maxUsageBacklog); kept > maxUsageBacklog {
 		t.Errorf("%d events are kept", kept)
 	}
-	if f.adoptUsage(sqlstore.Usage{Revision: f.Revision()}, u.counted) {
+	if f.adoptCounts(sqlstore.Usage{Revision: f.Revision()}, counted) {
 		t.Error("the feed has adopted counts without the events that they lack")
 	}
-	f.endCount(u.counted)
+	f.endCount(counted)
 	if kept := apply(10); kept > 0 {
 		t.Errorf("%d events are kept after an attempt", kept)
 	}

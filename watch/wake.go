@@ -90,7 +90,7 @@ func (f *Feed) unmatchedEvents(rc *resourceCache) (events []Event, revision int6
 	for i := rc.ring.first(matched); i < rc.ring.size && hasWatchers; i++ {
 		events = append(events, *rc.ring.at(i))
 	}
-	return events, f.revision, true
+	return events, f.Revision(), true
 }
 
 func wake(watchers []*watcher) {
