@@ -40,10 +40,3 @@ func lessEntry(a, b *Entry) bool {
 	}
 	return a.Name < b.Name
 }
-
-// entryOf makes the entry of the state that a change wrote.
-func entryOf(c sqlstore.Change) *Entry {
-	e := NewEntry(c.New)
-	e.attributes.Store(c.Attributes)
-	return e
-}

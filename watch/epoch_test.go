@@ -79,9 +79,9 @@ func TestLatest_AfterTheEpochWasAdopted(t *testing.T) {
 				return state
 			}
 			adopt = false
-			f.mu.Lock()
-			f.adoptLocked(state)
-			f.mu.Unlock()
+			f.tail.mu.Lock()
+			f.tail.adopt(state)
+			f.tail.mu.Unlock()
 			return before
 		}
 	})

@@ -29,7 +29,8 @@ func (ev Event) Key() sqlstore.Key {
 func eventOf(c sqlstore.Change) Event {
 	ev := Event{Revision: c.Revision, oldBytes: c.OldBytes}
 	if c.Op != sqlstore.Delete {
-		ev.New = entryOf(c)
+		ev.New = NewEntry(c.New)
+		ev.New.attributes.Store(c.Attributes)
 	}
 	if c.Old != nil {
 		ev.Old = NewEntry(*c.Old)

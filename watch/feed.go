@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -64,46 +63,28 @@ const (
 	// and by the bytes of their values.
 	pageChanges = 256
 	pageBytes   = 2 << 20
-	// maxPending bounds Feed.pending. The feed drops further events and reads them from
+	// maxPending bounds tail.pending. The tail drops further events and reads them from
 	// the store later.
 	maxPending = 4096
 )
 
-// Feed follows one store. Its methods are safe for concurrent use.
+// Feed follows one store. Its methods are those of its parts, each of which owns its state and its
+// lock. They are safe for concurrent use.
+//
+// Who takes several locks takes them in this order: tail.mu, state.mu, watcherGroup.mu; and each of
+// the other parts' last.
 type Feed struct {
 	*lifecycle
-	*progress
-	*readIndex
-	*usages
-	history *history
-	source  Source
-	opts    Options
-	metrics metrics
+	*progress      // the revision applied, and who waits for one
+	*readIndex     // the store's last revision
+	*usages        // objects and bytes of each resource
+	*state         // current records
+	*subscriptions // changes
+	*tail          // applies the store's changes
+	history        *history
 	// representations has the representations of all records: those in memory, and those
 	// that readers have read from the store.
 	representations *representation.Cache
-
-	// eventsAdded receives when resource caches are dirty; wakeWatchers then wakes their
-	// watchers.
-	eventsAdded chan struct{}
-	// wakeInterval is defaultWakeInterval, except in benchmarks.
-	wakeInterval time.Duration
-
-	// mu guards what follows, and is taken before all other locks of the package. Whoever
-	// changes progress.revision holds it. Invariant: within an adoption applyLocked increments
-	// the revision by one for each event. Otherwise events would be missed or applied twice.
-	mu sync.RWMutex
-	// begun is true once the feed has adopted the store's state.
-	begun  bool
-	caches map[sqlstore.Resource]*resourceCache
-	// keptBytes is the sum of keptSnapshot.bytes.
-	keptBytes int
-	// pending has published events that wait for earlier ones, ascending. Invariant: the
-	// revision of the first is greater than revision+1; applyPendingLocked keeps it.
-	pending []Event
-	// dirty has the resource caches with events for which wakeWatchers has not woken
-	// their watchers yet.
-	dirty map[*resourceCache]struct{}
 }
 
 // New makes a Feed, which starts no goroutine before Run.
@@ -121,48 +102,51 @@ func New(source Source, opts Options) *Feed {
 		opts.Logger = slog.Default()
 	}
 	exclusive, isSoleWriter := source.(sqlstore.Exclusive)
-	life := newLifecycle()
-	p := newProgress(life, isSoleWriter)
 	f := &Feed{
-		lifecycle:       life,
-		progress:        p,
-		readIndex:       &readIndex{source: source, lifecycle: life, progress: p, exclusive: exclusive},
-		usages:          newUsages(source, life, p, opts),
-		history:         newHistory(source, life, p, opts.Logger),
-		source:          source,
-		opts:            opts,
+		lifecycle:       &lifecycle{started: make(chan struct{}), done: make(chan struct{})},
 		representations: representation.NewCache(opts.RepresentationBytes),
-		eventsAdded:     make(chan struct{}, 1),
-		wakeInterval:    defaultWakeInterval,
-		caches:          map[sqlstore.Resource]*resourceCache{},
-		dirty:           map[*resourceCache]struct{}{},
 	}
-	f.metrics = newMetrics(opts.Registerer, f)
+	f.progress = &progress{lifecycle: f.lifecycle, isSoleWriter: isSoleWriter}
+	f.progress.adopted.Store(&adoption{ended: make(chan struct{})})
+	f.readIndex = &readIndex{source: source, exclusive: exclusive, lifecycle: f.lifecycle, progress: f.progress}
+	f.usages = &usages{source: source, opts: opts, lifecycle: f.lifecycle, progress: f.progress, counted: make(chan struct{})}
+	f.state = newState(source, opts, f.lifecycle, f.progress, f.usages)
+	f.history = newHistory(source, opts.Logger, f.lifecycle, f.progress)
+	f.subscriptions = &subscriptions{lifecycle: f.lifecycle, history: f.history, state: f.state, wakeInterval: defaultWakeInterval}
+	f.tail = &tail{
+		source: source, opts: opts, metrics: newMetrics(opts.Registerer, f.state),
+		lifecycle: f.lifecycle, progress: f.progress, readIndex: f.readIndex, usages: f.usages, history: f.history, state: f.state,
+		behind: make(chan struct{}, 1),
+	}
+	f.progress.request = f.tail.hint
+	if opts.Registerer != nil {
+		f.representations.Register(opts.Registerer)
+	}
 	return f
 }
 
 // Representations returns the cache of the representations of records.
 func (f *Feed) Representations() *representation.Cache { return f.representations }
 
-// Forget removes the records, events and indexes of a resource from memory. Subscriptions of
-// the resource end with ErrCompacted. The next reader loads the records again.
-func (f *Feed) Forget(r sqlstore.Resource) {
-	f.mu.Lock()
-	rc := f.caches[r]
-	if rc != nil {
-		f.dropLocked(rc)
+// Run follows the store until ctx ends. Then it joins its goroutines and returns nil. It first
+// reads the store's state, and tries again while that fails. It may be called once.
+func (f *Feed) Run(ctx context.Context) error {
+	f.lifecycle.running = ctx
+	if f.begin(ctx) {
+		f.spawn(f.tail.run)
+		f.spawn(f.listen)
+		f.spawn(f.wakeWatchers)
+		f.spawn(f.unloadUnread)
+		<-ctx.Done()
 	}
-	f.mu.Unlock()
-	if rc != nil {
-		signal(f.eventsAdded)
-	}
+	f.stop()
+	return nil
 }
 
-// dropLocked removes a resource cache. Its subscriptions end with ErrCompacted; the
-// next reader of the resource makes and loads another cache.
-func (f *Feed) dropLocked(rc *resourceCache) {
-	rc.dropped = true
-	f.dropKept(rc, len(rc.kept))
-	delete(f.caches, rc.resource)
-	f.dirty[rc] = struct{}{}
+// unloadUnread unloads unread records and pages of history until ctx ends.
+func (f *Feed) unloadUnread(ctx context.Context) {
+	for sleep(ctx, unloadInterval) {
+		f.unload()
+		f.history.dropUnused()
+	}
 }

@@ -29,22 +29,19 @@ type history struct {
 	progress  *progress
 	logger    *slog.Logger
 
-	// mu guards what follows. Nobody takes another lock while holding it.
-	mu sync.Mutex
+	mu sync.Mutex // guards what follows
 	// pages are the pages in memory. Those of one resource may overlap.
 	pages map[sqlstore.Resource][]*page
 	// recent has the same pages; the one that was used last is at the front.
 	recent list.List
 	// bytes is the sum of the pages' bytes.
 	bytes int
-	// reads are the reads in flight.
+	// reads are the reads in flight that began since the last call of forget. fetch does not
+	// add a page of an earlier one.
 	reads map[pageKey]*pageRead
-	// resets counts the calls of forget. fetch does not add a page whose read began
-	// before the last one.
-	resets int
 }
 
-func newHistory(source Source, l *lifecycle, p *progress, logger *slog.Logger) *history {
+func newHistory(source Source, logger *slog.Logger, l *lifecycle, p *progress) *history {
 	h := &history{source: source, lifecycle: l, progress: p, logger: logger}
 	h.forget()
 	return h
@@ -156,9 +153,8 @@ func (h *history) read(ctx context.Context, key pageKey, revision int64) (*page,
 		read = &pageRead{done: make(chan struct{})}
 		h.reads[key] = read
 	}
-	resets := h.resets
 	h.mu.Unlock()
-	if mine && !h.lifecycle.spawn(func(ctx context.Context) { h.fetch(ctx, read, key, resets) }) {
+	if mine && !h.lifecycle.spawn(func(ctx context.Context) { h.fetch(ctx, read, key) }) {
 		return nil, ErrClosed
 	}
 	if err := h.lifecycle.wait(ctx, read.done); err != nil {
@@ -168,7 +164,7 @@ func (h *history) read(ctx context.Context, key pageKey, revision int64) (*page,
 }
 
 // fetch reads one page from the store.
-func (h *history) fetch(ctx context.Context, read *pageRead, key pageKey, resets int) {
+func (h *history) fetch(ctx context.Context, read *pageRead, key pageKey) {
 	upTo := h.progress.Revision()
 	var changes []sqlstore.Change
 	if read.err = ErrCompacted; key.after < upTo { // otherwise the feed has adopted a state before the page
@@ -184,7 +180,7 @@ func (h *history) fetch(ctx context.Context, read *pageRead, key pageKey, resets
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.resets == resets {
+	if h.reads[key] == read {
 		delete(h.reads, key)
 		if read.err == nil {
 			h.add(read.page)
@@ -246,7 +242,6 @@ func (h *history) forget() {
 	h.reads = map[pageKey]*pageRead{}
 	h.recent.Init()
 	h.bytes = 0
-	h.resets++
 }
 
 // dropUnused drops the pages that were not used since the last call.

@@ -16,7 +16,7 @@ type Index struct {
 	Name string
 	// Value returns the value of a record, always the same for the same record. It
 	// returns false if the record alone does not tell the value. The feed calls it once
-	// for each entry, and never while it holds its lock.
+	// for each entry, and never while it holds a lock.
 	Value func(*Entry) (value string, ok bool)
 	// Find returns the value of a record for which Value returns false; nil means that
 	// there is no way to find it. The feed calls it once for each such record that exists
@@ -58,7 +58,7 @@ func (x *Index) cached(e *Entry) (place, bool) {
 }
 
 // locate returns the place of a record, and stores it in the entry. It may call Value, so that
-// the caller must not hold Feed.mu.
+// the caller must not hold state.mu.
 func (x *Index) locate(e *Entry) place {
 	p, ok := x.cached(e)
 	if !ok {
@@ -106,7 +106,7 @@ func lessIndexed(a, b indexed) bool {
 	}
 }
 
-// indexTree is one index of a resource cache. Once it is part of the resource cache, Feed.mu
+// indexTree is one index of a resource cache. Once it is part of the resource cache, state.mu
 // guards it.
 type indexTree struct {
 	*Index
@@ -158,7 +158,7 @@ type Narrowing struct {
 }
 
 // mayMatch returns false if the record certainly does not have the value. The caller must not
-// hold Feed.mu.
+// hold state.mu.
 func (n Narrowing) mayMatch(e *Entry) bool {
 	if e == nil {
 		return false
@@ -167,27 +167,27 @@ func (n Narrowing) mayMatch(e *Entry) bool {
 	return !p.known || p.value == n.Value
 }
 
-// SnapshotIndexed returns a Snapshot that has an index; see Snapshot.Indexed. The first call
-// with an index builds the index. The feed maintains it until a call with another index of the
-// same name. The errors are those of Snapshot.
-func (f *Feed) SnapshotIndexed(ctx context.Context, r sqlstore.Resource, index *Index) (Snapshot, error) {
+// SnapshotIndexed returns a Snapshot that has an index, unless index is nil; see Snapshot.Indexed.
+// The first call with an index builds the index. The feed maintains it until a call with another
+// index of the same name. The errors are those of Snapshot.
+func (s *state) SnapshotIndexed(ctx context.Context, r sqlstore.Resource, index *Index) (Snapshot, error) {
 	for {
-		rc, err := f.cacheOf(ctx, r)
+		rc, err := s.cacheOf(ctx, r)
 		if err != nil {
 			return Snapshot{}, err
 		}
-		s, ok := f.snapshotOf(rc)
+		snapshot, ok := s.snapshotOf(rc)
 		if !ok {
 			continue
 		}
-		if s.Has(index) {
-			return s, nil
+		if index == nil || snapshot.Has(index) {
+			return snapshot, nil
 		}
-		built := f.joinBuild(rc, index)
+		built := s.joinBuild(rc, index)
 		if built == nil {
 			return Snapshot{}, ErrClosed
 		}
-		if err := f.lifecycle.wait(ctx, built); err != nil {
+		if err := s.lifecycle.wait(ctx, built); err != nil {
 			return Snapshot{}, err
 		}
 	}
@@ -195,16 +195,16 @@ func (f *Feed) SnapshotIndexed(ctx context.Context, r sqlstore.Resource, index *
 
 // joinBuild returns a channel that is closed when an index has been built, and starts to
 // build it unless a build is in flight. It returns nil if the feed is closed.
-func (f *Feed) joinBuild(rc *resourceCache, index *Index) <-chan struct{} {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+func (s *state) joinBuild(rc *resourceCache, index *Index) <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if built := rc.builds[index]; built != nil {
 		return built
 	}
 	built := make(chan struct{})
-	if !f.spawn(func(ctx context.Context) {
+	if !s.lifecycle.spawn(func(ctx context.Context) {
 		defer close(built)
-		f.build(ctx, rc, index)
+		s.build(ctx, rc, index)
 	}) {
 		return nil
 	}
@@ -213,29 +213,29 @@ func (f *Feed) joinBuild(rc *resourceCache, index *Index) <-chan struct{} {
 }
 
 // build makes an index of a snapshot, and then applies the later changes to it. It does not hold
-// Feed.mu while it computes the values of the snapshot's records. prepare computes the values of
+// state.mu while it computes the values of the snapshot's records. prepare computes the values of
 // later changes before the feed applies them.
-func (f *Feed) build(ctx context.Context, rc *resourceCache, index *Index) {
+func (s *state) build(ctx context.Context, rc *resourceCache, index *Index) {
 	for ctx.Err() == nil {
-		s, ok := f.snapshotOf(rc)
+		snapshot, ok := s.snapshotOf(rc)
 		if !ok {
 			break
 		}
-		t := newIndexTree(ctx, index, s)
-		if t != nil && f.install(rc, t, s.revision) {
+		t := newIndexTree(ctx, index, snapshot)
+		if t != nil && s.install(rc, t, snapshot.revision) {
 			return
 		}
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	delete(rc.builds, index)
 }
 
 // install applies the events after a revision to an index, and makes it part of the resource
 // cache. It returns false if those events are not in memory.
-func (f *Feed) install(rc *resourceCache, t *indexTree, revision int64) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+func (s *state) install(rc *resourceCache, t *indexTree, revision int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if rc.dropped || !rc.loaded || rc.ring.since > revision {
 		return false
 	}

@@ -105,7 +105,8 @@ func (in *interaction) command(t *testing.T, d *datadriven.TestData) string {
 	case "unload":
 		in.f.checks(idleChecks + 1)
 	case "state":
-		return fmt.Sprintf("revision %d, %d resources in memory, %d changes read from the store\n", in.f.Revision(), in.f.resources(), in.f.source.rows.Load())
+		resources, _ := in.f.size()
+		return fmt.Sprintf("revision %d, %d resources in memory, %d changes read from the store\n", in.f.Revision(), resources, in.f.source.rows.Load())
 	default:
 		d.Fatalf(t, "no such command: %s", d.Cmd)
 	}

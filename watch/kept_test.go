@@ -58,8 +58,8 @@ func TestKeep_FindsTheSnapshotOfARevision(t *testing.T) {
 	f.Forget(pods)
 	f.Keep(unkept, time.Hour) // its records have left memory
 	f.snapshot()
-	if got := at(first); got != "none" || f.keptBytes != 0 {
-		t.Errorf("after the records have left memory: %s, %d bytes", got, f.keptBytes)
+	if got := at(first); got != "none" || f.kept.bytes != 0 {
+		t.Errorf("after the records have left memory: %s, %d bytes", got, f.kept.bytes)
 	}
 }
 
@@ -90,11 +90,11 @@ func TestKeep_IsBounded(t *testing.T) {
 					t.Errorf("snapshot %d is dropped, and an earlier one is kept", i)
 				}
 			}
-			for _, k := range f.caches[pods].kept {
+			for _, k := range f.kept.byCache[f.caches[pods]] {
 				total += k.bytes
 			}
-			if total != f.keptBytes || total > maxKeptBytes {
-				t.Errorf("%d bytes are kept, counted %d", total, f.keptBytes)
+			if total != f.kept.bytes || total > maxKeptBytes {
+				t.Errorf("%d bytes are kept, counted %d", total, f.kept.bytes)
 			}
 			if found < 16 || found > min(maxKept, test.snapshots-1) {
 				t.Errorf("%d of %d snapshots are kept", found, test.snapshots)

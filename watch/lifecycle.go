@@ -20,10 +20,6 @@ type lifecycle struct {
 	closed bool // guarded by mu
 }
 
-func newLifecycle() *lifecycle {
-	return &lifecycle{started: make(chan struct{}), done: make(chan struct{})}
-}
-
 // spawn runs a goroutine that Run joins, with Run's context. It returns false, and runs nothing,
 // if the feed is closed.
 func (l *lifecycle) spawn(do func(context.Context)) bool {

@@ -15,47 +15,37 @@ import (
 // Snapshot returns the records of a resource at the feed's revision. The first call for a
 // resource loads it. It fails with ErrClosed, with the context's error, and with the errors of
 // the store's List.
-func (f *Feed) Snapshot(ctx context.Context, r sqlstore.Resource) (Snapshot, error) {
-	for {
-		rc, err := f.cacheOf(ctx, r)
-		if err != nil {
-			return Snapshot{}, err
-		}
-		if s, ok := f.snapshotOf(rc); ok {
-			return s, nil
-		}
-	}
+func (s *state) Snapshot(ctx context.Context, r sqlstore.Resource) (Snapshot, error) {
+	return s.SnapshotIndexed(ctx, r, nil)
 }
 
 // Snapshots returns snapshots of resources, all of one revision: the feed's after they were loaded. The
 // errors are those of Snapshot.
-func (f *Feed) Snapshots(ctx context.Context, resources ...sqlstore.Resource) ([]Snapshot, error) {
+func (s *state) Snapshots(ctx context.Context, resources ...sqlstore.Resource) ([]Snapshot, error) {
 	for {
 		caches := make([]*resourceCache, len(resources))
 		for i, r := range resources {
 			var err error
-			if caches[i], err = f.cacheOf(ctx, r); err != nil {
+			if caches[i], err = s.cacheOf(ctx, r); err != nil {
 				return nil, err
 			}
 		}
-		if snapshots := f.snapshotsOf(caches); snapshots != nil {
+		if snapshots := s.snapshotsOf(caches); snapshots != nil {
 			return snapshots, nil
 		}
 	}
 }
 
 // snapshotsOf returns snapshots of resource caches; nil if the records of one are not in memory.
-func (f *Feed) snapshotsOf(caches []*resourceCache) []Snapshot {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+func (s *state) snapshotsOf(caches []*resourceCache) []Snapshot {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	snapshots := make([]Snapshot, len(caches))
 	for i, rc := range caches {
-		if rc.dropped || !rc.loaded {
+		var ok bool
+		if snapshots[i], ok = rc.snapshot(s.progress.Revision()); !ok {
 			return nil
 		}
-		rc.markUsed()
-		snapshots[i] = *rc.snapshot()
-		snapshots[i].revision = f.Revision()
 	}
 	return snapshots
 }
@@ -68,108 +58,85 @@ const maxSmallBytes = 128 << 20
 // of Options.StateBytes. For other resources, and for one without objects, it loads nothing and
 // returns false, unless their records are in memory already. After a start it waits until the
 // sizes are known.
-func (f *Feed) SnapshotSmall(ctx context.Context, r sqlstore.Resource) (Snapshot, bool, error) {
+func (s *state) SnapshotSmall(ctx context.Context, r sqlstore.Resource) (Snapshot, bool, error) {
 	most := maxSmallBytes
-	if f.opts.StateBytes > 0 {
-		most = min(most, f.opts.StateBytes/2)
+	if s.opts.StateBytes > 0 {
+		most = min(most, s.opts.StateBytes/2)
 	}
-	if !f.isLoaded(r) {
-		usage, err := f.WaitForUsage(ctx, r)
-		if err != nil || usage.Objects == 0 || usage.Bytes > int64(most-f.stateBytes()) {
+	s.mu.RLock()
+	rc := s.caches[r]
+	isLoaded := rc != nil && rc.loaded
+	s.mu.RUnlock()
+	if !isLoaded {
+		usage, err := s.usages.WaitForUsage(ctx, r)
+		if _, bytes := s.size(); err != nil || usage.Objects == 0 || usage.Bytes > int64(most-bytes) {
 			return Snapshot{}, false, err
 		}
 	}
-	snapshot, err := f.Snapshot(ctx, r)
+	snapshot, err := s.Snapshot(ctx, r)
 	return snapshot, err == nil, err
 }
 
-// isLoaded reports whether the records of a resource are in memory.
-func (f *Feed) isLoaded(r sqlstore.Resource) bool {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	rc := f.caches[r]
-	return rc != nil && rc.loaded
-}
-
 // snapshotOf returns a snapshot of a resource cache; false if its records are not in memory.
-func (f *Feed) snapshotOf(rc *resourceCache) (Snapshot, bool) {
-	f.mu.RLock()
-	if rc.cloned != nil && !rc.dropped {
-		defer f.mu.RUnlock()
-		rc.markUsed()
-		s := *rc.cloned
-		s.revision = f.Revision()
-		return s, true
+func (s *state) snapshotOf(rc *resourceCache) (Snapshot, bool) {
+	s.mu.RLock()
+	if rc.cloned != nil { // then rc.snapshot changes nothing
+		defer s.mu.RUnlock()
+		return rc.snapshot(s.progress.Revision())
 	}
-	f.mu.RUnlock()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if rc.dropped || !rc.loaded {
-		return Snapshot{}, false
-	}
-	rc.markUsed()
-	s := *rc.snapshot()
-	s.revision = f.Revision()
-	return s, true
+	s.mu.RUnlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return rc.snapshot(s.progress.Revision())
 }
 
 // Lookup returns one record, or nil if it does not exist, and the feed's revision. It does not
 // load the resource: if its records are not in memory, loaded is false and the others are zero.
-func (f *Feed) Lookup(key sqlstore.Key) (e *Entry, revision int64, loaded bool) {
+func (s *state) Lookup(key sqlstore.Key) (e *Entry, revision int64, loaded bool) {
 	p := probe(key.Namespace, key.Name)
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	rc := f.caches[key.Of()]
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	rc := s.caches[key.Of()]
 	if rc == nil || !rc.loaded {
 		return nil, 0, false
 	}
 	rc.markUsed()
 	e, _ = rc.tree.Get(p)
-	return e, f.Revision(), true
+	return e, s.progress.Revision(), true
 }
 
-// cacheOf returns a loaded resource cache. The feed may drop the cache, or unload its
-// records, at any time.
-func (f *Feed) cacheOf(ctx context.Context, r sqlstore.Resource) (*resourceCache, error) {
-	if err := f.awaitStart(ctx); err != nil {
+// cacheOf returns a resource cache that was loaded. The feed may drop the cache, or unload its
+// records, at any time: the caller then calls it again.
+func (s *state) cacheOf(ctx context.Context, r sqlstore.Resource) (*resourceCache, error) {
+	if err := s.lifecycle.awaitStart(ctx); err != nil {
 		return nil, err
 	}
-	for {
-		rc, load := f.join(r)
-		if rc == nil {
-			return nil, ErrClosed
-		}
-		if err := f.lifecycle.wait(ctx, load.done); err != nil {
-			return nil, err
-		}
-		if load.err != nil {
-			return nil, load.err
-		}
-		f.mu.RLock()
-		loaded := rc.loaded
-		f.mu.RUnlock()
-		if loaded {
-			return rc, nil
-		}
+	rc, load := s.join(r)
+	if rc == nil {
+		return nil, ErrClosed
 	}
+	if err := s.lifecycle.wait(ctx, load.done); err != nil {
+		return nil, err
+	}
+	return rc, load.err
 }
 
 // join returns the resource cache of r and the loading of its records, which it starts unless
 // another reader has. It returns nil if the feed is closed.
-func (f *Feed) join(r sqlstore.Resource) (*resourceCache, *loading) {
-	f.mu.RLock()
-	rc := f.caches[r]
+func (s *state) join(r sqlstore.Resource) (*resourceCache, *loading) {
+	s.mu.RLock()
+	rc := s.caches[r]
 	if rc != nil && rc.load != nil {
-		defer f.mu.RUnlock()
+		defer s.mu.RUnlock()
 		return rc, rc.load
 	}
-	f.mu.RUnlock()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	rc = f.cacheOfLocked(r)
+	s.mu.RUnlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	rc = s.cacheOfLocked(r)
 	if rc.load == nil {
-		load := &loading{done: make(chan struct{}), unchanged: rc.changed, from: f.Revision()}
-		if !f.spawn(func(ctx context.Context) { f.load(ctx, rc, load) }) {
+		load := &loading{done: make(chan struct{}), unchanged: rc.changed, from: s.progress.Revision()}
+		if !s.lifecycle.spawn(func(ctx context.Context) { s.load(ctx, rc, load) }) {
 			return nil, nil
 		}
 		rc.load = load
@@ -177,33 +144,33 @@ func (f *Feed) join(r sqlstore.Resource) (*resourceCache, *loading) {
 	return rc, rc.load
 }
 
-// cacheOfLocked returns the resource cache of r, which may be without records.
-func (f *Feed) cacheOfLocked(r sqlstore.Resource) *resourceCache {
-	rc := f.caches[r]
+// cacheOfLocked returns the resource cache of r, which may be without records. The caller holds mu.
+func (s *state) cacheOfLocked(r sqlstore.Resource) *resourceCache {
+	rc := s.caches[r]
 	if rc == nil {
-		rc = newResourceCache(r, f.opts, f.Revision())
-		f.caches[r] = rc
+		rc = newResourceCache(r, s.opts, s.progress.Revision())
+		s.caches[r] = rc
 	}
 	return rc
 }
 
 // load reads the records at one revision, and then applies the changes that were made since
 // loading began.
-func (f *Feed) load(ctx context.Context, rc *resourceCache, load *loading) {
+func (s *state) load(ctx context.Context, rc *resourceCache, load *loading) {
 	bytes := 0
-	a := f.adopted.Load()
+	a := s.progress.adopted.Load()
 	var objects atomic.Int64
 	stop := elapsed.Report(elapsed.After, elapsed.InLog, func(elapsed time.Duration) {
 		attributes := []any{"group", rc.resource.Group, "resource", rc.resource.Resource, "objects", objects.Load(), "elapsed", elapsed.Round(time.Second)}
-		if usage, known := f.Usage(rc.resource); known {
+		if usage, known := s.usages.Usage(rc.resource); known {
 			attributes = append(attributes, "of", usage.Objects)
 		}
-		f.opts.Logger.Info("watch: loading objects", attributes...)
+		s.opts.Logger.Info("watch: loading objects", attributes...)
 	})
 	tree := btree.NewG(treeDegree, lessEntry)
 	q := sqlstore.Query{Range: sqlstore.Range{Group: rc.resource.Group, Resource: rc.resource.Resource, Owner: rc.resource.Owner}}
 	namespaces := map[string]string{}
-	listed, err := f.source.List(ctx, q, func(r sqlstore.Record) error {
+	listed, err := s.source.List(ctx, q, func(r sqlstore.Record) error {
 		// All records share one copy of these strings.
 		r.Group, r.Resource = rc.resource.Group, rc.resource.Resource
 		if ns, ok := namespaces[r.Namespace]; ok {
@@ -226,23 +193,17 @@ func (f *Feed) load(ctx context.Context, rc *resourceCache, load *loading) {
 		// The records of a loaded resource cache are those of the feed's revision. So the
 		// feed must first apply the changes up to the list's revision. If it adopts
 		// another state meanwhile, it drops the cache.
-		err = f.awaitApplied(ctx, listed.Revision, a)
+		err = s.progress.awaitApplied(ctx, listed.Revision, a)
 	}
 	stop()
-	f.endLoading(rc, load, err, func() { rc.begin(tree, bytes, listed.Revision) })
-}
-
-// endLoading ends a loading. Unless the loading has failed it calls begin, which puts the records
-// into the resource cache.
-func (f *Feed) endLoading(rc *resourceCache, load *loading, err error, begin func()) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	defer close(load.done)
 	switch {
 	case rc.dropped:
 	case err != nil:
 		load.err, rc.load = err, nil
 	default:
-		begin()
+		rc.begin(tree, bytes, listed.Revision)
 	}
 }

@@ -14,8 +14,9 @@ type metrics struct {
 	resets  *prometheus.CounterVec
 }
 
-// newMetrics makes the metrics of a feed, and registers them with r unless r is nil.
-func newMetrics(r prometheus.Registerer, f *Feed) metrics {
+// newMetrics makes the metrics of a feed, and registers them, and the gauges of its state, with r
+// unless r is nil.
+func newMetrics(r prometheus.Registerer, s *state) metrics {
 	m := metrics{
 		applied: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "byre_watch_changes_total",
@@ -30,33 +31,25 @@ func newMetrics(r prometheus.Registerer, f *Feed) metrics {
 		m.resets.WithLabelValues(reason) // so that an alert sees the counter at 0 before its first increment
 	}
 	if r != nil {
-		f.representations.Register(r)
 		r.MustRegister(m.applied, m.resets,
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 				Name: "byre_watch_revision",
 				Help: "Last revision that the feed has applied.",
-			}, func() float64 { return float64(f.Revision()) }),
+			}, func() float64 { return float64(s.progress.Revision()) }),
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 				Name: "byre_watch_resources",
 				Help: "Resources whose current state is in memory.",
-			}, func() float64 { return float64(f.resources()) }),
+			}, func() float64 {
+				resources, _ := s.size()
+				return float64(resources)
+			}),
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 				Name: "byre_watch_state_bytes",
 				Help: "Bytes of the values of current state in memory.",
-			}, func() float64 { return float64(f.stateBytes()) }))
+			}, func() float64 {
+				_, bytes := s.size()
+				return float64(bytes)
+			}))
 	}
 	return m
-}
-
-// resources returns the number of resources whose records are in memory.
-func (f *Feed) resources() int {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	n := 0
-	for _, rc := range f.caches {
-		if rc.loaded {
-			n++
-		}
-	}
-	return n
 }

@@ -10,33 +10,26 @@ import (
 	"byre/sqlstore"
 )
 
-// progress is how far the feed has applied the store's changes, and how far it must.
+// progress is how far the feed has applied the store's changes, and who waits for more.
 type progress struct {
 	lifecycle *lifecycle
 	// isSoleWriter is true if only this process writes to the store. Then the feed gets every
 	// change by Publish.
 	isSoleWriter bool
-	// behind receives when the store may have changes that the feed lacks; the tail then
-	// reads them.
-	behind chan struct{}
+	// request is tail.hint: it has the tail read the changes up to a revision.
+	request func(revision int64)
 
 	// revision is the last revision applied, adopted the last adoption of the store's state.
 	// They are read without mu, and written with it; in an adoption adopted is written first.
 	revision atomic.Int64
 	adopted  atomic.Pointer[adoption]
-
-	// mu guards what follows. Nobody takes another lock while holding it.
-	mu sync.Mutex
 	// compacted is the store's compacted revision, as the feed has last read it.
-	compacted int64
-	// target is the highest revision of which a hint, a publication, a read or a client
-	// has told. While it is greater than revision, the tail reads changes from the store.
-	target int64
-	// pollRequested is true when a hint may have been lost: the tail then reads the
-	// store's state.
-	pollRequested bool
+	compacted atomic.Int64
+
+	mu sync.Mutex
 	// waits has the calls of await that wait. Invariant: each waits for a revision of the
-	// last adoption that is greater than revision; advance and adopt end the others.
+	// last adoption that is greater than revision; advance and adopt end the others. mu
+	// guards it.
 	waits []*revisionWait
 }
 
@@ -59,23 +52,13 @@ type revisionWait struct {
 // awaited revision may never come.
 var errAdopted = errors.New("the feed has started again")
 
-func newProgress(l *lifecycle, isSoleWriter bool) *progress {
-	p := &progress{lifecycle: l, isSoleWriter: isSoleWriter, behind: make(chan struct{}, 1)}
-	p.adopted.Store(&adoption{ended: make(chan struct{})})
-	return p
-}
-
 // Revision returns the last revision that the feed has applied; 0 before Run has read the
 // store's state.
 func (p *progress) Revision() int64 { return p.revision.Load() }
 
 // Compacted returns the store's compacted revision as the feed has last read it. The store may
 // be ahead of it.
-func (p *progress) Compacted() int64 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.compacted
-}
+func (p *progress) Compacted() int64 { return p.compacted.Load() }
 
 // WaitFor waits until the feed has applied a revision. It fails with ErrCompacted if the store
 // begins a new epoch meanwhile, because the revision belongs to the old one; with ErrClosed; and
@@ -130,7 +113,7 @@ func (p *progress) AwaitChange(ctx context.Context, after Position) error {
 // state, which may be at a lower revision and never reach the awaited one.
 func (p *progress) awaitApplied(ctx context.Context, revision int64, a *adoption) error {
 	if !p.isSoleWriter && revision > p.Revision() {
-		p.hint(revision)
+		p.request(revision)
 	}
 	return p.await(ctx, revision, a)
 }
@@ -156,7 +139,9 @@ func (p *progress) await(ctx context.Context, revision int64, a *adoption) error
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
-	p.removeWait(w)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.waits = slices.DeleteFunc(p.waits, func(other *revisionWait) bool { return other == w })
 	return err
 }
 
@@ -173,42 +158,6 @@ func (p *progress) addWait(revision int64, a *adoption) *revisionWait {
 		p.waits = append(p.waits, w)
 	}
 	return w
-}
-
-func (p *progress) removeWait(gone *revisionWait) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.waits = slices.DeleteFunc(p.waits, func(w *revisionWait) bool { return w == gone })
-}
-
-// hint records that a revision exists, and has the tail read the changes up to it. With 0 it
-// has the tail read the store's state.
-func (p *progress) hint(revision int64) {
-	p.mu.Lock()
-	p.pollRequested = p.pollRequested || revision == 0
-	p.target = max(p.target, revision)
-	isBehind := p.pollRequested || revision > p.Revision()
-	p.mu.Unlock()
-	if isBehind {
-		signal(p.behind)
-	}
-}
-
-// takePollRequest reports whether a poll was requested, and ends the request.
-func (p *progress) takePollRequest() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	requested := p.pollRequested
-	p.pollRequested = false
-	return requested
-}
-
-// observe raises target and compacted to those of a state that was read from the store.
-func (p *progress) observe(state sqlstore.State) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.compacted = max(p.compacted, state.Compacted)
-	p.target = max(p.target, state.Revision)
 }
 
 // advance records that a revision and all before it are applied.
@@ -230,40 +179,9 @@ func (p *progress) advance(revision int64) {
 func (p *progress) adopt(state sqlstore.State) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	before := p.adopted.Load()
-	if before.epoch != "" && before.epoch != state.Epoch {
-		p.target = 0 // it is a revision of the earlier epoch
-	}
-	// Changes that were published after the state was read are later than the state. target
-	// stays at their revision, so that the tail reads them from the store.
-	p.target = max(p.target, state.Revision)
-	p.compacted = state.Compacted
-	p.adopted.Store(&adoption{epoch: state.Epoch, ended: make(chan struct{})})
+	p.compacted.Store(state.Compacted)
+	before := p.adopted.Swap(&adoption{epoch: state.Epoch, ended: make(chan struct{})})
 	p.revision.Store(state.Revision)
 	close(before.ended)
 	p.waits = nil
-	if p.target > state.Revision {
-		signal(p.behind)
-	}
-}
-
-// remaining returns the range of the changes that the feed lacks: after the revision applied, up to
-// target.
-func (p *progress) remaining() (after, target int64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.Revision(), p.target
-}
-
-// giveUp ends the search for a range of changes, because the store has none of them: a hint was
-// wrong, or a client asked for a revision that does not exist yet. It returns false if the range
-// has changed.
-func (p *progress) giveUp(after, target int64) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.Revision() != after || p.target != target {
-		return false
-	}
-	p.target = after
-	return true
 }

@@ -12,9 +12,9 @@ import (
 
 // readIndex tells linearizable reads the last revision (the read index of Raft, 6.4).
 //
-// Invariant: the state that read returns is never older than the result of any commit or read, of
+// Invariant: the result of State is never older than the result of any commit or read, of
 // any process, that returned before the call. The drivers keep it (sqlstore.Driver.State), and
-// read keeps it by never sharing a round trip that began before the call. So a read that waits
+// State keeps it by never sharing a round trip that began before the call. So a read that waits
 // until the feed has applied that revision is linearizable.
 type readIndex struct {
 	source    Source
@@ -40,15 +40,6 @@ type roundTrip struct {
 	err   error
 }
 
-// State returns a state of the store that is not older than the call. It does not wait until the
-// feed has applied that state's revision.
-func (r *readIndex) State(ctx context.Context) (sqlstore.State, error) {
-	if err := r.lifecycle.awaitStart(ctx); err != nil {
-		return sqlstore.State{}, err
-	}
-	return r.read(ctx)
-}
-
 // Latest returns a last revision of the store that is not older than the call, once the feed has
 // applied it: reads from the feed after that are linearizable. It fails with ErrClosed, with the
 // context's error, and with the errors of the driver's State.
@@ -70,12 +61,12 @@ func (r *readIndex) Latest(ctx context.Context) (int64, error) {
 func (r *readIndex) latest(ctx context.Context) (int64, error) {
 	for {
 		a := r.progress.adopted.Load()
-		state, err := r.read(ctx)
+		state, err := r.State(ctx)
 		if err != nil {
 			return 0, err
 		}
 		if state.Epoch != a.epoch {
-			r.progress.hint(0)
+			r.progress.request(0)
 			if err := r.lifecycle.wait(ctx, a.ended); err != nil {
 				return 0, err
 			}
@@ -87,10 +78,14 @@ func (r *readIndex) latest(ctx context.Context) (int64, error) {
 	}
 }
 
-// read returns a state that is not older than the call. Callers share round trips. A call that is
-// made while a round trip is in flight waits for the next one, because the database may have
-// answered the first one before the call.
-func (r *readIndex) read(ctx context.Context) (sqlstore.State, error) {
+// State returns a state of the store that is not older than the call. It does not wait until the
+// feed has applied that state's revision. Callers share round trips. A call that is made while a
+// round trip is in flight waits for the next one, because the database may have answered the first
+// one before the call.
+func (r *readIndex) State(ctx context.Context) (sqlstore.State, error) {
+	if err := r.lifecycle.awaitStart(ctx); err != nil {
+		return sqlstore.State{}, err
+	}
 	if r.exclusive != nil {
 		return r.exclusive.ReadIndex(), nil
 	}

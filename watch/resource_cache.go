@@ -10,17 +10,17 @@ import (
 
 const treeDegree = 32
 
-// resourceCache has the current records of one resource and its last events. Feed.mu guards
+// resourceCache has the current records of one resource and its last events. state.mu guards
 // everything but the watchers, which have a lock of their own.
 //
-// Invariant: the records of a resource cache that is loaded are those at Feed.revision, because
-// applyLocked applies every event of the resource to it. Otherwise a snapshot would show
+// Invariant: the records of a resource cache that is loaded are those at progress.revision,
+// because state.apply applies every event of the resource to it. Otherwise a snapshot would show
 // records of another revision than its own.
 type resourceCache struct {
 	resource sqlstore.Resource
 
 	// load reads the records; nil while no reader needs them. loaded is true once load
-	// has succeeded. A resource cache without records serves followers (Feed.Follow) from
+	// has succeeded. A resource cache without records serves followers (subscriptions.Follow) from
 	// its ring.
 	load   *loading
 	loaded bool
@@ -29,7 +29,7 @@ type resourceCache struct {
 	dropped bool
 
 	// subscribers counts the subscriptions that need the records, followers those that
-	// do not. A caller that increments them holds Feed.mu, at least for reading, so that
+	// do not. A caller that increments them holds state.mu, at least for reading, so that
 	// unload sees them.
 	subscribers, followers atomic.Int64
 	// used is set when the records are read, and cleared by each check of unload. idle is
@@ -47,8 +47,6 @@ type resourceCache struct {
 	// cloned is the last snapshot; nil if an event was applied since. Reusing it saves
 	// clones: a clone is cheap, but the next writes must copy tree nodes.
 	cloned *Snapshot
-	// kept are the snapshots that Keep keeps, in the order of their revisions.
-	kept []*keptSnapshot
 	// changed is the revision of the last event. If there was none since the records were
 	// loaded, it is a revision since which the resource has not changed.
 	changed int64
@@ -115,12 +113,6 @@ func (rc *resourceCache) unload() {
 	rc.ring.reset(rc.changed, true)
 }
 
-// intern has an entry share the strings of its resource. applyLocked calls it before the entry
-// is in the ring, because readers read entries of the ring without a lock.
-func (rc *resourceCache) intern(e *Entry) {
-	e.Group, e.Resource = rc.resource.Group, rc.resource.Resource
-}
-
 // apply applies the next event of the resource. It returns false if the event creates a record
 // that exists, or replaces or deletes one that does not: then the records are wrong.
 func (rc *resourceCache) apply(ev Event) bool {
@@ -165,9 +157,13 @@ func (rc *resourceCache) indexesInUse() []*Index {
 	return indexes
 }
 
-// snapshot returns a snapshot of the records, without a revision. The caller holds Feed.mu for
-// writing.
-func (rc *resourceCache) snapshot() *Snapshot {
+// snapshot returns a snapshot of the records at the feed's revision; false if they are not in
+// memory. Unless cloned is set, the caller holds state.mu for writing.
+func (rc *resourceCache) snapshot(revision int64) (Snapshot, bool) {
+	if rc.dropped || !rc.loaded {
+		return Snapshot{}, false
+	}
+	rc.markUsed()
 	if rc.cloned == nil {
 		rc.cloned = &Snapshot{cache: rc, since: rc.changed, tree: rc.tree.Clone()}
 		for name, t := range rc.indexes {
@@ -177,5 +173,7 @@ func (rc *resourceCache) snapshot() *Snapshot {
 			rc.cloned.indexes[name] = indexSnapshot{t.Index, t.tree.Clone()}
 		}
 	}
-	return rc.cloned
+	s := *rc.cloned
+	s.revision = revision
+	return s, true
 }

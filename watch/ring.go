@@ -17,7 +17,7 @@ type ring struct {
 	bare bool
 	// since is the revision after which the ring is complete.
 	// Invariant: the ring holds every event of the resource after since, up to
-	// Feed.revision, in order. push and drop keep it. Otherwise a subscription
+	// progress.revision, in order. push and drop keep it. Otherwise a subscription
 	// that reads the ring would miss events.
 	since int64
 }

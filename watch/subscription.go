@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"byre/sqlstore"
 )
@@ -27,7 +28,7 @@ type Interest struct {
 // nobody reads it, and while there is no event of its interest. Only one goroutine may use it
 // at a time. The caller closes it.
 type Subscription struct {
-	feed  *Feed
+	all   *subscriptions
 	cache *resourceCache
 	want  Interest
 	// pos is the revision up to which the subscription has returned all its changes.
@@ -40,43 +41,53 @@ type Subscription struct {
 	counted *atomic.Int64
 }
 
+// subscriptions makes the subscriptions to the changes of a state, and wakes those that wait. What
+// it knows of them is in the resource caches.
+type subscriptions struct {
+	lifecycle *lifecycle
+	history   *history
+	state     *state
+	// wakeInterval is defaultWakeInterval, except in benchmarks.
+	wakeInterval time.Duration
+}
+
 // Subscribe returns a subscription to the changes after a revision. It loads the resource. If
 // the revision is compacted, the first Poll or Next fails with ErrCompacted. If the revision does
 // not exist yet, Next waits for the first change after it. Subscribe fails with the errors of
 // Snapshot.
-func (f *Feed) Subscribe(ctx context.Context, want Interest, after int64) (*Subscription, error) {
+func (ss *subscriptions) Subscribe(ctx context.Context, want Interest, after int64) (*Subscription, error) {
 	for {
-		rc, err := f.cacheOf(ctx, want.Resource)
+		rc, err := ss.state.cacheOf(ctx, want.Resource)
 		if err != nil {
 			return nil, err
 		}
-		f.mu.RLock()
+		ss.state.mu.RLock()
 		loaded := rc.loaded && !rc.dropped
 		if loaded {
 			rc.subscribers.Add(1)
 		}
-		f.mu.RUnlock()
+		ss.state.mu.RUnlock()
 		if loaded {
-			return f.subscription(rc, &rc.subscribers, want, after), nil
+			return ss.subscription(rc, &rc.subscribers, want, after), nil
 		}
 	}
 }
 
 // Follow is Subscribe to all changes of a resource without loading its records. The Old of an
 // event may have no Value.
-func (f *Feed) Follow(ctx context.Context, r sqlstore.Resource, after int64) (*Subscription, error) {
-	if err := f.awaitStart(ctx); err != nil {
+func (ss *subscriptions) Follow(ctx context.Context, r sqlstore.Resource, after int64) (*Subscription, error) {
+	if err := ss.lifecycle.awaitStart(ctx); err != nil {
 		return nil, err
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	rc := f.cacheOfLocked(r)
+	ss.state.mu.Lock()
+	defer ss.state.mu.Unlock()
+	rc := ss.state.cacheOfLocked(r)
 	rc.followers.Add(1)
-	return f.subscription(rc, &rc.followers, Interest{Resource: r}, after), nil
+	return ss.subscription(rc, &rc.followers, Interest{Resource: r}, after), nil
 }
 
-func (f *Feed) subscription(rc *resourceCache, counted *atomic.Int64, want Interest, after int64) *Subscription {
-	s := &Subscription{feed: f, cache: rc, counted: counted, want: want, pos: after}
+func (ss *subscriptions) subscription(rc *resourceCache, counted *atomic.Int64, want Interest, after int64) *Subscription {
+	s := &Subscription{all: ss, cache: rc, counted: counted, want: want, pos: after}
 	s.watcher.ready = make(chan struct{}, 1)
 	s.watcher.want = want
 	switch {
@@ -103,7 +114,7 @@ func (s *Subscription) Next(ctx context.Context) (events []Event, upTo int64, er
 		if err != nil || len(events) > 0 {
 			return events, upTo, err
 		}
-		if err := s.feed.lifecycle.wait(ctx, s.watcher.ready); err != nil {
+		if err := s.all.lifecycle.wait(ctx, s.watcher.ready); err != nil {
 			return nil, s.pos, err
 		}
 	}
@@ -114,7 +125,7 @@ func (s *Subscription) Next(ctx context.Context) (events []Event, upTo int64, er
 func (s *Subscription) Ready() <-chan struct{} { return s.watcher.ready }
 
 // Done returns a channel that is closed when the feed stops.
-func (s *Subscription) Done() <-chan struct{} { return s.feed.done }
+func (s *Subscription) Done() <-chan struct{} { return s.all.lifecycle.done }
 
 // Poll is Next without waiting for changes: it returns no events if there are none up to the
 // revision that it returns. It may read history from the store.
@@ -145,7 +156,7 @@ func (s *Subscription) readRing() (events []Event, ok bool, err error) {
 }
 
 // filterByIndex leaves out the events of records that don't have the value of the index. The
-// caller must not hold Feed.mu.
+// caller must not hold state.mu.
 func (s *Subscription) filterByIndex(events []Event) []Event {
 	if s.want.Narrow.Index == nil {
 		return events
@@ -158,9 +169,9 @@ func (s *Subscription) filterByIndex(events []Event) []Event {
 // nextInRing is readRing without the filter by index. If there are no events, it adds the
 // subscription's watcher to the group of the resource cache.
 func (s *Subscription) nextInRing() (events []Event, ok bool, err error) {
-	f, rc := s.feed, s.cache
-	f.mu.RLock()
-	defer f.mu.RUnlock()
+	state, rc := s.all.state, s.cache
+	state.mu.RLock()
+	defer state.mu.RUnlock()
 	if rc.dropped {
 		return nil, false, ErrCompacted
 	}
@@ -171,7 +182,7 @@ func (s *Subscription) nextInRing() (events []Event, ok bool, err error) {
 			// Events before first do not match the interest.
 			s.pos = max(s.pos, first-1)
 		case rc.changed <= matched:
-			s.pos = max(s.pos, f.Revision())
+			s.pos = max(s.pos, state.progress.Revision())
 			return nil, true, nil
 		default:
 			// wakeWatchers has not matched the last events yet, so they are read here.
@@ -193,9 +204,9 @@ func (s *Subscription) nextInRing() (events []Event, ok bool, err error) {
 			}
 		}
 	}
-	s.pos = max(s.pos, f.Revision())
+	s.pos = max(s.pos, state.progress.Revision())
 	if len(events) == 0 {
-		rc.watchers.add(&s.watcher, s.pos, f.Revision())
+		rc.watchers.add(&s.watcher, s.pos, state.progress.Revision())
 		s.waiting = true
 	}
 	return events, true, nil
@@ -204,7 +215,7 @@ func (s *Subscription) nextInRing() (events []Event, ok bool, err error) {
 // readHistory returns the events of one page of history, of which there may be none, and moves
 // pos to the end of the page.
 func (s *Subscription) readHistory(ctx context.Context) ([]Event, error) {
-	p, err := s.feed.history.load(ctx, s.cache.resource, s.pos)
+	p, err := s.all.history.load(ctx, s.cache.resource, s.pos)
 	if err != nil {
 		return nil, err
 	}

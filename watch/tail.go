@@ -4,66 +4,145 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"byre/sqlstore"
 )
 
-// Run follows the store until ctx ends. Then it joins its goroutines and returns nil. It first
-// reads the store's state, and tries again while that fails. It may be called once.
-func (f *Feed) Run(ctx context.Context) error {
-	f.lifecycle.running = ctx
-	if f.begin(ctx) {
-		f.spawn(f.tail)
-		f.spawn(f.wakeWatchers)
-		f.spawn(f.unloadUnread)
-		if l, ok := f.source.(Listener); ok && !f.isSoleWriter {
-			f.spawn(func(ctx context.Context) { f.listen(ctx, l) })
-		}
-		<-ctx.Done()
+// tail gets the store's changes, those of this process by Publish and those of others from the
+// store, and applies them in the order of their revisions.
+type tail struct {
+	source    Source
+	opts      Options
+	metrics   metrics
+	lifecycle *lifecycle
+	progress  *progress
+	readIndex *readIndex
+	usages    *usages
+	history   *history
+	state     *state
+	// behind receives when the store may have changes that the feed lacks; run then reads
+	// them.
+	behind chan struct{}
+	// pollRequested is true when a hint may have been lost: run then reads the store's state.
+	pollRequested atomic.Bool
+
+	// mu guards what follows. Only its holder applies events and adopts states of the store.
+	mu sync.Mutex
+	// begun is true once the feed has adopted the store's state.
+	begun bool
+	// pending has published events that wait for earlier ones, ascending. Invariant: once begun
+	// is true, the revision of the first is greater than that after progress.revision. applyNext
+	// keeps it.
+	pending []Event
+	// target is the highest revision of which a hint, a publication, a read or a client
+	// has told. While it is greater than progress.revision, run reads changes from the store.
+	target int64
+}
+
+// Publish applies changes that this process committed, in revision order. If changes before
+// them are missing, because another process made those, they wait until the tail has read
+// those. Publish does not block. It is the function for sqlstore.Options.Publish.
+func (t *tail) Publish(changes []sqlstore.Change) {
+	if len(changes) == 0 {
+		return
 	}
-	f.stop()
-	return nil
+	events := t.state.prepare(changes)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.pending = append(t.pending, events...)
+	if t.begun {
+		t.pending = t.applyNext(t.pending)
+	}
+	t.pending = t.pending[:min(len(t.pending), maxPending)]
+	t.raiseTarget(events[len(events)-1].Revision)
+}
+
+// raiseTarget has run read the changes up to a revision. The caller holds mu.
+func (t *tail) raiseTarget(revision int64) {
+	if t.target = max(t.target, revision); t.target > t.progress.Revision() {
+		signal(t.behind)
+	}
+}
+
+// hint records that a revision exists, and has run read the changes up to it. With 0 it has run read
+// the store's state.
+func (t *tail) hint(revision int64) {
+	if revision == 0 {
+		t.pollRequested.Store(true)
+		signal(t.behind)
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.raiseTarget(revision)
+}
+
+// applyNext applies those events of an ascending list that come next, and returns those after a
+// missing revision. It leaves out those that were applied before. The caller holds mu.
+//
+// Invariant: within an adoption each event applied has the revision after the last one.
+// Otherwise events would be missed or applied twice.
+func (t *tail) applyNext(events []Event) (later []Event) {
+	revision := t.progress.Revision()
+	for len(events) > 0 && events[0].Revision <= revision {
+		events = events[1:]
+	}
+	n := 0
+	for n < len(events) && events[n].Revision == revision+int64(n)+1 {
+		n++
+	}
+	if n > 0 {
+		t.metrics.applied.Add(float64(n))
+		t.usages.apply(events[:n])
+		t.state.apply(events[:n])
+	}
+	if n == len(events) {
+		return nil
+	}
+	return events[n:]
 }
 
 // begin adopts the store's state for the first time. It returns false when ctx ends
 // before the store answers.
-func (f *Feed) begin(ctx context.Context) bool {
+func (t *tail) begin(ctx context.Context) bool {
 	for {
-		state, err := f.ask(ctx)
+		stored, err := t.readIndex.ask(ctx)
 		if err == nil {
-			f.mu.Lock()
-			f.begun = true
-			f.adoptLocked(state)
-			f.applyPendingLocked()
-			f.mu.Unlock()
-			close(f.started)
+			t.mu.Lock()
+			t.adopt(stored)
+			t.begun = true
+			t.pending = t.applyNext(t.pending)
+			t.mu.Unlock()
+			close(t.lifecycle.started)
 			return true
 		}
 		if ctx.Err() != nil {
 			return false
 		}
-		f.opts.Logger.Warn("watch: can't read the store's state; trying again", "error", err)
-		if !sleep(ctx, f.opts.Interval) {
+		t.opts.Logger.Warn("watch: can't read the store's state; trying again", "error", err)
+		if !sleep(ctx, t.opts.Interval) {
 			return false
 		}
 	}
 }
 
-// adoptLocked makes a state of the store the feed's state, whatever was applied before, and has the
-// database count again.
-func (f *Feed) adoptLocked(state sqlstore.State) {
-	counted := f.usages.reset(state.Revision)
-	f.adopt(state)
-	f.spawn(func(ctx context.Context) { f.count(ctx, counted) })
+// adopt makes a state of the store the feed's state, whatever was applied before, and has the
+// database count again. The caller holds mu.
+func (t *tail) adopt(stored sqlstore.State) {
+	counted := t.usages.restart(stored.Revision)
+	t.state.adopt(stored)
+	t.lifecycle.spawn(func(ctx context.Context) { t.usages.count(ctx, counted) })
 }
 
-// tail reads from the store the changes that the feed does not get by Publish: those of other
-// processes. It reads when progress.behind receives. It also polls once an Interval, because hints
+// run reads from the store the changes that the feed does not get by Publish: those of other
+// processes. It reads when behind receives. It also polls once an Interval, because hints
 // may be lost. It does not poll a store that only this process writes to; it reads from that
 // store again only after a failure.
-func (f *Feed) tail(ctx context.Context) {
-	timer := time.NewTimer(f.opts.Interval)
+func (t *tail) run(ctx context.Context) {
+	timer := time.NewTimer(t.opts.Interval)
 	defer timer.Stop()
 	isFailing := false
 	for {
@@ -71,83 +150,80 @@ func (f *Feed) tail(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-f.behind:
+		case <-t.behind:
 		case <-timer.C:
 			poll = true
 		}
-		err := f.catchUp(ctx, f.takePollRequest() || poll)
+		err := t.catchUp(ctx, t.pollRequested.Swap(false) || poll)
 		if ctx.Err() != nil {
 			return
 		}
 		if (err != nil) != isFailing {
-			isFailing = err != nil
-			f.report(err)
+			if isFailing = err != nil; isFailing {
+				t.opts.Logger.Warn("watch: can't follow the store; trying again", "error", err)
+			} else {
+				t.opts.Logger.Info("watch: following the store again")
+			}
 		}
-		if !f.isSoleWriter || isFailing {
-			timer.Reset(f.opts.Interval)
+		if !t.progress.isSoleWriter || isFailing {
+			timer.Reset(t.opts.Interval)
 		}
 	}
-}
-
-// report logs that the tail fails with err, or works again if err is nil.
-func (f *Feed) report(err error) {
-	if err != nil {
-		f.opts.Logger.Warn("watch: can't follow the store; trying again", "error", err)
-		return
-	}
-	f.opts.Logger.Info("watch: following the store again")
 }
 
 // errHole means that a revision is missing in the store, whose revisions must be dense.
 var errHole = errors.New("revisions have a hole")
 
-// catchUp applies the changes up to progress.target that the feed lacks. For a poll it first reads
+// catchUp applies the changes up to target that the feed lacks. For a poll it first reads
 // the store's state, which may raise target.
-func (f *Feed) catchUp(ctx context.Context, poll bool) error {
-	if poll && !f.isSoleWriter {
-		if err := f.poll(ctx); err != nil {
+func (t *tail) catchUp(ctx context.Context, poll bool) error {
+	if poll && !t.progress.isSoleWriter {
+		if err := t.poll(ctx); err != nil {
 			return err
 		}
 	}
 	for {
-		g := f.nextGap()
+		g := t.nextGap()
 		if g.limit == 0 {
 			return nil
 		}
-		changes, err := f.source.Changes(ctx, sqlstore.ChangesQuery{After: g.after, Limit: g.limit, Size: pageBytes})
+		changes, err := t.source.Changes(ctx, sqlstore.ChangesQuery{After: g.after, Limit: g.limit, Size: pageBytes})
 		switch {
 		case errors.Is(err, sqlstore.ErrCompacted):
-			f.opts.Logger.Warn("watch: fell behind compaction; reading everything again", "revision", g.after)
-			return f.reset(ctx, resetCompacted)
+			t.opts.Logger.Warn("watch: fell behind compaction; reading everything again", "revision", g.after)
+			return t.reset(ctx, resetCompacted)
 		case err != nil:
 			return err
 		}
-		if err := f.fill(g, changes); err != nil {
-			f.opts.Logger.Error("watch: history is broken; reading everything again", "error", err)
-			return f.reset(ctx, resetHole)
+		if err := t.fill(g, changes); err != nil {
+			t.opts.Logger.Error("watch: history is broken; reading everything again", "error", err)
+			return t.reset(ctx, resetHole)
 		}
 	}
 }
 
 // poll reads the store's state, and raises target to its revision. If the state is of another
 // epoch, because the store has lost commits or was restored, it resets the feed.
-func (f *Feed) poll(ctx context.Context) error {
-	before := f.Revision()
-	state, err := f.ask(ctx)
+func (t *tail) poll(ctx context.Context) error {
+	before := t.progress.Revision()
+	state, err := t.readIndex.ask(ctx)
 	if err != nil {
 		return err
 	}
-	f.observe(state)
-	if state.Epoch != f.adopted.Load().epoch || state.Revision < before {
-		f.opts.Logger.Warn("watch: the store's history has started again; reading everything, and ending all watches",
+	t.progress.compacted.Store(state.Compacted)
+	if state.Revision > before {
+		t.hint(state.Revision)
+	}
+	if state.Epoch != t.progress.adopted.Load().epoch || state.Revision < before {
+		t.opts.Logger.Warn("watch: the store's history has started again; reading everything, and ending all watches",
 			"applied", before, "revision", state.Revision, "epoch", state.Epoch)
-		return f.reset(ctx, resetRestored)
+		return t.reset(ctx, resetRestored)
 	}
 	return nil
 }
 
 // gap is a range of changes that the feed lacks: up to limit changes after a revision. target is
-// progress.target when the gap was found. A limit of 0 means that the feed lacks none.
+// tail.target when the gap was found. A limit of 0 means that the feed lacks none.
 type gap struct {
 	after, target int64
 	limit         int
@@ -155,14 +231,13 @@ type gap struct {
 
 // nextGap returns the gap between the last event applied and the first pending one, or else
 // target.
-func (f *Feed) nextGap() gap {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	var g gap
-	if g.after, g.target = f.remaining(); g.target > g.after {
+func (t *tail) nextGap() (g gap) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if g.after, g.target = t.progress.Revision(), t.target; g.target > g.after {
 		g.limit = pageChanges
-		if len(f.pending) > 0 {
-			g.limit = int(min(pageChanges, f.pending[0].Revision-1-g.after))
+		if len(t.pending) > 0 {
+			g.limit = int(min(pageChanges, t.pending[0].Revision-1-g.after))
 		}
 	}
 	return g
@@ -170,49 +245,48 @@ func (f *Feed) nextGap() gap {
 
 // fill applies the changes that were read for a gap, and then the pending events that are next.
 // It fails with errHole if a revision is missing.
-func (f *Feed) fill(g gap, changes []sqlstore.Change) error {
+func (t *tail) fill(g gap, changes []sqlstore.Change) error {
 	for i, c := range changes {
 		if c.Revision != g.after+int64(i)+1 {
 			return fmt.Errorf("%w: %d comes after %d", errHole, c.Revision, g.after+int64(i))
 		}
 	}
-	events := f.prepare(changes)
-	f.mu.Lock()
-	for _, ev := range events {
-		if ev.Revision == f.Revision()+1 {
-			f.applyLocked(ev)
-		}
+	events := t.state.prepare(changes)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.applyNext(events)
+	t.pending = t.applyNext(t.pending)
+	if len(changes) > 0 || t.progress.Revision() != g.after || t.target != g.target {
+		return nil
 	}
-	f.applyPendingLocked()
-	var err error
-	if len(changes) == 0 && f.giveUp(g.after, g.target) && len(f.pending) > 0 {
-		err = fmt.Errorf("%w: %d was committed, %d is not there", errHole, f.pending[0].Revision, g.after+1)
+	// The store does not have target: a hint was wrong, or a client asked for a revision that
+	// does not exist yet.
+	t.target = g.after
+	if len(t.pending) > 0 {
+		return fmt.Errorf("%w: %d was committed, %d is not there", errHole, t.pending[0].Revision, g.after+1)
 	}
-	dirty := len(f.dirty) > 0
-	f.mu.Unlock()
-	if dirty {
-		signal(f.eventsAdded)
-	}
-	return err
+	return nil
 }
 
 // reset drops all state in memory and adopts the store's current state. reason is one of the
 // reasons in metrics.go.
-func (f *Feed) reset(ctx context.Context, reason string) error {
-	state, err := f.ask(ctx)
+func (t *tail) reset(ctx context.Context, reason string) error {
+	stored, err := t.readIndex.ask(ctx)
 	if err != nil {
 		return err
 	}
-	f.metrics.resets.WithLabelValues(reason).Inc()
-	f.history.forget()
-	f.mu.Lock()
-	for _, rc := range f.caches {
-		f.dropLocked(rc)
+	t.metrics.resets.WithLabelValues(reason).Inc()
+	t.history.forget()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.pending = nil
+	if stored.Epoch != t.progress.adopted.Load().epoch {
+		t.target = 0 // it is a revision of the earlier epoch
 	}
-	f.pending = nil
-	f.adoptLocked(state)
-	f.mu.Unlock()
-	signal(f.eventsAdded)
+	t.adopt(stored)
+	// Changes that were published after the state was read are later than the state, and were
+	// dropped from pending. target stays at their revision, so that run reads them from the store.
+	t.raiseTarget(stored.Revision)
 	return nil
 }
 
@@ -223,16 +297,17 @@ type Listener interface {
 	Listen(ctx context.Context, hint func(revision int64)) error
 }
 
-// listen calls Listen again and again until ctx ends. The tail polls meanwhile, so that
+// listen calls Listen again and again until ctx ends, if other processes write to the store. The tail polls meanwhile, so that
 // changes are only delayed if Listen fails.
-func (f *Feed) listen(ctx context.Context, l Listener) {
-	for {
-		err := l.Listen(ctx, f.hint)
+func (t *tail) listen(ctx context.Context) {
+	l, ok := t.source.(Listener)
+	for ok && !t.progress.isSoleWriter {
+		err := l.Listen(ctx, t.hint)
 		if ctx.Err() != nil {
 			return
 		}
-		f.opts.Logger.Debug("watch: listening ended; trying again", "error", err)
-		if !sleep(ctx, f.opts.Interval) {
+		t.opts.Logger.Debug("watch: listening ended; trying again", "error", err)
+		if !sleep(ctx, t.opts.Interval) {
 			return
 		}
 	}

@@ -2,7 +2,6 @@ package watch
 
 import (
 	"cmp"
-	"context"
 	"slices"
 	"time"
 )
@@ -15,24 +14,14 @@ const (
 	idleChecks     = 10
 )
 
-// unloadUnread unloads unread records and pages of history until ctx ends.
-func (f *Feed) unloadUnread(ctx context.Context) {
-	for sleep(ctx, unloadInterval) {
-		f.unload()
-		signal(f.eventsAdded) // wakes the watchers of dropped resource caches, whose subscriptions end
-		f.history.dropUnused()
-	}
-}
-
-// unload makes one check.
-func (f *Feed) unload() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+// unload makes one check of the records.
+func (s *state) unload() {
+	s.mu.Lock()
+	defer s.unlock()
+	s.kept.dropExpired(time.Now())
 	var unread []*resourceCache
 	total := 0
-	now := time.Now()
-	for _, rc := range f.caches {
-		f.dropExpired(rc, now)
+	for _, rc := range s.caches {
 		total += rc.bytes
 		switch {
 		case rc.used.Swap(false) || rc.subscribers.Load() > 0 || len(rc.builds) > 0 || !rc.loaded && rc.load != nil:
@@ -44,26 +33,29 @@ func (f *Feed) unload() {
 	}
 	slices.SortFunc(unread, func(a, b *resourceCache) int { return cmp.Compare(b.idle, a.idle) })
 	for _, rc := range unread {
-		if rc.idle < idleChecks && (f.opts.StateBytes == 0 || total <= f.opts.StateBytes) {
+		if rc.idle < idleChecks && (s.opts.StateBytes == 0 || total <= s.opts.StateBytes) {
 			break
 		}
-		f.opts.Logger.Debug("watch: a resource leaves memory", "resource", rc.resource, "bytes", rc.bytes, "idle", rc.idle)
+		s.opts.Logger.Debug("watch: a resource leaves memory", "resource", rc.resource, "bytes", rc.bytes, "idle", rc.idle)
 		total -= rc.bytes
 		if rc.followers.Load() == 0 {
-			f.dropLocked(rc)
+			s.drop(rc)
 		} else {
-			f.dropKept(rc, len(rc.kept))
+			s.kept.drop(rc, maxKept)
 			rc.unload()
 		}
 	}
 }
 
-// stateBytes returns the size of the values of all current records in memory, in bytes.
-func (f *Feed) stateBytes() (total int) {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	for _, rc := range f.caches {
-		total += rc.bytes
+// size returns the number of resources whose records are in memory, and the bytes of their values.
+func (s *state) size() (resources, bytes int) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, rc := range s.caches {
+		if rc.loaded {
+			resources++
+		}
+		bytes += rc.bytes
 	}
-	return total
+	return resources, bytes
 }

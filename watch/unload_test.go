@@ -17,7 +17,7 @@ func (f *fixture) has(r sqlstore.Resource) bool {
 	return loaded
 }
 
-// checks calls Feed.unload n times.
+// checks calls state.unload n times.
 func (f *fixture) checks(n int) {
 	for range n {
 		f.unload()
@@ -48,14 +48,14 @@ func TestUnload_UnreadStateLeavesMemory(t *testing.T) {
 	sub.Close()
 	sub.Close()
 	f.checks(idleChecks + 1)
-	if f.has(pods) || f.stateBytes() != 0 || len(f.caches) != 0 {
-		t.Errorf("%d bytes of %d resources are in memory", f.stateBytes(), len(f.caches))
+	if _, bytes := f.size(); f.has(pods) || bytes != 0 || len(f.caches) != 0 {
+		t.Errorf("%d bytes of %d resources are in memory", bytes, len(f.caches))
 	}
 	f.write(pod("a", "z"), "3")
 	if got := f.keys(f.snapshot(), "", nil); got != "[a/x=1 a/y=2 a/z=3]" {
 		t.Errorf("loaded again: %s", got)
 	}
-	if n := f.stateBytes(); n != 3 {
+	if _, n := f.size(); n != 3 {
 		t.Errorf("%d bytes are in memory", n)
 	}
 }
@@ -100,7 +100,7 @@ func TestUnload_StateBytesIsABudget(t *testing.T) {
 	f.checks(1)
 	expect("abcd")
 	f.checks(1)
-	if n := f.stateBytes(); n > 2500 {
+	if _, n := f.size(); n > 2500 {
 		t.Errorf("%d bytes are in memory", n)
 	}
 }

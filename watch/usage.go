@@ -2,7 +2,6 @@ package watch
 
 import (
 	"context"
-	"log/slog"
 	"maps"
 	"sync"
 	"time"
@@ -18,13 +17,11 @@ type Usage struct{ Objects, Bytes int64 }
 // once, in the background. From then on every event changes the counts.
 type usages struct {
 	source    Source
+	opts      Options
 	lifecycle *lifecycle
 	progress  *progress
-	interval  time.Duration
-	logger    *slog.Logger
 
-	// mu guards what follows. Nobody takes another lock while holding it.
-	mu sync.RWMutex
+	mu sync.RWMutex // guards what follows
 	// counted is closed when the feed has adopted the database's counts, and when the
 	// feed adopts another state before that.
 	counted chan struct{}
@@ -36,7 +33,7 @@ type usages struct {
 	revision int64
 	// backlog has the events that were applied since the database began to count: the
 	// database's counts may lack the last of them. Invariant: while isCounting is true, it
-	// has all events after the revision from; otherwise adoptCounts refuses the counts. It
+	// has all events after the revision from; otherwise endCount refuses the counts. It
 	// is empty between two attempts, and has at most maxUsageBacklog entries, so that it
 	// takes bounded memory however long the database can't count.
 	backlog    []usageChange
@@ -57,10 +54,6 @@ const (
 	// maxUsageBacklog bounds usages.backlog: that many entries take about 16 MiB.
 	maxUsageBacklog = 1 << 18
 )
-
-func newUsages(source Source, l *lifecycle, p *progress, opts Options) *usages {
-	return &usages{source: source, lifecycle: l, progress: p, interval: opts.Interval, logger: opts.Logger, counted: make(chan struct{})}
-}
 
 // Usage returns the usage of a resource. It returns false while the usage is not known yet, for a
 // moment after each adoption.
@@ -94,9 +87,9 @@ func (u *usages) AllUsage() map[sqlstore.Resource]Usage {
 	return maps.Clone(u.byResource)
 }
 
-// reset drops the counts, because the feed adopts a state of a revision. The caller then has the
+// restart drops the counts, because the feed adopts a state of a revision. The caller then has the
 // database count again.
-func (u *usages) reset(revision int64) (counted chan struct{}) {
+func (u *usages) restart(revision int64) (counted chan struct{}) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.byResource == nil {
@@ -114,17 +107,14 @@ func (u *usages) count(ctx context.Context, counted chan struct{}) {
 	isFailing := false
 	for u.beginCount(counted) {
 		usage, err := u.read(ctx)
-		if err == nil && u.adoptCounts(usage, counted) {
-			return
-		}
-		if ctx.Err() != nil || !u.endCount(counted) {
+		if u.endCount(usage, err, counted) || ctx.Err() != nil {
 			return
 		}
 		if err != nil && !isFailing {
-			u.logger.Warn("watch: can't count what is stored; trying again", "error", err)
+			u.opts.Logger.Warn("watch: can't count what is stored; trying again", "error", err)
 			isFailing = true
 		}
-		if !sleep(ctx, u.interval) {
+		if !sleep(ctx, u.opts.Interval) {
 			return
 		}
 	}
@@ -142,18 +132,6 @@ func (u *usages) beginCount(counted chan struct{}) bool {
 	return true
 }
 
-// endCount ends an attempt that has failed. It returns false if the feed has adopted another
-// state since.
-func (u *usages) endCount(counted chan struct{}) bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.counted != counted {
-		return false
-	}
-	u.isCounting, u.backlog = false, nil
-	return true
-}
-
 // read reads the database's counts, and waits until the feed has applied their revision.
 func (u *usages) read(ctx context.Context) (sqlstore.Usage, error) {
 	ctx, cancel := context.WithTimeout(ctx, usageTimeout)
@@ -166,24 +144,29 @@ func (u *usages) read(ctx context.Context) (sqlstore.Usage, error) {
 	return usage, u.progress.awaitApplied(ctx, usage.Revision, a)
 }
 
-// adoptCounts adopts the database's counts, and adds the events after their revision. It returns
-// false if the backlog does not have all of those events.
-func (u *usages) adoptCounts(usage sqlstore.Usage, counted chan struct{}) bool {
+// endCount ends an attempt to count. It adopts the database's counts, and adds the events after
+// their revision. It returns false if there must be another attempt: the database has failed, or
+// the backlog does not have all of those events.
+func (u *usages) endCount(usage sqlstore.Usage, err error, counted chan struct{}) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.counted != counted || !u.isCounting || usage.Revision < u.from {
+	if u.counted != counted {
+		return true // the feed has adopted another state since
+	}
+	backlog, isComplete := u.backlog, u.isCounting && usage.Revision >= u.from
+	u.backlog, u.isCounting = nil, false
+	if err != nil || !isComplete {
 		return false
 	}
 	u.byResource = make(map[sqlstore.Resource]Usage, len(usage.Resources))
 	for _, r := range usage.Resources {
 		u.byResource[sqlstore.Resource{Group: r.Group, Resource: r.Resource, Owner: r.Owner}] = Usage{r.Objects, r.Bytes}
 	}
-	for _, c := range u.backlog {
+	for _, c := range backlog {
 		if c.revision > usage.Revision {
 			u.add(c)
 		}
 	}
-	u.backlog, u.isCounting = nil, false
 	close(u.counted)
 	return true
 }

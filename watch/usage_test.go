@@ -90,7 +90,7 @@ func TestUsage_CountsWritesDuringTheCountOnce(t *testing.T) {
 			<-answer
 		}
 	})
-	counted := f.usages.reset(f.Revision())
+	counted := f.usages.restart(f.Revision())
 	f.spawn(func(ctx context.Context) { f.count(ctx, counted) })
 	<-asked
 	f.write(pod("a", "y"), "4567")
@@ -108,7 +108,7 @@ func TestUsage_BacklogIsBounded(t *testing.T) {
 	t.Parallel()
 	f := start(t, Options{Interval: never})
 	f.awaitUsage()
-	counted := f.usages.reset(f.Revision())
+	counted := f.usages.restart(f.Revision())
 	apply := func(n int) (kept int) {
 		ev := eventOf(sqlstore.Change{Op: sqlstore.Create, New: sqlstore.Record{Key: pod("a", "x")}})
 		f.usages.apply(slices.Repeat([]Event{ev}, n))
@@ -126,10 +126,9 @@ func TestUsage_BacklogIsBounded(t *testing.T) {
 	if kept := apply(maxUsageBacklog); kept > maxUsageBacklog {
 		t.Errorf("%d events are kept", kept)
 	}
-	if f.adoptCounts(sqlstore.Usage{Revision: f.Revision()}, counted) {
+	if f.endCount(sqlstore.Usage{Revision: f.Revision()}, nil, counted) {
 		t.Error("the feed has adopted counts without the events that they lack")
 	}
-	f.endCount(counted)
 	if kept := apply(10); kept > 0 {
 		t.Errorf("%d events are kept after an attempt", kept)
 	}

@@ -24,25 +24,23 @@ const defaultWakeInterval = 2 * time.Millisecond
 
 // wakeWatchers wakes the watchers for whose interest there are new events, until ctx ends. It
 // runs in a goroutine of its own, so that a writer does not wait for it.
-func (f *Feed) wakeWatchers(ctx context.Context) {
+func (ss *subscriptions) wakeWatchers(ctx context.Context) {
 	var woken []*watcher
 	var last time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-f.eventsAdded:
+		case <-ss.state.eventsAdded:
 		}
-		if pause := f.wakeInterval - time.Since(last); pause > 0 && !sleep(ctx, pause) {
+		if pause := ss.wakeInterval - time.Since(last); pause > 0 && !sleep(ctx, pause) {
 			return
 		}
-		f.mu.Lock()
-		dirty := f.dirty
-		f.dirty = map[*resourceCache]struct{}{}
-		f.mu.Unlock()
-		for rc := range dirty {
-			woken = f.takeConcerned(rc, woken[:0])
-			wake(woken)
+		for rc := range ss.state.takeDirty() {
+			woken = ss.takeConcerned(rc, woken[:0])
+			for _, w := range woken {
+				signal(w.ready)
+			}
 			clear(woken)
 		}
 		last = time.Now()
@@ -51,9 +49,9 @@ func (f *Feed) wakeWatchers(ctx context.Context) {
 
 // takeConcerned removes the watchers that new events of rc concern from their group and appends
 // them to woken.
-func (f *Feed) takeConcerned(rc *resourceCache, woken []*watcher) []*watcher {
+func (ss *subscriptions) takeConcerned(rc *resourceCache, woken []*watcher) []*watcher {
 	ws := &rc.watchers
-	events, revision, complete := f.unmatchedEvents(rc)
+	events, revision, complete := ss.unmatchedEvents(rc)
 	for _, index := range ws.indexes() {
 		for _, ev := range events {
 			for _, e := range []*Entry{ev.Old, ev.New} {
@@ -80,9 +78,9 @@ func (f *Feed) takeConcerned(rc *resourceCache, woken []*watcher) []*watcher {
 // unmatchedEvents returns the events of rc that were not matched with its watchers yet, and the
 // revision up to which these are all. complete is false if the ring does not have all of them
 // any more.
-func (f *Feed) unmatchedEvents(rc *resourceCache) (events []Event, revision int64, complete bool) {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
+func (ss *subscriptions) unmatchedEvents(rc *resourceCache) (events []Event, revision int64, complete bool) {
+	ss.state.mu.RLock()
+	defer ss.state.mu.RUnlock()
 	matched, hasWatchers := rc.watchers.matchedUpTo()
 	if rc.dropped || matched < rc.ring.since {
 		return nil, 0, false
@@ -90,11 +88,5 @@ func (f *Feed) unmatchedEvents(rc *resourceCache) (events []Event, revision int6
 	for i := rc.ring.first(matched); i < rc.ring.size && hasWatchers; i++ {
 		events = append(events, *rc.ring.at(i))
 	}
-	return events, f.Revision(), true
-}
-
-func wake(watchers []*watcher) {
-	for _, w := range watchers {
-		signal(w.ready)
-	}
+	return events, ss.state.progress.Revision(), true
 }

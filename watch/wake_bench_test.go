@@ -32,7 +32,7 @@ func benchmarkWake(b *testing.B, watchers, rate int, interval time.Duration) {
 	ctx, stop := context.WithCancel(b.Context())
 	var running, reading sync.WaitGroup
 	running.Go(func() { _ = f.Run(ctx) })
-	w := &fixture{t: b, Feed: f, source: f.source.(*source)}
+	w := &fixture{t: b, Feed: f, source: f.tail.source.(*source)}
 	published := make([]time.Time, b.N+1)
 	var mu sync.Mutex
 	var waited time.Duration

@@ -6,7 +6,7 @@ import (
 )
 
 // watcherGroup holds the synced watchers of one resource cache that wait for events, as etcd's
-// watcherGroup does. Who takes both locks takes Feed.mu before watcherGroup.mu.
+// watcherGroup does. Who takes both locks takes state.mu before watcherGroup.mu.
 type watcherGroup struct {
 	// number is how many watchers are in lists. A writer reads it without the lock.
 	number atomic.Int64
@@ -40,7 +40,7 @@ type watcher struct {
 	slot  int
 }
 
-// add adds w to the list of its interest. The caller has held Feed.mu, at least for reading,
+// add adds w to the list of its interest. The caller has held state.mu, at least for reading,
 // since it found no more events, so that no event was applied since. revision is the feed's.
 func (ws *watcherGroup) add(w *watcher, pos, revision int64) {
 	select {
