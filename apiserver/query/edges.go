@@ -13,11 +13,12 @@ import (
 type edge struct {
 	description string
 	columns     []Column
-	// sql is the SELECT of an edge that is a view, in the order of the columns. The others are an edgeTable.
-	sql string
-	// tables are those that an edgeTable is made of; nil for all. selects says that it needs the Pods beside.
+	// tables are those that the edge is made of; nil for all. selects says that it needs the Pods beside.
 	tables  []string
 	selects bool
+	// about is the path of the name of the object that an object of the table tells of, of which the rows then are;
+	// nil if they are of the objects themselves.
+	about []string
 	// rowsOf makes the rows of an object from the JSON at paths.
 	paths  [][]string
 	rowsOf rowsOf
@@ -122,9 +123,7 @@ var edges = map[string]edge{
 		description: "Events, by the object that they are about.",
 		columns: append([]Column{
 			NewColumn("resource", Text, "The resource of the object; NULL for a kind that is not served."),
-			NewColumn("namespace", Text, "The namespace of the object; empty for an object without one."),
-			NewColumn("name", Text, "The name of the object."),
-		},
+		}, append(edgeColumns()[edgeNamespace:],
 			NewColumn("type", Text, "Normal or Warning."),
 			NewColumn("reason", Text, "What has happened, in one word, such as FailedScheduling."),
 			NewColumn("message", Text, "What has happened, for people."),
@@ -132,8 +131,11 @@ var edges = map[string]edge{
 			NewColumn("first", Time, "When it happened first."),
 			NewColumn("last", Time, "When it happened last."),
 			NewColumn("reporter", Text, "The component that has told."),
-		),
-		sql: eventsAbout,
+		)...),
+		tables: []string{"events"},
+		about:  []string{"involvedObject", "name"},
+		paths:  eventPaths,
+		rowsOf: toldOf,
 	},
 	"node_taints": {
 		description: "The taints of Nodes.",
@@ -165,6 +167,7 @@ func edgeColumns() []Column {
 		NewColumn("resource", Text, "The resource of the object: the shortest name of its table."),
 		NewColumn("namespace", Text, "The namespace of the object; empty for an object without one."),
 		NewColumn("name", Text, "The name of the object."),
+		{Name: momentName, Type: Text}, // the argument of the edge as a function: labels('-1h')
 	}
 }
 
@@ -174,13 +177,6 @@ var containerLists = [][]string{
 	{"status", "containerStatuses"}, {"status", "initContainerStatuses"}, {"status", "ephemeralContainerStatuses"},
 }
 
-// eventsAbout selects the Events of the core group. Those of events.k8s.io are the same objects.
-const eventsAbout = `SELECT resource_of(e.involved_object_api_version, e.involved_object_kind), coalesce(e.involved_object_namespace, ''),
-		e.involved_object_name, e.type, e.reason, e.message, coalesce(e.count, e.series_count, 1),
-		coalesce(e.first_timestamp, e.event_time), coalesce(e.last_timestamp, e.series_last_observed_time, e.event_time),
-		coalesce(nullif(e.reporting_component, ''), e.source_component)
-	FROM events e`
-
 // declareEdges makes the edges known that a statement may name, and their functions.
 func (e *engine) declareEdges(ctx context.Context, tables Tables, sql string) error {
 	known := newResources(ctx, tables)
@@ -188,17 +184,7 @@ func (e *engine) declareEdges(ctx context.Context, tables Tables, sql string) er
 		return err
 	}
 	for name, edge := range edgesIn(sql) {
-		if edge.sql == "" {
-			if err := e.declareEdgeTable(name, edge, known); err != nil {
-				return err
-			}
-			continue
-		}
-		columns := make([]string, len(edge.columns))
-		for i, c := range edge.columns {
-			columns[i] = quote(c.Name)
-		}
-		if err := e.conn.Exec("CREATE TEMP VIEW " + name + " (" + strings.Join(columns, ", ") + ") AS " + edge.sql); err != nil {
+		if err := e.declareEdgeTable(name, edge, known); err != nil {
 			return err
 		}
 	}

@@ -19,8 +19,9 @@ type edgeTable struct {
 	// views are the tables of the resources that the statement may show, by the names of these. BestIndex
 	// adds to them: each plan has the resources that its constraints allow.
 	views map[string]*view
-	// pods are the Pods that selectors select; nil for other edges.
-	pods *podsByNamespace
+	// podsView has the Pods that selectors select, nil for other edges; pods has those of each moment.
+	podsView *view
+	pods     map[*selection]*podsByNamespace
 }
 
 // The columns that every edge begins with.
@@ -28,13 +29,14 @@ const (
 	edgeResource = iota
 	edgeNamespace
 	edgeName
+	edgeMoment
 	edgeOwn // the first of an edge's own columns
 )
 
 // declareEdgeTable makes an edge known under a name.
 func (e *engine) declareEdgeTable(name string, of edge, known *resources) error {
 	return sqlite3.CreateModule(e.conn, name, nil, func(conn *sqlite3.Conn, _, _, _ string, _ ...string) (*edgeTable, error) { //nolint:staticcheck // the method that replaces it needs Go 1.27
-		return &edgeTable{edge: of, name: name, engine: e, known: known, views: map[string]*view{}}, conn.DeclareVTab(ddl(of.columns))
+		return &edgeTable{edge: of, name: name, engine: e, known: known, views: map[string]*view{}, pods: map[*selection]*podsByNamespace{}}, conn.DeclareVTab(ddl(of.columns))
 	})
 }
 
@@ -46,6 +48,14 @@ func (t *edgeTable) BestIndex(info *sqlite3.IndexInfo) error {
 		equal[i] = -1
 	}
 	for i, c := range info.Constraint {
+		if c.Op == sqlite3.INDEX_CONSTRAINT_EQ && c.Column == edgeMoment {
+			if !c.Usable {
+				return sqlite3.CONSTRAINT // no such plan: the moment is an argument, and must be known
+			}
+			equal[edgeMoment] = i
+			info.ConstraintUsage[i].Omit = true
+			continue
+		}
 		if c.Usable && c.Op == sqlite3.INDEX_CONSTRAINT_EQ && c.Column >= 0 && t.columns[c.Column].Type == Text && info.Collation(i) == "BINARY" {
 			equal[c.Column] = i
 		}
@@ -59,12 +69,12 @@ func (t *edgeTable) BestIndex(info *sqlite3.IndexInfo) error {
 		arguments++
 		info.ConstraintUsage[constraint].ArgvIndex = arguments
 		info.IdxNum |= 1 << column
-		if column < edgeOwn {
+		if column < edgeMoment {
 			info.EstimatedCost /= 100
 		}
 	}
 	info.EstimatedRows = max(1, int64(info.EstimatedCost))
-	if resource := equal[edgeResource]; resource >= 0 {
+	if resource := equal[edgeResource]; resource >= 0 && t.about == nil {
 		if value, err := info.RHSValue(resource); err == nil && value.Type() == sqlite3.TEXT {
 			return t.show(value.Text())
 		}
@@ -82,9 +92,9 @@ func (t *edgeTable) show(resource string) error {
 		return err
 	}
 	t.views[resource] = t.open(resource, table)
-	if t.selects && t.pods == nil {
+	if t.selects && t.podsView == nil {
 		if table, err = t.known.table(podsTable); table != nil {
-			t.pods = &podsByNamespace{t.open(podsTable, table), map[string][]pod{}}
+			t.podsView = t.open(podsTable, table)
 		}
 	}
 	return err
@@ -128,46 +138,90 @@ func (t *edgeTable) Open() (sqlite3.VTabCursor, error) {
 type edgeCursor struct {
 	*edgeTable
 	extractor extractor
-	found     [][]byte  // the JSON at the paths of the edge
-	want      []*string // by column; nil is any value
-	left      []string  // the tables that are not read yet
-	view      *view
-	rows      []*watch.Entry // of view, from the current one
-	elements  []element      // of the current row
-	at        int            // among elements
+	found     [][]byte         // the JSON at the paths of the edge
+	want      []*string        // by column; nil is any value
+	left      []*selection     // the tables that are not read yet
+	reads     *selection       // the one that is read
+	selected  *podsByNamespace // the Pods of the moment; nil for edges other than selectors
+	rows      []*watch.Entry   // of reads, from the current one
+	elements  []element        // of the current row
+	at        int              // among elements
 	scanned   int
 }
 
 // element is an element of the list or map of a row.
 type element struct {
 	index  int
-	values []any // of the edge's own columns
+	values []any // of the columns from ownColumn on
+}
+
+// ownColumn is the first column whose values rowsOf makes.
+func (e *edge) ownColumn() int {
+	if e.about != nil {
+		return edgeResource
+	}
+	return edgeOwn
 }
 
 // Filter implements sqlite3.VTabCursor.
 func (c *edgeCursor) Filter(plan int, _ string, args ...sqlite3.Value) error {
-	c.want, c.left, c.rows, c.elements, c.at = make([]*string, len(c.columns)), nil, nil, nil, 0
+	c.want, c.left, c.selected, c.rows, c.elements, c.at = make([]*string, len(c.columns)), nil, nil, nil, nil, 0
+	moment := ""
 	for column := range c.columns {
 		if plan&(1<<column) == 0 {
 			continue
 		}
-		switch arg := args[0]; arg.Type() {
-		case sqlite3.TEXT:
+		switch arg := args[0]; {
+		case arg.Type() == sqlite3.NULL:
+			return nil // nothing is equal to NULL
+		case column == edgeMoment:
+			moment = momentOf(arg)
+		case arg.Type() == sqlite3.TEXT:
 			value := arg.Text()
 			c.want[column] = &value
-		case sqlite3.NULL:
-			return nil // nothing is equal to NULL
 		default: // SQLite converts the value before it compares
 		}
 		args = args[1:]
 	}
-	for name := range c.views {
-		if c.accepts(edgeResource, name) {
-			c.left = append(c.left, name)
-		}
+	err := c.choose(moment, plan&(1<<edgeMoment) == 0)
+	if err == nil {
+		err = c.settle()
 	}
-	slices.Sort(c.left)
-	return c.engine.cause.keep(c.settle())
+	return c.engine.cause.keep(err)
+}
+
+// choose chooses the tables to read, at a moment or now.
+func (c *edgeCursor) choose(moment string, isNow bool) error {
+	shown := func(v *view) (*selection, error) {
+		if isNow {
+			return v.now, nil
+		}
+		return c.engine.past.at(v, moment)
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.views)) {
+		if c.about == nil && !c.accepts(edgeResource, name) {
+			continue
+		}
+		part, err := shown(c.views[name])
+		if err != nil {
+			return err
+		}
+		c.left = append(c.left, part)
+	}
+	if c.podsView != nil {
+		pods, err := shown(c.podsView)
+		if err != nil {
+			return err
+		}
+		if c.pods[pods] == nil {
+			c.pods[pods] = &podsByNamespace{pods, map[string][]pod{}}
+		}
+		c.selected = c.pods[pods]
+	}
+	if !isNow && isEmpty(c.left, c.selected) {
+		warnEmpty(c.engine.ctx, c.name+" at "+moment)
+	}
+	return nil
 }
 
 func (c *edgeCursor) accepts(column int, value any) bool {
@@ -184,10 +238,10 @@ func (c *edgeCursor) settle() error {
 			if len(c.left) == 0 {
 				return nil
 			}
-			if err := c.begin(c.left[0]); err != nil {
+			c.reads, c.left = c.left[0], c.left[1:]
+			if err := c.begin(); err != nil {
 				return err
 			}
-			c.left = c.left[1:]
 		}
 		if c.scanned++; c.scanned%interval == 0 && c.engine.ctx.Err() != nil {
 			return c.engine.ctx.Err()
@@ -199,17 +253,23 @@ func (c *edgeCursor) settle() error {
 	return nil
 }
 
-// begin begins to read the table of a resource.
-func (c *edgeCursor) begin(resource string) (err error) {
-	c.view = c.views[resource]
+// begin begins to read a table.
+func (c *edgeCursor) begin() (err error) {
 	namespace, name := c.want[edgeNamespace], c.want[edgeName]
 	switch {
+	case c.about != nil:
+		named := slices.IndexFunc(c.reads.Columns, func(column Column) bool { return slices.Equal(column.Path, c.about) })
+		if name == nil || named < 0 {
+			c.rows, err = c.reads.all()
+		} else {
+			c.rows, err = c.reads.withValue(named, *name)
+		}
 	case namespace == nil:
-		c.rows, err = c.view.now.all()
+		c.rows, err = c.reads.all()
 	case name == nil:
-		c.rows, err = c.view.now.in(*namespace)
+		c.rows, err = c.reads.in(*namespace)
 	default:
-		c.rows, err = c.view.now.withKey(*namespace, *name)
+		c.rows, err = c.reads.withKey(*namespace, *name)
 	}
 	return err
 }
@@ -217,10 +277,10 @@ func (c *edgeCursor) begin(resource string) (err error) {
 // split finds the elements of a row that have the values wanted.
 func (c *edgeCursor) split(e *watch.Entry) error {
 	c.elements, c.at = c.elements[:0], 0
-	if !c.accepts(edgeNamespace, e.Namespace) || !c.accepts(edgeName, e.Name) {
+	if c.about == nil && (!c.accepts(edgeNamespace, e.Namespace) || !c.accepts(edgeName, e.Name)) {
 		return nil
 	}
-	encoded, err := c.view.Store.Encode(c.engine.ctx, e, c.view.Store.Stored())
+	encoded, err := c.reads.Store.Encode(c.engine.ctx, e, c.reads.Store.Stored())
 	if err != nil {
 		return c.engine.ctx.Err() // what can't be decrypted or decoded has no elements
 	}
@@ -234,7 +294,7 @@ func (c *edgeCursor) split(e *watch.Entry) error {
 		index++
 		wanted := true
 		for i, value := range values {
-			wanted = wanted && c.accepts(edgeOwn+i, value)
+			wanted = wanted && c.accepts(c.ownColumn()+i, value)
 		}
 		if wanted {
 			c.elements = append(c.elements, element{index, values})
@@ -260,15 +320,15 @@ func (c *edgeCursor) RowID() (int64, error) {
 
 // Column implements sqlite3.VTabCursor.
 func (c *edgeCursor) Column(result sqlite3.Context, n int) error {
-	switch n {
-	case edgeResource:
-		result.ResultText(c.view.name)
-	case edgeNamespace:
+	switch own := n - c.ownColumn(); {
+	case own >= 0:
+		setResult(result, c.elements[c.at].values[own])
+	case n == edgeResource:
+		result.ResultText(c.reads.name)
+	case n == edgeNamespace:
 		result.ResultText(c.rows[0].Namespace)
-	case edgeName:
+	case n == edgeName:
 		result.ResultText(c.rows[0].Name)
-	default:
-		setResult(result, c.elements[c.at].values[n-edgeOwn])
 	}
 	return nil
 }

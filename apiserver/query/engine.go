@@ -68,7 +68,7 @@ type engine struct {
 // newEngine makes an engine. ctx ends what it runs; memory is in bytes. The caller closes the engine.
 func newEngine(ctx context.Context, memory int64, log *changes.Log) (*engine, error) {
 	e := &engine{ctx: ctx, budget: &budget{memory}}
-	e.past = &past{ctx: ctx, log: log, budget: e.budget, cause: &e.cause}
+	e.past = &past{ctx: ctx, log: log, budget: e.budget, cause: &e.cause, revisions: map[string]int64{}}
 	if err := e.open(memory); err != nil {
 		e.close()
 		return nil, err

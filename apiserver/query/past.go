@@ -31,6 +31,8 @@ type past struct {
 	rights *changes.Rights // see rightsOf
 	// histories are those of all resources, once covers has read them.
 	histories []sqlstore.History
+	// revisions are those of moments: in one statement a moment is the same for all tables.
+	revisions map[string]int64
 }
 
 func (p *past) rightsOf() (_ *changes.Rights, err error) {
@@ -40,17 +42,16 @@ func (p *past) rightsOf() (_ *changes.Rights, err error) {
 	return p.rights, err
 }
 
-// at returns what a view shows at a moment of the statement; nil for NULL.
-func (p *past) at(v *view, value sqlite3.Value) (*selection, error) {
-	var moment string
-	switch value.Type() {
-	case sqlite3.NULL:
-		return nil, nil
-	case sqlite3.INTEGER:
-		moment = strconv.FormatInt(value.Int64(), 10)
-	default:
-		moment = value.Text()
+// momentOf returns the moment that a value other than NULL names.
+func momentOf(value sqlite3.Value) string {
+	if value.Type() == sqlite3.INTEGER {
+		return strconv.FormatInt(value.Int64(), 10)
 	}
+	return value.Text()
+}
+
+// at returns what a view shows at a moment of the statement.
+func (p *past) at(v *view, moment string) (*selection, error) {
 	if known := v.then[moment]; known != nil {
 		return known, nil
 	}
@@ -62,7 +63,7 @@ func (p *past) at(v *view, value sqlite3.Value) (*selection, error) {
 	if err != nil {
 		return nil, err
 	}
-	if shown.forbidden != "" {
+	if shown.forbidden != "" && v.edge == "" {
 		warning.AddWarning(p.ctx, "", fmt.Sprintf("%s at %s is empty: %s", v.name, moment, shown.forbidden))
 	}
 	v.then[moment] = shown
@@ -71,6 +72,17 @@ func (p *past) at(v *view, value sqlite3.Value) (*selection, error) {
 
 // revision returns the revision of a moment. As SQLite writes it, a time is in UTC.
 func (p *past) revision(moment string) (int64, error) {
+	if known, ok := p.revisions[moment]; ok {
+		return known, nil
+	}
+	revision, err := p.find(moment)
+	if err == nil {
+		p.revisions[moment] = revision
+	}
+	return revision, err
+}
+
+func (p *past) find(moment string) (int64, error) {
 	if t, err := time.Parse(time.DateTime, moment); err == nil {
 		moment = t.Format(time.RFC3339)
 	}

@@ -206,3 +206,55 @@ func TestPast_EqualsWhatWasRecorded(t *testing.T) {
 		}
 	}
 }
+
+// An edge at a moment of its own shows what the query at this moment does, whatever the plan.
+func TestPast_ShowsEdgesOfAMoment(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.namespace("shop")
+	f.change("ann", sqlstore.Create, "services", "shop", "s", `{"kind":"Service","apiVersion":"v1","metadata":{"name":"s","namespace":"shop"},"spec":{"selector":{"node":"n1"}}}`)
+	f.change("ann", sqlstore.Create, "nodes", "", "n1", `{"kind":"Node","apiVersion":"v1","metadata":{"name":"n1"},"spec":{"taints":[{"key":"k","effect":"NoSchedule"}]}}`)
+	event := func(op sqlstore.Op, count int) int64 {
+		return f.change("ann", op, "events", "shop", "e", fmt.Sprintf(`{"kind":"Event","apiVersion":"v1","metadata":{"name":"e","namespace":"shop"},"involvedObject":{"kind":"Pod","apiVersion":"v1","namespace":"shop","name":"p1"},"count":%d}`, count))
+	}
+	moments := []int64{event(sqlstore.Create, 1)}
+	for i := range 6 {
+		moments = append(moments, f.change("ann", sqlstore.Create, "pods", "shop", fmt.Sprint("p", i), podText("shop", fmt.Sprint("p", i), "n1")))
+	}
+	moments = append(moments, event(sqlstore.Update, 2),
+		f.change("ann", sqlstore.Update, "pods", "shop", "p1", podText("shop", "p1", "n2")),
+		f.change("ann", sqlstore.Delete, "pods", "shop", "p2", ""),
+		f.change("ann", sqlstore.Update, "nodes", "", "n1", `{"kind":"Node","apiVersion":"v1","metadata":{"name":"n1"},"spec":{}}`))
+	distinct := map[string]bool{}
+	for name := range edges {
+		for _, moment := range moments {
+			for _, where := range []string{"", " WHERE name = 'p1'", " WHERE namespace = 'shop' AND name = 's'", " WHERE resource = 'pods'", " WHERE resource = 'pods' AND namespace = 'shop'"} {
+				want, err := run(t.Context(), f.Storage, "admin", &Query{Spec: Spec{SQL: "SELECT * FROM " + name + where, At: fmt.Sprint(moment)}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				f.expect("admin", fmt.Sprintf("SELECT * FROM %s(%d)%s", name, moment, where), want)
+				distinct[name+want] = true
+			}
+		}
+	}
+	if len(distinct) < 30 {
+		t.Errorf("the edges showed no more than %d states", len(distinct))
+	}
+	f.expect("admin", fmt.Sprintf("SELECT (SELECT count(*) FROM selectors(m.value)), (SELECT count(*) FROM selectors), (SELECT count(*) FROM selectors('-1h')), (SELECT count(*) FROM selectors(NULL)) FROM json_each('[%d]') m", moments[4]), "4 4 0 0")
+	f.expect("admin", fmt.Sprintf("SELECT a.count, b.count FROM events_about(%d) a JOIN events_about b USING (resource, namespace, name)", moments[0]), "1 2")
+	f.expect("admin", "SELECT e.count FROM pods p JOIN events_about e ON e.resource = 'pods' AND e.namespace = p.namespace AND e.name = p.name WHERE p.name = 'p1'", "2")
+
+	// The rights are those of the past.
+	f.allowed["lister pods "], f.allowed["tenant pods shop"], f.allowed["tenant changes shop"] = true, true, true
+	for who, want := range map[string]string{"lister": "0", "tenant": "5", "nobody": "0"} {
+		f.expect(who, fmt.Sprintf("SELECT count(*) FROM labels(%d) WHERE resource = 'pods' AND key = 'node'", moments[5]), want)
+	}
+	if _, _, err := f.driver.DeleteHistory(t.Context(), sqlstore.Deletion{Of: sqlstore.Resource{Resource: "pods"}, UpTo: moments[9], Limit: 100}); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := code(func() error { _, err := f.ask("admin", fmt.Sprintf("SELECT * FROM labels(%d)", moments[0])); return err }()); got != 410 {
+		t.Errorf("after retention the code is %d", got)
+	}
+	f.expect("admin", fmt.Sprintf("SELECT count(*) FROM node_taints(%d)", moments[0]), "1")
+}

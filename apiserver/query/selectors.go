@@ -20,13 +20,13 @@ var selectorMembers = map[string]string{
 
 // selectedOf yields the Pods that an object selects. found is its spec.
 func selectedOf(c *edgeCursor, found [][]byte) iter.Seq2[[]any, error] {
-	resource := c.view.name
+	resource := c.reads.name
 	return func(yield func([]any, error) bool) {
 		selector := parseSelector(resource, member(found[0], selectorMembers[resource]))
-		if c.pods == nil || labels.MatchesNothing(selector) {
+		if c.selected == nil || labels.MatchesNothing(selector) {
 			return
 		}
-		pods, err := c.pods.in(c.rows[0].Namespace)
+		pods, err := c.selected.in(c.rows[0].Namespace)
 		if err != nil {
 			yield(nil, err)
 			return
@@ -60,9 +60,9 @@ func parseSelector(resource string, data []byte) labels.Selector {
 	return parsed
 }
 
-// podsByNamespace are the Pods that the user may list, with their labels.
+// podsByNamespace are the Pods that the user may list, at one revision, with their labels.
 type podsByNamespace struct {
-	*view
+	shown *selection
 	found map[string][]pod
 }
 
@@ -79,18 +79,18 @@ func (p *podsByNamespace) in(namespace string) ([]pod, error) {
 	if pods, ok := p.found[namespace]; ok {
 		return pods, nil
 	}
-	entries, err := p.view.now.in(namespace)
+	entries, err := p.shown.in(namespace)
 	if err != nil {
 		return nil, err
 	}
-	reader, pods := newReader(p.view), make([]pod, 0, len(entries))
+	reader, pods := newReader(p.shown.view), make([]pod, 0, len(entries))
 	for _, e := range entries {
 		found, err := reader.value(e, labelsColumn)
 		if err != nil {
 			return nil, err
 		}
 		of, _ := found.(rawJSON)
-		if err := p.budget.take(podBytes + len(of)); err != nil {
+		if err := p.shown.budget.take(podBytes + len(of)); err != nil {
 			return nil, err
 		}
 		pods = append(pods, pod{e.Name, bytes.Clone(of)})

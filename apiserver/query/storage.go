@@ -272,9 +272,6 @@ func (s *Storage) declare(ctx context.Context, e *engine, sql string) error {
 	if err := e.declareEdges(ctx, s.config.Tables, sql); err != nil {
 		return err
 	}
-	for _, edge := range edgesIn(sql) {
-		sql += edge.sql
-	}
 	sql = strings.ToLower(sql)
 	for _, name := range s.config.Tables.Names() {
 		if !strings.Contains(sql, name) {

@@ -248,7 +248,7 @@ func (f *builtinFixture) expectElements(gr schema.GroupResource, name string, co
 			f.Fatal(err)
 		}
 		var columns []string
-		for _, c := range of.columns[3:] {
+		for _, c := range of.columns[edgeOwn:] {
 			columns = append(columns, c.Name)
 		}
 		switch value := value.(type) {
@@ -260,7 +260,7 @@ func (f *builtinFixture) expectElements(gr schema.GroupResource, name string, co
 			for _, element := range value {
 				row := []any{}
 				for i := range columns {
-					row = append(row, valueOf(&Column{Type: of.columns[3+i].Type, Path: of.columns[3+i].Path[2:]}, &corev1.Event{}, element.(map[string]any)))
+					row = append(row, valueOf(&Column{Type: of.columns[edgeOwn+i].Type, Path: of.columns[edgeOwn+i].Path[2:]}, &corev1.Event{}, element.(map[string]any)))
 				}
 				want = append(want, row)
 			}

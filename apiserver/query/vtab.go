@@ -94,7 +94,10 @@ func (c *cursor) Filter(plan int, moment string, args ...sqlite3.Value) (err err
 	from := c.now
 	if moment == withMoment {
 		last := len(args) - 1
-		if from, err = c.past.at(c.view, args[last]); from == nil || err != nil {
+		if args[last].Type() == sqlite3.NULL {
+			return nil // there is no such moment
+		}
+		if from, err = c.past.at(c.view, momentOf(args[last])); err != nil {
 			return c.cause.keep(err)
 		}
 		args = args[:last]

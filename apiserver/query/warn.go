@@ -18,28 +18,37 @@ func warn(ctx context.Context, sql string, views []*view) {
 		}
 	}
 	for name, edge := range edgesIn(sql) {
-		if edge.isEmpty(name, views) {
-			warning.AddWarning(ctx, "", fmt.Sprintf("%s is empty: you may not list what it is made of", name))
+		var parts []*selection
+		var pods *podsByNamespace
+		for _, v := range views {
+			switch {
+			case v.edge != name:
+			case edge.selects && v.name == podsTable:
+				pods = &podsByNamespace{shown: v.now}
+			default:
+				parts = append(parts, v.now)
+			}
+		}
+		if isEmpty(parts, pods) {
+			warnEmpty(ctx, name)
 		}
 	}
 }
 
-// isEmpty reports whether each part of an edge reads a table of which the user may list no row. views are all
-// that the statement reads.
-func (e *edge) isEmpty(name string, views []*view) bool {
-	parts := 0
-	for _, v := range views {
-		if v.edge == name {
-			if e.selects && v.name == podsTable {
-				if v.now.forbidden != "" {
-					return true
-				}
-				continue
-			}
-			if parts++; v.now.forbidden == "" {
-				return false
-			}
+func warnEmpty(ctx context.Context, edge string) {
+	warning.AddWarning(ctx, "", edge+" is empty: you may not list what it is made of")
+}
+
+// isEmpty reports whether the user may list no row of any part of an edge, or none of the Pods that it selects
+// from, if it does.
+func isEmpty(parts []*selection, pods *podsByNamespace) bool {
+	if pods != nil && pods.shown.forbidden != "" {
+		return true
+	}
+	for _, part := range parts {
+		if part.forbidden == "" {
+			return false
 		}
 	}
-	return parts > 0
+	return len(parts) > 0
 }
