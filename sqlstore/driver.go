@@ -21,8 +21,8 @@ type Driver interface { //nolint:interfacebloat // one database: it has no part 
 	Get(ctx context.Context, key Key) (Record, int64, error)
 	// List calls yield for each record of the query in key order.
 	List(ctx context.Context, q Query, yield func(Record) error) (ListResult, error)
-	// Changes returns the changes of the query in the order of their revisions, with the
-	// Values of Old and New. It fails with ErrCompacted if After < Compacted of the resource
+	// Changes returns the changes of the query in the order of their revisions, or in the reverse
+	// order, with the Values of Old and New. It fails with ErrCompacted if After < Compacted of the resource
 	// of the query; if the query is of all resources, if After < State.Compacted.
 	Changes(ctx context.Context, q ChangesQuery) ([]Change, error)
 	// State returns the last revision, the compacted revision, the epoch and the
@@ -147,6 +147,8 @@ type ResourceUsage struct {
 type ChangesQuery struct {
 	// After selects the changes after this revision.
 	After int64
+	// Before, unless it is 0, selects the changes before this revision. The newest is then the first.
+	Before int64
 	// Of selects the changes of one resource, which an index finds; nil selects all changes.
 	Of *Resource
 	// Namespaces, unless nil, selects the changes of objects in one or two namespaces, which
@@ -157,6 +159,9 @@ type ChangesQuery struct {
 	// Kept selects the changes that retention has left. Changes then does not fail with
 	// ErrCompacted.
 	Kept bool
+	// KeysOnly returns the changes without the Forms, expiries and Values of Old and New; both then have
+	// the UID of Old.
+	KeysOnly bool
 	// Limit is the greatest number of changes to return.
 	Limit int
 	// Size stops the answer after the change with which the sum of the Sizes reaches it; 0

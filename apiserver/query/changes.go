@@ -101,9 +101,33 @@ func columnsOf(columns []logColumn) []Column {
 	return plain
 }
 
-// BestIndex implements sqlite3.VTab.
+// The bits of the number of a plan over changes.
+const (
+	// newestFirst is the order by descending revisions; without it they ascend.
+	newestFirst = 1 << iota
+	// withValues says that the statement uses the objects.
+	withValues
+)
+
+// logRevision is the column revision of the tables of changes.
+const logRevision = 0
+
+// BestIndex implements sqlite3.VTab. The rows have the order of their revisions by themselves, so that the database is
+// asked for no more of them than the statement has the engine take.
 func (t logTable) BestIndex(info *sqlite3.IndexInfo) error {
 	narrow(info, columnsOf(t.columns))
+	info.IdxNum = 0
+	if order := info.OrderBy; len(order) == 1 && order[0].Column == logRevision {
+		info.OrderByConsumed = true
+		if order[0].Desc {
+			info.IdxNum |= newestFirst
+		}
+	}
+	for i, c := range t.columns {
+		if c.Type == JSON && info.ColumnsUsed&(1<<i) != 0 || t.fields {
+			info.IdxNum |= withValues
+		}
+	}
 	return nil
 }
 
@@ -113,7 +137,7 @@ func (t logTable) Open() (sqlite3.VTabCursor, error) { return &logCursor{logTabl
 // logCursor is a scan of changes. It holds those that are read at once.
 type logCursor struct {
 	logTable
-	reader logReader
+	reader *logReader
 	read   []sqlstore.Change
 	at     int
 	// differences are the fields of the current change, of which the current row is the one at number.
@@ -122,13 +146,15 @@ type logCursor struct {
 }
 
 // Filter implements sqlite3.VTabCursor.
-func (c *logCursor) Filter(_ int, names string, args ...sqlite3.Value) error {
+func (c *logCursor) Filter(plan int, names string, args ...sqlite3.Value) (err error) {
 	*c = logCursor{logTable: c.logTable}
-	q, nonEmpty, err := c.past.selectChanges(names, args)
-	if !nonEmpty || err != nil {
+	if c.reader, err = c.past.selectChanges(names, args); c.reader == nil || err != nil {
 		return c.past.cause.keep(err)
 	}
-	c.reader, c.at = logReader{c.past, q}, -1
+	if plan&newestFirst != 0 {
+		c.reader.newestFirst()
+	}
+	c.reader.query.KeysOnly, c.at = plan&withValues == 0, -1
 	return c.nextChange()
 }
 

@@ -1,6 +1,7 @@
 package query
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -13,17 +14,25 @@ import (
 // timeFormat is that of the time of a change: of one length, so that texts compare as times do.
 const timeFormat = "2006-01-02T15:04:05.000000Z"
 
-// logReader reads the changes that the user of a query may see, in the order of their revisions.
+// logReader reads the changes that the user of a query may see, in the order of their revisions, or the newest
+// first.
 type logReader struct {
 	*past
 	query sqlstore.ChangesQuery
+	// last is the last revision to read.
+	last int64
 }
 
 const (
-	// logChanges and logBytes bound what is read from the database at once.
-	logChanges = 500
-	logBytes   = 1 << 20
+	// fewChanges and mostChanges are how many changes are read from the database at once: more each time, since
+	// a statement may need the first ones only. logBytes bounds their values.
+	fewChanges  = 64
+	mostChanges = 2048
+	logBytes    = 1 << 20
 )
+
+// newestFirst reverses the order. It is called before next.
+func (r *logReader) newestFirst() { r.query.Before = r.last + 1 }
 
 // next returns some changes; none at the end.
 func (r *logReader) next() (seen []sqlstore.Change, err error) {
@@ -31,8 +40,9 @@ func (r *logReader) next() (seen []sqlstore.Change, err error) {
 	if err != nil {
 		return nil, err
 	}
-	r.query.Kept, r.query.Limit, r.query.Size = true, logChanges, logBytes
+	r.query.Kept, r.query.Size = true, logBytes
 	for len(seen) == 0 {
+		r.query.Limit = min(max(2*r.query.Limit, fewChanges), mostChanges)
 		read, err := r.log.Driver.Changes(r.ctx, r.query)
 		if len(read) == 0 || err != nil {
 			return nil, err
@@ -40,7 +50,9 @@ func (r *logReader) next() (seen []sqlstore.Change, err error) {
 		created := changes.NewCreations(r.log.Driver)
 		for i := range read {
 			c := &read[i]
-			if r.query.After = c.Revision; c.Revision > r.latest {
+			if r.query.Before != 0 {
+				r.query.Before = c.Revision
+			} else if r.query.After = c.Revision; c.Revision > r.last {
 				return seen, nil
 			}
 			if changes.IsInternal(c.New.Key) {
@@ -67,77 +79,88 @@ func tableOf(r sqlstore.Resource) string {
 	return r.Resource
 }
 
-// narrow takes the constraints of a plan over changes: those on namespace, name, resource, and the least revision
-// and time. The names of the constraints that it uses, in the order of the arguments, become info.IdxStr.
+// narrow takes the constraints of a plan over changes: those on namespace, name, resource, revision, and the least
+// time. The columns and operators of the constraints that it uses, in the order of the arguments, become info.IdxStr.
 func narrow(info *sqlite3.IndexInfo, columns []Column) {
 	const many = 1e6
 	info.EstimatedCost, info.EstimatedRows = many, many
-	used := map[string]bool{}
-	var names []string
+	var used []string
 	for i, c := range info.Constraint {
 		if !c.Usable || c.Column < 0 {
 			continue
 		}
-		equal := c.Op == sqlite3.INDEX_CONSTRAINT_EQ && info.Collation(i) == "BINARY"
-		least := equal || c.Op == sqlite3.INDEX_CONSTRAINT_GT || c.Op == sqlite3.INDEX_CONSTRAINT_GE
-		name := columns[c.Column].Name
-		switch name {
+		operator, ok := operators[c.Op]
+		switch columns[c.Column].Name {
 		case "namespace", "name", "resource":
-			if !equal {
-				continue
-			}
-		case "revision", "time":
-			if !least {
-				continue
-			}
+			ok = operator == "=" && info.Collation(i) == "BINARY"
+		case "revision":
+		case "time":
+			ok = operator == ">" || operator == "=" && info.Collation(i) == "BINARY"
 		default:
 			continue
 		}
-		if used[name] {
+		use := columns[c.Column].Name + operator
+		if !ok || slices.Contains(used, use) {
 			continue
 		}
-		used[name] = true
-		names = append(names, name)
-		info.ConstraintUsage[i].ArgvIndex = len(names)
+		used = append(used, use)
+		info.ConstraintUsage[i].ArgvIndex = len(used)
 		info.EstimatedCost /= 10
 		info.EstimatedRows = max(info.EstimatedRows/10, 1)
 	}
-	info.IdxStr = strings.Join(names, " ")
+	info.IdxStr = strings.Join(used, " ")
 }
 
-// selectChanges returns the query of a plan, and whether anything can match. The names are those that narrow has
+// operators are those of the constraints that narrow uses: equal, at least or more, at most or less.
+var operators = map[sqlite3.IndexConstraintOp]string{
+	sqlite3.INDEX_CONSTRAINT_EQ: "=", sqlite3.INDEX_CONSTRAINT_GT: ">", sqlite3.INDEX_CONSTRAINT_GE: ">",
+	sqlite3.INDEX_CONSTRAINT_LT: "<", sqlite3.INDEX_CONSTRAINT_LE: "<",
+}
+
+// selectChanges returns the reader of a plan; nil if nothing can match. The constraints are those that narrow has
 // chosen. SQLite itself compares the rows with the constraints once more: a value that is of an unexpected type
 // narrows nothing.
-func (p *past) selectChanges(names string, args []sqlite3.Value) (q sqlstore.ChangesQuery, nonEmpty bool, err error) {
-	name := ""
-	for i, column := range strings.Fields(names) {
+func (p *past) selectChanges(constraints string, args []sqlite3.Value) (*logReader, error) {
+	r, name := &logReader{past: p, last: p.latest}, ""
+	for i, constraint := range strings.Fields(constraints) {
 		arg := args[i]
+		column, operator := constraint[:len(constraint)-1], constraint[len(constraint)-1]
 		switch kind := arg.Type(); {
 		case kind == sqlite3.NULL:
-			return q, false, nil // nothing is equal to NULL, nor greater
+			return nil, nil // nothing is equal to NULL, nor greater
 		case kind == sqlite3.INTEGER && column == "revision":
-			q.After = max(q.After, arg.Int64()-1)
+			if operator != '<' {
+				r.query.After = max(r.query.After, max(arg.Int64(), 1)-1)
+			}
+			if operator != '>' {
+				r.last = min(r.last, arg.Int64())
+			}
 		case kind != sqlite3.TEXT:
 		case column == "namespace":
-			q.Namespaces = []string{arg.Text()}
+			r.query.Namespaces = []string{arg.Text()}
 		case column == "name":
 			name = arg.Text()
 		case column == "resource":
-			if q.Of, err = p.resource(arg.Text()); err != nil {
-				return q, false, err
+			of, err := p.resource(arg.Text())
+			if err != nil {
+				return nil, err
 			}
+			r.query.Of = of
 		case column == "time":
 			after, err := p.before(arg.Text())
 			if err != nil {
-				return q, false, err
+				return nil, err
 			}
-			q.After = max(q.After, after)
+			r.query.After = max(r.query.After, after)
 		}
 	}
-	if q.Namespaces != nil {
-		q.Name = name
+	if r.query.Namespaces != nil {
+		r.query.Name = name
 	}
-	return q, true, nil
+	if r.last <= r.query.After {
+		return nil, nil
+	}
+	return r, nil
 }
 
 // resource returns the only resource whose table has a name; nil if there are others too, or none.

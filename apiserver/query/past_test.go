@@ -1,6 +1,7 @@
 package query
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -184,24 +185,25 @@ func TestPast_EqualsWhatWasRecorded(t *testing.T) {
 		f.expect("admin", fmt.Sprintf("SELECT namespace, name, revision, node FROM pods(%d)", revision)+all, want)
 	}
 	f.expect("admin", "SELECT count(*) FROM pods_history WHERE revision NOT IN (SELECT revision FROM changes WHERE verb <> 'delete')", "0")
-	values := map[string][]string{"namespace": {"'ns1'", "'none'", "7"}, "name": {"'p3'", "NULL"}, "resource": {"'pods'", "'none'"}, "revision": {"30", "'x'", "2.5"}, "time": {"ago('1h')", "'2026-01-01'", "datetime()", "'9'"}}
+	values := map[string][]string{"namespace": {"'ns1'", "'none'", "7"}, "name": {"'p3'", "NULL"}, "resource": {"'pods'", "'none'"}, "revision": {"30", "'x'", "2.5", "-9223372036854775808", "9223372036854775807"}, "time": {"ago('1h')", "'2026-01-01'", "datetime()", "'9'"}}
 	for range 300 {
 		var planned, scanned []string
 		for column, of := range values {
 			if random.IntN(2) == 0 {
 				continue
 			}
-			operator, value := []string{"=", ">", ">=", "<"}[random.IntN(4)], of[random.IntN(len(of))]
+			operator, value := []string{"=", ">", ">=", "<", "<="}[random.IntN(5)], of[random.IntN(len(of))]
 			kind := map[bool]string{true: "INTEGER", false: "TEXT"}[column == "revision"]
 			// No plan uses a CAST, which has the affinity of the column.
 			planned, scanned = append(planned, column+" "+operator+" "+value), append(scanned, "CAST("+column+" AS "+kind+") "+operator+" "+value)
 		}
 		table := []string{"changes", "field_changes"}[random.IntN(2)]
-		count := func(terms []string) string {
-			got, err := f.ask("admin", "SELECT count(*), total(revision) FROM "+table+" WHERE "+strings.Join(append(terms, "1"), " AND "))
+		order, limit := []string{"revision", "revision DESC"}[random.IntN(2)], random.IntN(20)
+		rows := func(terms []string, order string) string {
+			got, err := f.ask("admin", fmt.Sprintf("SELECT count(*), total(revision), group_concat(revision) FROM (SELECT revision FROM %s WHERE %s ORDER BY %s LIMIT %d)", table, strings.Join(append(terms, "1"), " AND "), order, limit))
 			return fmt.Sprint(got, err)
 		}
-		if got, want := count(planned), count(scanned); got != want {
+		if got, want := rows(planned, order), rows(scanned, "+"+order); got != want {
 			t.Fatalf("%s: %s, want %s", strings.Join(planned, " AND "), got, want)
 		}
 	}
@@ -253,8 +255,64 @@ func TestPast_ShowsEdgesOfAMoment(t *testing.T) {
 	if _, _, err := f.driver.DeleteHistory(t.Context(), sqlstore.Deletion{Of: sqlstore.Resource{Resource: "pods"}, UpTo: moments[9], Limit: 100}); err != nil {
 		t.Fatal(err)
 	}
-	if got, _ := code(func() error { _, err := f.ask("admin", fmt.Sprintf("SELECT * FROM labels(%d)", moments[0])); return err }()); got != 410 {
+	if got, _ := code(func() error {
+		_, err := f.ask("admin", fmt.Sprintf("SELECT * FROM labels(%d)", moments[0]))
+		return err
+	}()); got != 410 {
 		t.Errorf("after retention the code is %d", got)
 	}
 	f.expect("admin", fmt.Sprintf("SELECT count(*) FROM node_taints(%d)", moments[0]), "1")
+}
+
+// reads is a driver that counts the changes that are read, and the bytes of their values.
+type reads struct {
+	sqlstore.Driver
+	changes, bytes int
+}
+
+// Changes implements sqlstore.Driver.
+func (r *reads) Changes(ctx context.Context, q sqlstore.ChangesQuery) ([]sqlstore.Change, error) {
+	read, err := r.Driver.Changes(ctx, q)
+	r.changes += len(read)
+	for i := range read {
+		r.bytes += read[i].Size()
+	}
+	return read, err
+}
+
+// A statement reads the changes that it asks for, and no values unless it names them.
+func TestChanges_AreReadAsFarAsAsked(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.namespace("shop")
+	last := int64(0)
+	for i := range 400 {
+		name := fmt.Sprint("p", i)
+		f.change("ann", sqlstore.Create, "pods", "shop", name, podText("shop", name, "n1"))
+		last = f.change("ann", sqlstore.Update, "pods", "shop", name, podText("shop", name, "n2"))
+	}
+	driver := &reads{Driver: f.driver}
+	f.config.Log.Driver = driver
+	for _, c := range []struct {
+		sql, want string
+		// most bounds the changes that are read.
+		most   int
+		values bool
+	}{
+		{"SELECT revision, who FROM changes ORDER BY revision DESC LIMIT 2", fmt.Sprintf("%d \"ann\"\n%d \"ann\"", last, last-1), fewChanges, false},
+		{"SELECT revision, verb FROM changes WHERE resource = 'pods' AND namespace = 'shop' ORDER BY revision DESC LIMIT 1", fmt.Sprintf("%d \"update\"", last), fewChanges, false},
+		{"SELECT after ->> '$.metadata.name' FROM changes ORDER BY revision DESC LIMIT 1", `"p399"`, fewChanges, true},
+		{"SELECT revision, path FROM field_changes ORDER BY revision DESC LIMIT 1", fmt.Sprintf("%d \"spec.nodeName\"", last), fewChanges, true},
+		{"SELECT revision FROM changes ORDER BY revision LIMIT 1", "1", fewChanges, false},
+		{fmt.Sprintf("SELECT verb FROM changes WHERE revision = %d", last-1), `"create"`, 2, false},
+		{fmt.Sprintf("SELECT max(revision) FROM changes WHERE revision < %d", last-500), fmt.Sprint(last - 501), 600, false},
+		{"SELECT count(*), count(uid), count(replaces) FROM changes", fmt.Sprintf("%d %d 400", last, last), int(last), false},
+		{fmt.Sprintf("SELECT count(*) FROM (SELECT * FROM changes WHERE revision IN (7, %d) ORDER BY revision DESC)", last), "2", 200, true},
+	} {
+		driver.changes, driver.bytes = 0, 0
+		f.expect("admin", c.sql, c.want)
+		if driver.changes > c.most || (driver.bytes > 0) != c.values {
+			t.Errorf("%s: %d changes of %d bytes were read, want at most %d, and values: %v", c.sql, driver.changes, driver.bytes, c.most, c.values)
+		}
+	}
 }

@@ -70,7 +70,7 @@ type version struct {
 type versionsCursor struct {
 	versions
 	reader *reader
-	log    logReader
+	log    *logReader
 	// made has by what change the last state of each object was made.
 	made map[sqlstore.Key]*event
 	rows []version
@@ -85,14 +85,12 @@ const eventBytes = 300
 // Filter implements sqlite3.VTabCursor.
 func (c *versionsCursor) Filter(_ int, names string, args ...sqlite3.Value) error {
 	*c = versionsCursor{versions: c.versions, reader: c.reader, made: map[sqlstore.Key]*event{}}
-	q, nonEmpty, err := c.past.selectChanges(names, args)
-	if !nonEmpty || err != nil {
+	var err error
+	if c.log, err = c.past.selectChanges(names, args); c.log == nil || err != nil {
 		c.ended = true
 		return c.cause.keep(err)
 	}
-	of := c.Store.Resource()
-	q.Of = &of
-	c.log = logReader{c.past, q}
+	c.log.query.Of = new(c.Store.Resource())
 	return c.cause.keep(c.read())
 }
 

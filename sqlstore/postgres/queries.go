@@ -330,72 +330,80 @@ ORDER BY o.expires`
 	// selectChanges finds the value that each change wrote in the next change of the same
 	// key, which has replaced it, or else in the object, which still has it. The LIMITs in
 	// the subqueries have the planner do one index lookup for each change. octet_length
-	// does not read the values.
+	// does not read the values. Changes after $1 are in the order of revisions; if $4 is not 0, the
+	// changes before it are in the reverse order. One of the two SELECTs of c returns at once. Where $5 is
+	// false it looks up no values.
 	selectChanges = `
 WITH c AS MATERIALIZED (
-    SELECT * FROM undo_log WHERE revision > $1 ORDER BY revision LIMIT $2
+    (SELECT *, revision AS place FROM undo_log WHERE $4::bigint = 0 AND revision > $1 ORDER BY revision LIMIT $2)
+    UNION ALL
+    (SELECT *, -revision FROM undo_log WHERE revision > $1 AND revision < $4::bigint ORDER BY revision DESC LIMIT $2)
 ), written AS (
-SELECT c.revision, c.time, c.op, c.verb, c.subresource, c.manager, c.who, c.real_user, c.audit_id,
-       r."group", r.resource, r.defined_by, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, c.value,
+SELECT c.place, c.revision, c.time, c.op, c.verb, c.subresource, c.manager, c.who, c.real_user, c.audit_id,
+       r."group", r.resource, r.defined_by, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, CASE WHEN $5 THEN c.value END AS value,
        coalesce(n.uid, o.uid) AS new_uid, coalesce(n.form, o.form) AS new_form,
        CASE WHEN n.form IS NULL THEN o.expires ELSE n.expires END AS new_expires, coalesce(n.value, o.value) AS new_value
 FROM c
 LEFT JOIN LATERAL (SELECT "group", resource, defined_by FROM resources r WHERE r.id = c.resource_id LIMIT 1) r ON true
 LEFT JOIN LATERAL (
     SELECT uid, form, expires, value FROM undo_log n
-    WHERE n.resource_id = c.resource_id AND n.namespace = c.namespace AND n.name = c.name
+    WHERE $5 AND n.resource_id = c.resource_id AND n.namespace = c.namespace AND n.name = c.name
       AND n.replaces = c.revision LIMIT 1) n ON true
 LEFT JOIN LATERAL (
     SELECT uid, form, expires, value FROM current_objects o
-    WHERE o.resource_id = c.resource_id AND o.namespace = c.namespace AND o.name = c.name
+    WHERE $5 AND o.resource_id = c.resource_id AND o.namespace = c.namespace AND o.name = c.name
       AND o.revision = c.revision LIMIT 1) o ON true
 ), measured AS (
 SELECT *, sum(coalesce(octet_length(value), 0) + coalesce(octet_length(new_value), 0))
-          OVER (ORDER BY revision ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+          OVER (ORDER BY place ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
 FROM written
 )
 SELECT revision, time, op, verb, subresource, manager, who, real_user, audit_id,
        "group", resource, defined_by, namespace, name, uid, replaces, created_revision, form, expires, value,
        new_uid, new_form, new_expires, new_value
-FROM measured WHERE coalesce(before, 0) < $3 ORDER BY revision`
+FROM measured WHERE coalesce(before, 0) < $3 ORDER BY place`
 
-	// selectChangesOf returns the changes of one resource, $4 to $6. Only the index by resource
+	// selectChangesOf returns the changes of one resource, $6 to $8. Only the index by resource
 	// and revision has the order of both columns. With resource_id = id the planner would also
 	// take the primary key, and read the changes of all resources. PostgreSQL stops at
 	// resource_id <= id; at a second comparison of rows it would not.
 	selectChangesOf = `
-WITH r AS MATERIALIZED (SELECT id FROM resources WHERE "group" = $4 AND resource = $5 AND defined_by = $6),
+WITH r AS MATERIALIZED (SELECT id FROM resources WHERE "group" = $6 AND resource = $7 AND defined_by = $8),
 c AS MATERIALIZED (
-    SELECT * FROM undo_log
-    WHERE (resource_id, revision) > ((SELECT id FROM r), $1) AND resource_id <= (SELECT id FROM r)
-    ORDER BY resource_id, revision LIMIT $2
+    (SELECT *, revision AS place FROM undo_log
+    WHERE $4::bigint = 0 AND (resource_id, revision) > ((SELECT id FROM r), $1) AND resource_id <= (SELECT id FROM r)
+    ORDER BY resource_id, revision LIMIT $2)
+    UNION ALL
+    (SELECT *, -revision FROM undo_log
+    WHERE (resource_id, revision) < ((SELECT id FROM r), $4::bigint) AND (resource_id, revision) > ((SELECT id FROM r), $1)
+    ORDER BY resource_id DESC, revision DESC LIMIT $2)
 ), written AS (
-SELECT c.revision, c.time, c.op, c.verb, c.subresource, c.manager, c.who, c.real_user, c.audit_id,
-       r."group", r.resource, r.defined_by, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, c.value,
+SELECT c.place, c.revision, c.time, c.op, c.verb, c.subresource, c.manager, c.who, c.real_user, c.audit_id,
+       r."group", r.resource, r.defined_by, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, CASE WHEN $5 THEN c.value END AS value,
        coalesce(n.uid, o.uid) AS new_uid, coalesce(n.form, o.form) AS new_form,
        CASE WHEN n.form IS NULL THEN o.expires ELSE n.expires END AS new_expires, coalesce(n.value, o.value) AS new_value
 FROM c
 LEFT JOIN LATERAL (SELECT "group", resource, defined_by FROM resources r WHERE r.id = c.resource_id LIMIT 1) r ON true
 LEFT JOIN LATERAL (
     SELECT uid, form, expires, value FROM undo_log n
-    WHERE n.resource_id = c.resource_id AND n.namespace = c.namespace AND n.name = c.name
+    WHERE $5 AND n.resource_id = c.resource_id AND n.namespace = c.namespace AND n.name = c.name
       AND n.replaces = c.revision LIMIT 1) n ON true
 LEFT JOIN LATERAL (
     SELECT uid, form, expires, value FROM current_objects o
-    WHERE o.resource_id = c.resource_id AND o.namespace = c.namespace AND o.name = c.name
+    WHERE $5 AND o.resource_id = c.resource_id AND o.namespace = c.namespace AND o.name = c.name
       AND o.revision = c.revision LIMIT 1) o ON true
 ), measured AS (
 SELECT *, sum(coalesce(octet_length(value), 0) + coalesce(octet_length(new_value), 0))
-          OVER (ORDER BY revision ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+          OVER (ORDER BY place ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
 FROM written
 )
 SELECT revision, time, op, verb, subresource, manager, who, real_user, audit_id,
        "group", resource, defined_by, namespace, name, uid, replaces, created_revision, form, expires, value,
        new_uid, new_form, new_expires, new_value
-FROM measured WHERE coalesce(before, 0) < $3 ORDER BY revision`
+FROM measured WHERE coalesce(before, 0) < $3 ORDER BY place`
 
-	// selectChangesIn returns the changes of the namespaces $7 and $8 and the names from $9 to $10,
-	// of one resource, $4 to $6, or of all if $5 is empty. OFFSET 0 has the planner search the
+	// selectChangesIn returns the changes of the namespaces $9 and $10 and the names from $11 to $12,
+	// of one resource, $6 to $8, or of all if $7 is empty. OFFSET 0 has the planner search the
 	// index by key once a resource, and the zero keeps it from using another index. With the names
 	// themselves, instead of SELECT, it would plan each query of a large store anew: that takes longer
 	// than the query.
@@ -404,35 +412,36 @@ WITH named AS MATERIALIZED (
     SELECT u.revision FROM resources a
     CROSS JOIN LATERAL (
         SELECT u.revision FROM undo_log u
-        WHERE u.resource_id = a.id AND u.namespace IN ($7, $8) AND u.name >= (SELECT $9) AND u.name <= (SELECT $10) AND u.revision + 0 > $1
+        WHERE u.resource_id = a.id AND u.namespace IN ($9, $10) AND u.name >= (SELECT $11) AND u.name <= (SELECT $12) AND u.revision + 0 > $1
+          AND ($4::bigint = 0 OR u.revision + 0 < $4::bigint)
         OFFSET 0) u
-    WHERE $5 = '' OR a."group" = $4 AND a.resource = $5 AND a.defined_by = $6
+    WHERE $7 = '' OR a."group" = $6 AND a.resource = $7 AND a.defined_by = $8
 ), page AS MATERIALIZED (
-    SELECT revision FROM named ORDER BY revision LIMIT $2
+    SELECT revision, CASE $4::bigint WHEN 0 THEN revision ELSE -revision END AS place FROM named ORDER BY place LIMIT $2
 ), c AS MATERIALIZED (
-    SELECT u.* FROM page CROSS JOIN LATERAL (SELECT * FROM undo_log WHERE undo_log.revision = page.revision LIMIT 1) u
+    SELECT u.*, page.place FROM page CROSS JOIN LATERAL (SELECT * FROM undo_log WHERE undo_log.revision = page.revision LIMIT 1) u
 ), written AS (
-SELECT c.revision, c.time, c.op, c.verb, c.subresource, c.manager, c.who, c.real_user, c.audit_id,
-       r."group", r.resource, r.defined_by, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, c.value,
+SELECT c.place, c.revision, c.time, c.op, c.verb, c.subresource, c.manager, c.who, c.real_user, c.audit_id,
+       r."group", r.resource, r.defined_by, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, CASE WHEN $5 THEN c.value END AS value,
        coalesce(n.uid, o.uid) AS new_uid, coalesce(n.form, o.form) AS new_form,
        CASE WHEN n.form IS NULL THEN o.expires ELSE n.expires END AS new_expires, coalesce(n.value, o.value) AS new_value
 FROM c
 LEFT JOIN LATERAL (SELECT "group", resource, defined_by FROM resources r WHERE r.id = c.resource_id LIMIT 1) r ON true
 LEFT JOIN LATERAL (
     SELECT uid, form, expires, value FROM undo_log n
-    WHERE n.resource_id = c.resource_id AND n.namespace = c.namespace AND n.name = c.name
+    WHERE $5 AND n.resource_id = c.resource_id AND n.namespace = c.namespace AND n.name = c.name
       AND n.replaces = c.revision LIMIT 1) n ON true
 LEFT JOIN LATERAL (
     SELECT uid, form, expires, value FROM current_objects o
-    WHERE o.resource_id = c.resource_id AND o.namespace = c.namespace AND o.name = c.name
+    WHERE $5 AND o.resource_id = c.resource_id AND o.namespace = c.namespace AND o.name = c.name
       AND o.revision = c.revision LIMIT 1) o ON true
 ), measured AS (
 SELECT *, sum(coalesce(octet_length(value), 0) + coalesce(octet_length(new_value), 0))
-          OVER (ORDER BY revision ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+          OVER (ORDER BY place ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
 FROM written
 )
 SELECT revision, time, op, verb, subresource, manager, who, real_user, audit_id,
        "group", resource, defined_by, namespace, name, uid, replaces, created_revision, form, expires, value,
        new_uid, new_form, new_expires, new_value
-FROM measured WHERE coalesce(before, 0) < $3 ORDER BY revision`
+FROM measured WHERE coalesce(before, 0) < $3 ORDER BY place`
 )

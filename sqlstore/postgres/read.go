@@ -89,7 +89,7 @@ func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) (changes 
 	if size <= 0 {
 		size = math.MaxInt
 	}
-	query, arguments, pool := selectChanges, []any{q.After, q.Limit, size}, d.feedPool()
+	query, arguments, pool := selectChanges, []any{q.After, q.Limit, size, q.Before, !q.KeysOnly}, d.feedPool()
 	switch {
 	case q.Namespaces != nil:
 		namespaces, names, nonEmpty := q.Start()
@@ -113,14 +113,14 @@ func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) (changes 
 			rows, _ := results.Query() // AppendRows returns the error
 			changes, err = pgx.AppendRows(changes, rows, func(row pgx.CollectableRow) (sqlstore.Change, error) {
 				w.expect()
-				return scanChange(row)
+				return scanChange(row, q.KeysOnly)
 			})
 			return err
 		})
 	return changes, err
 }
 
-func scanChange(row pgx.CollectableRow) (c sqlstore.Change, err error) {
+func scanChange(row pgx.CollectableRow, keysOnly bool) (c sqlstore.Change, err error) {
 	var (
 		op, uid                   string
 		replaces, created         int64
@@ -137,6 +137,12 @@ func scanChange(row pgx.CollectableRow) (c sqlstore.Change, err error) {
 	}
 	c.Op, c.Time = sqlstore.Op(op), c.Time.UTC()
 	c.New.Revision, c.New.Created, c.New.UID = c.Revision, created, uid
+	if keysOnly {
+		if c.Op != sqlstore.Create {
+			c.Old = &sqlstore.Record{Key: *k, UID: uid, Created: created, Revision: replaces}
+		}
+		return c, nil
+	}
 	if c.Op != sqlstore.Delete {
 		if newValue == nil {
 			return c, fmt.Errorf("revision %d of %v is missing its value", c.Revision, *k)

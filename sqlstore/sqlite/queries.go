@@ -162,50 +162,92 @@ FROM current_objects o CROSS JOIN resources r ON r.id = o.resource_id
 WHERE o.expires IS NOT NULL AND o.expires <= ?1 ORDER BY o.expires LIMIT ?2`
 
 	// selectChanges finds the value that each change wrote in the next change of the same
-	// key, which has replaced it, or else in the object, which still has it.
+	// key, which has replaced it, or else in the object, which still has it. Where ?4 is false
+	// the joins compare with NULL: it reads no values, and searches for none.
 	selectChanges = `
 SELECT c.revision, c.time, c.op, c.verb, c.subresource, c.manager, c.who, c.real_user, c.audit_id,
-       r."group", r.resource, r.defined_by, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, c.value, c.record_sum, c.change_sum,
+       r."group", r.resource, r.defined_by, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, CASE WHEN ?4 THEN c.value END, c.record_sum, c.change_sum,
        coalesce(n.uid, o.uid), coalesce(n.form, o.form), CASE WHEN n.revision IS NULL THEN o.expires ELSE n.expires END,
        coalesce(n.value, o.value), CASE WHEN n.revision IS NULL THEN o.record_sum ELSE n.record_sum END
 FROM undo_log c
 CROSS JOIN resources r ON r.id = c.resource_id
-LEFT JOIN undo_log n ON n.resource_id = c.resource_id AND n.namespace = c.namespace AND n.name = c.name AND n.replaces = c.revision
-LEFT JOIN current_objects o ON o.created_revision = c.created_revision AND o.revision = c.revision
+LEFT JOIN undo_log n ON n.resource_id = CASE WHEN ?4 THEN c.resource_id END AND n.namespace = c.namespace AND n.name = c.name AND n.replaces = c.revision
+LEFT JOIN current_objects o ON o.created_revision = CASE WHEN ?4 THEN c.created_revision END AND o.revision = c.revision
 WHERE c.revision > ?1
 ORDER BY c.revision LIMIT ?2`
 
-	// selectChangesOf is selectChanges of one resource, ?3 to ?5.
-	selectChangesOf = `
+	// selectChangesBefore is selectChanges before the revision ?3, the newest first.
+	selectChangesBefore = `
 SELECT c.revision, c.time, c.op, c.verb, c.subresource, c.manager, c.who, c.real_user, c.audit_id,
-       r."group", r.resource, r.defined_by, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, c.value, c.record_sum, c.change_sum,
+       r."group", r.resource, r.defined_by, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, CASE WHEN ?4 THEN c.value END, c.record_sum, c.change_sum,
        coalesce(n.uid, o.uid), coalesce(n.form, o.form), CASE WHEN n.revision IS NULL THEN o.expires ELSE n.expires END,
        coalesce(n.value, o.value), CASE WHEN n.revision IS NULL THEN o.record_sum ELSE n.record_sum END
 FROM undo_log c
 CROSS JOIN resources r ON r.id = c.resource_id
-LEFT JOIN undo_log n ON n.resource_id = c.resource_id AND n.namespace = c.namespace AND n.name = c.name AND n.replaces = c.revision
-LEFT JOIN current_objects o ON o.created_revision = c.created_revision AND o.revision = c.revision
-WHERE c.resource_id = (SELECT id FROM resources WHERE "group" = ?3 AND resource = ?4 AND defined_by = ?5) AND c.revision > ?1
+LEFT JOIN undo_log n ON n.resource_id = CASE WHEN ?4 THEN c.resource_id END AND n.namespace = c.namespace AND n.name = c.name AND n.replaces = c.revision
+LEFT JOIN current_objects o ON o.created_revision = CASE WHEN ?4 THEN c.created_revision END AND o.revision = c.revision
+WHERE c.revision > ?1 AND c.revision < ?3
+ORDER BY c.revision DESC LIMIT ?2`
+
+	// selectChangesOf is selectChanges of one resource, ?5 to ?7.
+	selectChangesOf = `
+SELECT c.revision, c.time, c.op, c.verb, c.subresource, c.manager, c.who, c.real_user, c.audit_id,
+       r."group", r.resource, r.defined_by, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, CASE WHEN ?4 THEN c.value END, c.record_sum, c.change_sum,
+       coalesce(n.uid, o.uid), coalesce(n.form, o.form), CASE WHEN n.revision IS NULL THEN o.expires ELSE n.expires END,
+       coalesce(n.value, o.value), CASE WHEN n.revision IS NULL THEN o.record_sum ELSE n.record_sum END
+FROM undo_log c
+CROSS JOIN resources r ON r.id = c.resource_id
+LEFT JOIN undo_log n ON n.resource_id = CASE WHEN ?4 THEN c.resource_id END AND n.namespace = c.namespace AND n.name = c.name AND n.replaces = c.revision
+LEFT JOIN current_objects o ON o.created_revision = CASE WHEN ?4 THEN c.created_revision END AND o.revision = c.revision
+WHERE c.resource_id = (SELECT id FROM resources WHERE "group" = ?5 AND resource = ?6 AND defined_by = ?7) AND c.revision > ?1
 ORDER BY c.revision LIMIT ?2`
 
-	// selectChangesIn is selectChanges of the namespaces ?6 and ?7 and the names from ?8 to ?9, of
-	// one resource, ?3 to ?5, or of all if ?4 is empty. It searches the index by key once a
+	selectChangesOfBefore = `
+SELECT c.revision, c.time, c.op, c.verb, c.subresource, c.manager, c.who, c.real_user, c.audit_id,
+       r."group", r.resource, r.defined_by, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, CASE WHEN ?4 THEN c.value END, c.record_sum, c.change_sum,
+       coalesce(n.uid, o.uid), coalesce(n.form, o.form), CASE WHEN n.revision IS NULL THEN o.expires ELSE n.expires END,
+       coalesce(n.value, o.value), CASE WHEN n.revision IS NULL THEN o.record_sum ELSE n.record_sum END
+FROM undo_log c
+CROSS JOIN resources r ON r.id = c.resource_id
+LEFT JOIN undo_log n ON n.resource_id = CASE WHEN ?4 THEN c.resource_id END AND n.namespace = c.namespace AND n.name = c.name AND n.replaces = c.revision
+LEFT JOIN current_objects o ON o.created_revision = CASE WHEN ?4 THEN c.created_revision END AND o.revision = c.revision
+WHERE c.resource_id = (SELECT id FROM resources WHERE "group" = ?5 AND resource = ?6 AND defined_by = ?7) AND c.revision > ?1 AND c.revision < ?3
+ORDER BY c.revision DESC LIMIT ?2`
+
+	// selectChangesIn is selectChanges of the namespaces ?8 and ?9 and the names from ?10 to ?11, of
+	// one resource, ?5 to ?7, or of all if ?6 is empty. It searches the index by key once a
 	// resource, and reads only the changes of the answer from the table.
 	selectChangesIn = `
 SELECT c.revision, c.time, c.op, c.verb, c.subresource, c.manager, c.who, c.real_user, c.audit_id,
-       r."group", r.resource, r.defined_by, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, c.value, c.record_sum, c.change_sum,
+       r."group", r.resource, r.defined_by, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, CASE WHEN ?4 THEN c.value END, c.record_sum, c.change_sum,
        coalesce(n.uid, o.uid), coalesce(n.form, o.form), CASE WHEN n.revision IS NULL THEN o.expires ELSE n.expires END,
        coalesce(n.value, o.value), CASE WHEN n.revision IS NULL THEN o.record_sum ELSE n.record_sum END
 FROM undo_log c
 CROSS JOIN resources r ON r.id = c.resource_id
-LEFT JOIN undo_log n ON n.resource_id = c.resource_id AND n.namespace = c.namespace AND n.name = c.name AND n.replaces = c.revision
-LEFT JOIN current_objects o ON o.created_revision = c.created_revision AND o.revision = c.revision
+LEFT JOIN undo_log n ON n.resource_id = CASE WHEN ?4 THEN c.resource_id END AND n.namespace = c.namespace AND n.name = c.name AND n.replaces = c.revision
+LEFT JOIN current_objects o ON o.created_revision = CASE WHEN ?4 THEN c.created_revision END AND o.revision = c.revision
 WHERE c.revision IN (
     SELECT u.revision FROM resources a CROSS JOIN undo_log u INDEXED BY undo_log_key
-    WHERE (?4 = '' OR a."group" = ?3 AND a.resource = ?4 AND a.defined_by = ?5)
-      AND u.resource_id = a.id AND u.namespace IN (?6, ?7) AND u.name BETWEEN ?8 AND ?9 AND u.revision > ?1
+    WHERE (?6 = '' OR a."group" = ?5 AND a.resource = ?6 AND a.defined_by = ?7)
+      AND u.resource_id = a.id AND u.namespace IN (?8, ?9) AND u.name BETWEEN ?10 AND ?11 AND u.revision > ?1
     ORDER BY u.revision LIMIT ?2)
 ORDER BY c.revision`
+
+	selectChangesInBefore = `
+SELECT c.revision, c.time, c.op, c.verb, c.subresource, c.manager, c.who, c.real_user, c.audit_id,
+       r."group", r.resource, r.defined_by, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, CASE WHEN ?4 THEN c.value END, c.record_sum, c.change_sum,
+       coalesce(n.uid, o.uid), coalesce(n.form, o.form), CASE WHEN n.revision IS NULL THEN o.expires ELSE n.expires END,
+       coalesce(n.value, o.value), CASE WHEN n.revision IS NULL THEN o.record_sum ELSE n.record_sum END
+FROM undo_log c
+CROSS JOIN resources r ON r.id = c.resource_id
+LEFT JOIN undo_log n ON n.resource_id = CASE WHEN ?4 THEN c.resource_id END AND n.namespace = c.namespace AND n.name = c.name AND n.replaces = c.revision
+LEFT JOIN current_objects o ON o.created_revision = CASE WHEN ?4 THEN c.created_revision END AND o.revision = c.revision
+WHERE c.revision IN (
+    SELECT u.revision FROM resources a CROSS JOIN undo_log u INDEXED BY undo_log_key
+    WHERE (?6 = '' OR a."group" = ?5 AND a.resource = ?6 AND a.defined_by = ?7)
+      AND u.resource_id = a.id AND u.namespace IN (?8, ?9) AND u.name BETWEEN ?10 AND ?11 AND u.revision > ?1 AND u.revision < ?3
+    ORDER BY u.revision DESC LIMIT ?2)
+ORDER BY c.revision DESC`
 )
 
 // A whole store: ReadSnapshot and Load.

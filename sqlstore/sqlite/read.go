@@ -19,14 +19,17 @@ type reader struct {
 	stmts statements
 	seen  *counters
 
-	selectState, selectCompacted   *sql.Stmt
-	selectObject, selectExpired    *sql.Stmt
-	selectChanges, selectChangesOf *sql.Stmt
-	selectChangesIn                *sql.Stmt
+	selectState, selectCompacted *sql.Stmt
+	selectObject, selectExpired  *sql.Stmt
+	// before is changes before a revision, the newest first.
+	changes, before changesStatements
 	// since is at for a revision after which few changes were made.
 	now, at, since listStatements
 	hasManySince   *sql.Stmt
 }
+
+// changesStatements are the statements of Changes: of all, of a resource, and in namespaces.
+type changesStatements struct{ all, of, in *sql.Stmt }
 
 // listStatements are the statements of a List, by the kind of its range.
 type listStatements struct {
@@ -43,8 +46,9 @@ func newReader(ctx context.Context, db *sql.DB, seen *counters) (_ *reader, err 
 		query string
 	}{
 		{&r.selectState, selectState}, {&r.selectCompacted, selectCompacted}, {&r.selectObject, selectObject},
-		{&r.selectChanges, selectChanges}, {&r.selectChangesOf, selectChangesOf}, {&r.selectExpired, selectExpired},
-		{&r.selectChangesIn, selectChangesIn},
+		{&r.selectExpired, selectExpired},
+		{&r.changes.all, selectChanges}, {&r.changes.of, selectChangesOf}, {&r.changes.in, selectChangesIn},
+		{&r.before.all, selectChangesBefore}, {&r.before.of, selectChangesOfBefore}, {&r.before.in, selectChangesInBefore},
 		{&r.now.resource, listResource}, {&r.now.namespace, listNamespace}, {&r.now.object, listObject},
 		{&r.now.countResource, countResource}, {&r.now.countInNamespace, countNamespace},
 		{&r.at.resource, listResourceAt}, {&r.at.namespace, listNamespaceAt}, {&r.at.object, listObjectAt},
@@ -160,19 +164,25 @@ func scanExpired(rows *sql.Rows) (r sqlstore.Record, err error) {
 // Changes implements sqlstore.Driver.
 func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) (changes []sqlstore.Change, err error) {
 	if d.memory != nil {
-		if changes, known := d.memory.after(q); known {
-			return changes, nil
+		if q.Before == 0 && !q.KeysOnly {
+			if changes, known := d.memory.after(q); known {
+				return changes, nil
+			}
 		}
 		// Revisions are dense only without gaps, and where every change is selected.
 		last := q.After + int64(q.Limit)
-		if q.Kept || q.Namespaces != nil {
+		if q.Kept || q.Namespaces != nil || q.Before != 0 {
 			last = math.MaxInt64
 		}
 		if err := d.flushBefore(func(m *memory) bool { return !m.covers(last, q.Of) }); err != nil {
 			return nil, err
 		}
 	}
-	query, arguments := d.readers.selectChanges, []any{q.After, q.Limit}
+	statements := &d.readers.changes
+	if q.Before != 0 {
+		statements = &d.readers.before
+	}
+	query, arguments := statements.all, []any{q.After, q.Limit, q.Before, !q.KeysOnly}
 	switch {
 	case q.Namespaces != nil:
 		namespaces, names, nonEmpty := q.Start()
@@ -183,10 +193,10 @@ func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) (changes 
 		if q.Of != nil {
 			of = *q.Of
 		}
-		query = d.readers.selectChangesIn
+		query = statements.in
 		arguments = append(arguments, of.Group, of.Resource, of.Owner.String(), namespaces[0], namespaces[1], names[0], names[1])
 	case q.Of != nil:
-		query, arguments = d.readers.selectChangesOf, append(arguments, q.Of.Group, q.Of.Resource, q.Of.Owner.String())
+		query, arguments = statements.of, append(arguments, q.Of.Group, q.Of.Resource, q.Of.Owner.String())
 	}
 	size := q.Size
 	err = d.readers.snapshot(ctx, q.Of, func(tx *sql.Tx, state sqlstore.State) error {
@@ -200,7 +210,7 @@ func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) (changes 
 		}
 		defer rows.Close()
 		for rows.Next() {
-			c, err := scanChange(rows)
+			c, err := scanChange(rows, q.KeysOnly)
 			if err != nil {
 				return err
 			}
@@ -217,7 +227,7 @@ func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) (changes 
 	return changes, d.translate(err)
 }
 
-func scanChange(rows *sql.Rows) (c sqlstore.Change, err error) {
+func scanChange(rows *sql.Rows, keysOnly bool) (c sqlstore.Change, err error) {
 	var (
 		stamp, op                             string
 		replaces, created                     int64
@@ -240,6 +250,12 @@ func scanChange(rows *sql.Rows) (c sqlstore.Change, err error) {
 	}
 	c.Op = sqlstore.Op(op)
 	c.New.Revision, c.New.Created, c.New.UID = c.Revision, created, uid
+	if keysOnly {
+		if c.Op != sqlstore.Create {
+			c.Old = &sqlstore.Record{Key: *k, UID: uid, Created: created, Revision: replaces}
+		}
+		return c, nil
+	}
 	if c.Op != sqlstore.Delete {
 		if !newValue.Valid {
 			return c, fmt.Errorf("revision %d of %v is missing its value", c.Revision, *k)

@@ -213,15 +213,36 @@ func (m *Model) Changes(_ context.Context, q sqlstore.ChangesQuery) ([]sqlstore.
 	if !q.Kept && (q.Of == nil && q.After < m.state.Compacted || q.Of != nil && q.After < m.compactedOf(*q.Of)) {
 		return nil, sqlstore.ErrCompacted
 	}
+	all := m.changes
+	if q.Before != 0 {
+		all = slices.Clone(all)
+		slices.Reverse(all)
+	}
 	var changes []sqlstore.Change
 	read := 0
-	for _, c := range m.changes {
-		if c.Revision > q.After && len(changes) < q.Limit && (q.Size == 0 || read < q.Size) && q.Selects(c.New.Key) {
+	for _, c := range all {
+		if c.Revision > q.After && (q.Before == 0 || c.Revision < q.Before) && len(changes) < q.Limit && (q.Size == 0 || read < q.Size) && q.Selects(c.New.Key) {
+			if q.KeysOnly {
+				c = withoutValues(c)
+			}
 			changes = append(changes, c)
 			read += c.Size()
 		}
 	}
 	return changes, nil
+}
+
+// withoutValues returns what a query of KeysOnly returns of a change.
+func withoutValues(c sqlstore.Change) sqlstore.Change {
+	keep := func(r sqlstore.Record) sqlstore.Record {
+		return sqlstore.Record{Key: r.Key, UID: r.UID, Created: r.Created, Revision: r.Revision}
+	}
+	c.New, c.OldBytes = keep(c.New), 0
+	if c.Old != nil {
+		c.Old = new(keep(*c.Old))
+		c.New.UID = c.Old.UID
+	}
+	return c
 }
 
 // State implements sqlstore.Driver.

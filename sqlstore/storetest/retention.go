@@ -3,6 +3,7 @@ package storetest
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -195,6 +196,12 @@ func testChangesOf(f fixture) {
 		{sqlstore.ChangesQuery{Of: &of, After: 1, Limit: 10}, []int64{last}},
 		{sqlstore.ChangesQuery{Of: &of, After: last, Limit: 10}, nil},
 		{sqlstore.ChangesQuery{Of: &none, Limit: 10}, nil},
+		{sqlstore.ChangesQuery{Of: &of, Before: math.MaxInt64, Limit: 10}, []int64{last, 1}},
+		{sqlstore.ChangesQuery{Of: &of, Before: last, Limit: 10, KeysOnly: true}, []int64{1}},
+		{sqlstore.ChangesQuery{Of: &of, Before: last, After: 1, Limit: 10}, nil},
+		{sqlstore.ChangesQuery{Before: last, Limit: 2}, []int64{last - 1, last - 2}},
+		{sqlstore.ChangesQuery{Before: math.MaxInt64, Limit: 10, Size: 1}, []int64{last}},
+		{sqlstore.ChangesQuery{Before: 1, Limit: 10}, nil},
 	} {
 		changes, err := f.Changes(context.Background(), test.q)
 		var got []int64

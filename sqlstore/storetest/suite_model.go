@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -149,7 +150,8 @@ func (w *walk) read() {
 	of := k.Of()
 	for _, resource := range []*sqlstore.Resource{nil, &of} {
 		w.compareChanges(sqlstore.ChangesQuery{
-			After: w.random.Int64N(last + 2), Of: resource, Limit: 1 + w.random.IntN(10), Size: w.random.IntN(2) * w.random.IntN(200),
+			After: w.random.Int64N(last + 2), Before: w.random.Int64N(2) * w.random.Int64N(last+2), Of: resource,
+			KeysOnly: w.random.IntN(4) == 0, Limit: 1 + w.random.IntN(10), Size: w.random.IntN(2) * w.random.IntN(200),
 		})
 	}
 	w.compareKept(k)
@@ -171,6 +173,11 @@ func (w *walk) read() {
 func (w *walk) compareKept(k sqlstore.Key) {
 	q := sqlstore.ChangesQuery{
 		After: w.random.Int64N(w.model.state().Revision + 2), Limit: 1 + w.random.IntN(20), Size: w.random.IntN(2) * w.random.IntN(200), Kept: true,
+		KeysOnly: w.random.IntN(4) == 0,
+	}
+	if w.random.IntN(2) == 0 {
+		q.Before = []int64{math.MaxInt64, 1 + w.random.Int64N(w.model.state().Revision+2)}[w.random.IntN(2)]
+		q.After = w.random.Int64N(2) * w.random.Int64N(q.Before)
 	}
 	of := k.Of()
 	if w.random.IntN(2) == 0 {
