@@ -165,7 +165,7 @@ func (p *past) selectChanges(constraints string, args []sqlite3.Value) (*logRead
 
 // resource returns the only resource whose table has a name; nil if there are others too, or none.
 func (p *past) resource(name string) (of *sqlstore.Resource, err error) {
-	histories, err := p.log.Driver.Histories(p.ctx)
+	histories, err := p.historiesOf()
 	for i := range histories {
 		if tableOf(histories[i].Resource) != name {
 			continue

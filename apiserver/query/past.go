@@ -26,10 +26,12 @@ type past struct {
 	log    *changes.Log
 	budget *budget
 	cause  *cause
+	// moment is the one that the query asks for; empty for now.
+	moment string
 	// latest is the revision of the query: what is later, it does not see.
 	latest int64
 	rights *changes.Rights // see rightsOf
-	// histories are those of all resources, once covers has read them.
+	// histories are those of all resources, once historiesOf has read them.
 	histories []sqlstore.History
 	// revisions are those of moments: in one statement a moment is the same for all tables.
 	revisions map[string]int64
@@ -98,14 +100,14 @@ func (p *past) find(moment string) (int64, error) {
 
 // show returns what a view shows at a moment, which has a revision.
 func (p *past) show(v *view, moment string, revision int64) (*selection, error) {
-	if err := p.covers(v.Store.Resource(), moment, revision); err != nil {
+	if err := p.covers(v.of(), moment, revision); err != nil {
 		return nil, err
 	}
 	rights, err := p.rightsOf()
 	if err != nil {
 		return nil, err
 	}
-	scope, err := rights.Scope(p.ctx, v.Store.Resource(), revision)
+	scope, err := rights.Scope(p.ctx, v.of(), revision)
 	if err != nil {
 		return nil, err
 	}
@@ -117,18 +119,24 @@ func (p *past) show(v *view, moment string, revision int64) (*selection, error) 
 }
 
 // covers fails with the code 410 if the history of a resource does not reach back to a moment.
-func (p *past) covers(of sqlstore.Resource, moment string, revision int64) (err error) {
-	if p.histories == nil {
-		if p.histories, err = p.log.Driver.Histories(p.ctx); err != nil {
-			return err
-		}
+func (p *past) covers(of sqlstore.Resource, moment string, revision int64) error {
+	histories, err := p.historiesOf()
+	if err != nil {
+		return err
 	}
-	for i := range p.histories {
-		if p.histories[i].Resource == of {
-			return changes.Covers(moment, revision, p.histories[i])
+	for i := range histories {
+		if histories[i].Resource == of {
+			return changes.Covers(moment, revision, histories[i])
 		}
 	}
 	return nil // there has never been an object
+}
+
+func (p *past) historiesOf() (_ []sqlstore.History, err error) {
+	if p.histories == nil {
+		p.histories, err = p.log.Driver.Histories(p.ctx)
+	}
+	return p.histories, err
 }
 
 // stored is the source of an earlier revision: the database. Objects that have not changed since are
@@ -215,7 +223,7 @@ func (s *stored) list(namespace, name string) (rows []*watch.Entry, err error) {
 	if s.revision == 0 {
 		return nil, nil // before the first change
 	}
-	of := s.view.Store.Resource()
+	of := s.view.of()
 	// One read: the database merges objects with their changes, and would begin anew for each page.
 	q := sqlstore.Query{
 		Range: sqlstore.Range{Group: of.Group, Resource: of.Resource, Owner: of.Owner, Namespace: namespace, Name: name},

@@ -316,3 +316,50 @@ func TestChanges_AreReadAsFarAsAsked(t *testing.T) {
 		}
 	}
 }
+
+// Of a resource whose definition is gone there is what the history has, for who may do everything.
+func TestPast_OutlivesDefinitions(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.namespace("shop")
+	key := sqlstore.Key{Group: "example.com", Resource: "gears", Owner: sqlstore.Custom, Namespace: "shop", Name: "big"}
+	text := func(teeth int) []byte {
+		return fmt.Appendf(nil, `{"kind":"Gear","apiVersion":"example.com/v1","metadata":{"name":"big","namespace":"shop","labels":{"size":"xl"}},"spec":{"teeth":%d}}`, teeth)
+	}
+	var revisions []int64
+	for i, op := range []sqlstore.Op{sqlstore.Create, sqlstore.Update, sqlstore.Delete} {
+		w := sqlstore.Write{Op: op, Key: key, UID: "u-big", Value: text(i), Author: sqlstore.Author{User: "ann", Verb: string(op)}}
+		if i > 0 {
+			w.Replaces = revisions[i-1]
+		}
+		change, err := f.store.Commit(t.Context(), w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		revisions = append(revisions, change.Revision)
+	}
+	f.allowed["all gears.example.com "], f.allowed["all gears "], f.allowed["all changes "] = true, true, true
+	f.allowed["tenant gears shop"], f.allowed["tenant changes shop"] = true, true
+	for sql, want := range map[string]string{
+		"SELECT verb, before ->> '$.spec.teeth', after ->> '$.spec.teeth' FROM changes WHERE resource = 'gears.example.com'":                        "\"create\" null 0\n\"update\" 0 1\n\"delete\" 1 null",
+		"SELECT path, old, new FROM field_changes WHERE resource = 'gears.example.com'":                                                             `"spec.teeth" 0 1`,
+		fmt.Sprintf(`SELECT name, revision, uid, labels, object ->> '$.spec.teeth' FROM "gears.example.com"(%d)`, revisions[0]):                     fmt.Sprintf(`"big" %d null {"size":"xl"} 0`, revisions[0]),
+		fmt.Sprintf(`SELECT count(*) FROM "gears.example.com"(%d)`, revisions[2]):                                                                   "0",
+		`SELECT ended_verb, object ->> '$.spec.teeth' FROM "gears.example.com_history" WHERE namespace = 'shop' AND name = 'big' ORDER BY revision`: "\"update\" 0\n\"delete\" 1",
+	} {
+		f.expect("admin", sql, want)
+		for _, who := range []string{"all", "tenant", "nobody"} {
+			if got, err := f.ask(who, sql); err != nil || got != "" && got != "0" {
+				t.Errorf("%s asks %s: %s %v", who, sql, got, err)
+			}
+		}
+	}
+	got, err := run(t.Context(), f.Storage, "admin", &Query{Spec: Spec{SQL: `SELECT object ->> '$.spec.teeth' FROM "gears.example.com"`, At: fmt.Sprint(revisions[1])}})
+	if got != "1" || err != nil {
+		t.Errorf("%s %v", got, err)
+	}
+	_, err = f.ask("admin", `SELECT * FROM "gears.example.com"`)
+	if got, message := code(err); got != 400 || !strings.Contains(message, "no such table: gears.example.com: its definition is gone") {
+		t.Errorf("%d %s", got, message)
+	}
+}

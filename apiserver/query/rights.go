@@ -20,13 +20,14 @@ import (
 //
 // As for a list, the authorizer is asked before the rows are read: about all namespaces, and if
 // the answer is no, about each namespace in which there are rows.
-func (s *Storage) fill(ctx context.Context, at string, p *past, views []*view) (revision string, err error) {
+func (s *Storage) fill(ctx context.Context, p *past, views []*view) (revision string, err error) {
+	at := p.moment
 	if p.latest, err = s.config.Feed.Latest(ctx); err != nil {
 		return "", err
 	}
 	resources := make([]sqlstore.Resource, len(views))
 	for i, v := range views {
-		resources[i] = v.Store.Resource()
+		resources[i] = v.of()
 	}
 	snapshots, err := s.config.Feed.Snapshots(ctx, resources...)
 	if err != nil {
@@ -34,7 +35,7 @@ func (s *Storage) fill(ctx context.Context, at string, p *past, views []*view) (
 	}
 	namespaces := make([][]string, len(views))
 	for i, v := range views {
-		if at != "" {
+		if at != "" || v.Store == nil {
 			continue
 		}
 		if namespaces[i], err = s.mayList(ctx, v.Table, snapshots[i]); err != nil {
@@ -51,7 +52,7 @@ func (s *Storage) fill(ctx context.Context, at string, p *past, views []*view) (
 			continue // v.now is what it showed then, by the rights of the past
 		}
 		v.now = &selection{view: v, source: &cached{snapshots[i], namespaces[i]}}
-		if namespaces[i] != nil && len(namespaces[i]) == 0 {
+		if v.Store != nil && namespaces[i] != nil && len(namespaces[i]) == 0 {
 			v.now.forbidden = fmt.Sprintf("you may not list %s in all namespaces, nor in one that has some", v.Resource)
 		}
 	}

@@ -234,13 +234,13 @@ func (s *Storage) execute(ctx context.Context, q *Spec, parameters []any, most i
 	if err := s.declare(ctx, e, q.SQL); err != nil {
 		return err
 	}
-	if err := e.prepare(q.SQL); err != nil {
+	if err := s.prepare(e, q); err != nil {
 		return err
 	}
 	if err := e.bind(parameters); err != nil {
 		return err
 	}
-	revision, err := s.fill(ctx, q.At, e.past, e.views)
+	revision, err := s.fill(ctx, e.past, e.views)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"byre/apiserver/storage"
+	"byre/sqlstore"
 )
 
 // Table is a resource that SQL can ask. It is immutable.
@@ -22,8 +23,18 @@ type Table struct {
 	Description string
 	// Columns begin with those that every table has; see NewColumns.
 	Columns []Column
-	// Store has the objects.
+	// Store has the objects; nil for a resource whose definition is gone, of which there are past ones only.
 	Store *storage.Store
+	// gone is that resource.
+	gone sqlstore.Resource
+}
+
+// of identifies the resource to the store.
+func (t *Table) of() sqlstore.Resource {
+	if t.Store == nil {
+		return t.gone
+	}
+	return t.Store.Resource()
 }
 
 // Tables finds tables. It is safe for concurrent use.

@@ -90,7 +90,7 @@ func (c *versionsCursor) Filter(_ int, names string, args ...sqlite3.Value) erro
 		c.ended = true
 		return c.cause.keep(err)
 	}
-	c.log.query.Of = new(c.Store.Resource())
+	c.log.query.Of = new(c.of())
 	return c.cause.keep(c.read())
 }
 

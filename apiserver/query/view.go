@@ -186,22 +186,33 @@ func (r *reader) value(e *watch.Entry, column int) (any, error) {
 	if r.row == e && r.wanted[column] {
 		return r.make(c, r.values[column]), nil
 	}
-	encoded, err := r.Store.Encode(r.ctx, e, r.Store.Stored())
+	body, whole, err := r.read(e)
 	if err != nil {
 		// A value that can't be decrypted or decoded is NULL, as any that does not fit.
 		return nil, r.ctx.Err()
 	}
 	if c.Path == nil {
-		return rawJSON(encoded.AppendJSON(make([]byte, 0, encoded.Len()), true)), nil
+		return whole(), nil
 	}
 	if !r.wanted[column] {
 		r.wanted[column] = true
 		r.extractor.add(column, c.Path)
 	}
 	clear(r.values)
-	r.extractor.find(encoded.Body(), r.values)
+	r.extractor.find(body, r.values)
 	r.row = e
 	return r.make(c, r.values[column]), nil
+}
+
+// read returns the JSON of a row, and what makes that of the whole object with its revision. What is stored of a
+// resource whose definition is gone is shown as it is.
+func (v *view) read(e *watch.Entry) (body []byte, whole func() rawJSON, err error) {
+	if v.Store == nil {
+		body, err = v.past.log.Open(v.ctx, e.Key, e.Value)
+		return body, func() rawJSON { return body }, err
+	}
+	encoded, err := v.Store.Encode(v.ctx, e, v.Store.Stored())
+	return encoded.Body(), func() rawJSON { return encoded.AppendJSON(make([]byte, 0, encoded.Len()), true) }, err
 }
 
 func (r *reader) make(c *Column, data []byte) any {

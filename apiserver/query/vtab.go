@@ -1,6 +1,8 @@
 package query
 
 import (
+	"fmt"
+
 	"github.com/ncruces/go-sqlite3"
 
 	"byre/watch"
@@ -33,6 +35,9 @@ func (t virtualTable) BestIndex(info *sqlite3.IndexInfo) error {
 		if c.Usable && c.Op == sqlite3.INDEX_CONSTRAINT_EQ && c.Column >= 0 && t.Columns[c.Column].Type == Text && info.Collation(i) == "BINARY" {
 			equal[c.Column] = i
 		}
+	}
+	if t.Store == nil && moment < 0 && t.past.moment == "" {
+		return fmt.Errorf("no such table: %s: its definition is gone; its past is in \"%s\"('-1h') and \"%s\"", t.name, t.name, t.name+versionsSuffix)
 	}
 	t.plan(info, equal)
 	if moment >= 0 {

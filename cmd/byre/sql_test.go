@@ -169,11 +169,21 @@ func TestSQL_AsksForWhatIsDefined(t *testing.T) {
 					t.Errorf("%s: %q, want %q", statement, got, want)
 				}
 			}
+			revision := h.csv("", `SELECT revision FROM "gears.example.com"`)[0]
 			h.must(client.Resource(definitions).Delete(t.Context(), "gears.example.com", metav1.DeleteOptions{}))
 			eventually.True(t, "the table is gone", func() bool {
 				response, body := h.ask("", query.CSV, `SELECT name FROM "gears.example.com"`)
 				return response.StatusCode == http.StatusBadRequest && strings.Contains(body, "no such table")
 			})
+			for _, statement := range []string{
+				`SELECT who <> '', after ->> '$.spec.teeth' FROM changes WHERE resource = 'gears.example.com' AND verb = 'create'`,
+				fmt.Sprintf(`SELECT name = 'big', object ->> '$.spec.teeth' FROM "gears.example.com"(%s)`, revision),
+				`SELECT ended_by <> '', object ->> '$.spec.teeth' FROM "gears.example.com_history" WHERE ended_by IS NOT NULL LIMIT 1`,
+			} {
+				if got := h.csv("", statement); !slices.Equal(got, []string{"1,40"}) {
+					t.Errorf("%s: %q", statement, got)
+				}
+			}
 		})
 	}
 }

@@ -47,7 +47,7 @@ func (p plan) violations() (all []string) {
 		all = append(all, "Seq Scan on "+p.RelationName)
 	case strings.HasPrefix(p.NodeType, "Hash"):
 		all = append(all, p.NodeType)
-	case strings.Contains(p.NodeType, "Sort") && !p.reads("CTE Scan") && !p.reads("Function Scan") && !p.sortsLastChanges():
+	case strings.Contains(p.NodeType, "Sort") && !p.reads("CTE Scan") && !p.reads("Function Scan") && !p.sortsLastChanges() && !p.sortsNothing():
 		all = append(all, p.NodeType)
 	}
 	for _, child := range p.Plans {
@@ -70,6 +70,11 @@ func (p plan) sortsLastChanges() bool {
 		}
 	}
 	return false
+}
+
+// sortsNothing reports whether the plan sorts the rows of a SELECT whose condition is false.
+func (p plan) sortsNothing() bool {
+	return len(p.Plans) == 1 && p.Plans[0].NodeType == "Result" && len(p.Plans[0].Plans) == 0
 }
 
 func (p plan) reads(node string) bool {
@@ -103,7 +108,7 @@ var configurations = map[string][]any{"apply": {configure, "1000", true}, "compa
 
 // searches are the indexes that some plans must search, each with a part of its condition.
 var searches = map[string][2]string{
-	"changes at": {"undo_log_key", "(name >= "}, "changes of": {"undo_log_resource", "resource_id"}, "histories": {"undo_log_resource", "resource_id"},
+	"changes at": {"undo_log_key", "(name >= "}, "changes of": {"undo_log_resource", "resource_id"}, "before, of": {"undo_log_resource", "(revision > "}, "histories": {"undo_log_resource", "resource_id"},
 	"count changes": {"undo_log_resource", "resource_id"}, "compact": {"undo_log_resource", "(resource_id >= "},
 }
 

@@ -366,7 +366,8 @@ FROM measured WHERE coalesce(before, 0) < $3 ORDER BY place`
 	// selectChangesOf returns the changes of one resource, $6 to $8. Only the index by resource
 	// and revision has the order of both columns. With resource_id = id the planner would also
 	// take the primary key, and read the changes of all resources. PostgreSQL stops at
-	// resource_id <= id; at a second comparison of rows it would not.
+	// resource_id <= id; at a second comparison of rows it would not. It does at both ends of a range of
+	// revisions, which bounds the changes before $4 on both sides; ANY keeps the order of both columns.
 	selectChangesOf = `
 WITH r AS MATERIALIZED (SELECT id FROM resources WHERE "group" = $6 AND resource = $7 AND defined_by = $8),
 c AS MATERIALIZED (
@@ -375,7 +376,7 @@ c AS MATERIALIZED (
     ORDER BY resource_id, revision LIMIT $2)
     UNION ALL
     (SELECT *, -revision FROM undo_log
-    WHERE (resource_id, revision) < ((SELECT id FROM r), $4::bigint) AND (resource_id, revision) > ((SELECT id FROM r), $1)
+    WHERE resource_id = ANY (ARRAY[(SELECT id FROM r)]) AND revision > $1 AND revision < $4::bigint
     ORDER BY resource_id DESC, revision DESC LIMIT $2)
 ), written AS (
 SELECT c.place, c.revision, c.time, c.op, c.verb, c.subresource, c.manager, c.who, c.real_user, c.audit_id,
