@@ -236,6 +236,9 @@ type Query struct {
 	// At is the revision to read at; 0 means the last one. List fails with ErrCompacted
 	// if At < Compacted of the resource, and with ErrFuture if At > State.Revision.
 	At int64
+	// Replaced leaves out the records that no change after At has replaced or deleted: who follows the
+	// changes has them.
+	Replaced bool
 	// Limit is the greatest number of records to yield; 0 means all.
 	Limit int
 	// KeysOnly yields Records without their Values.

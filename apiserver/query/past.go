@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strconv"
 	"strings"
@@ -139,8 +140,8 @@ func (p *past) historiesOf() (_ []sqlstore.History, err error) {
 	return p.histories, err
 }
 
-// stored is the source of an earlier revision: the database. Objects that have not changed since are
-// those of the watch cache, and take no memory.
+// stored is the source of an earlier revision: the database has what was replaced since, and the watch cache what
+// was not, which takes no memory.
 type stored struct {
 	*past
 	view     *view
@@ -213,9 +214,24 @@ func (s *stored) get(namespace, name string) (*watch.Entry, error) {
 
 // find returns where in rows a key is, or would be.
 func (s *stored) find(namespace, name string) (int, bool) {
-	return slices.BinarySearchFunc(s.rows, sqlstore.Key{Namespace: namespace, Name: name}, func(e *watch.Entry, key sqlstore.Key) int {
-		return cmp.Or(strings.Compare(e.Namespace, key.Namespace), strings.Compare(e.Name, key.Name))
-	})
+	wanted := watch.NewEntry(sqlstore.Record{Key: sqlstore.Key{Namespace: namespace, Name: name}})
+	return slices.BinarySearchFunc(s.rows, wanted, compareKeys)
+}
+
+func compareKeys(a, b *watch.Entry) int {
+	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+}
+
+// current yields the entries of the watch cache in a range of list.
+func (s *stored) current(namespace, name string) iter.Seq[*watch.Entry] {
+	if namespace == "" || name == "" {
+		return s.view.snapshot.All(namespace, nil)
+	}
+	return func(yield func(*watch.Entry) bool) {
+		if e := s.view.snapshot.Get(namespace, name); e != nil {
+			yield(e)
+		}
+	}
 }
 
 // list reads the records of a namespace, or of all if it is empty, and those of one name unless that is empty.
@@ -227,22 +243,23 @@ func (s *stored) list(namespace, name string) (rows []*watch.Entry, err error) {
 	// One read: the database merges objects with their changes, and would begin anew for each page.
 	q := sqlstore.Query{
 		Range: sqlstore.Range{Group: of.Group, Resource: of.Resource, Owner: of.Owner, Namespace: namespace, Name: name},
-		At:    s.revision,
+		At:    s.revision, Replaced: true,
 	}
 	_, err = s.log.Driver.List(s.ctx, q, func(r sqlstore.Record) error {
 		if !s.scope.Includes(&r) {
 			return nil
 		}
-		e := s.view.snapshot.Get(r.Namespace, r.Name)
-		if e == nil || e.Revision != r.Revision {
-			e = watch.NewEntry(r)
-			if err := s.budget.take(len(r.Value) + entryBytes); err != nil {
-				return err
-			}
-		}
-		rows = append(rows, e)
-		return nil
+		rows = append(rows, watch.NewEntry(r))
+		return s.budget.take(len(r.Value) + entryBytes)
 	})
+	for e := range s.current(namespace, name) {
+		if e.Revision <= s.revision && s.scope.Includes(&e.Record) {
+			rows = append(rows, e)
+		}
+	}
+	// What has been replaced after the snapshot is in both.
+	slices.SortFunc(rows, compareKeys)
+	rows = slices.CompactFunc(rows, func(a, b *watch.Entry) bool { return compareKeys(a, b) == 0 })
 	if errors.Is(err, sqlstore.ErrCompacted) {
 		s.histories = nil // retention has deleted changes since
 		err = errors.Join(s.covers(of, s.moment, s.revision), err)

@@ -22,6 +22,9 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 		limit = &n
 	}
 	arguments := []any{q.Group, q.Resource, q.Owner.String(), start.Namespace, start.Name, q.Name, q.At, limit, !q.KeysOnly}
+	if q.At != 0 {
+		arguments = append(arguments, !q.Replaced)
+	}
 	list, count := statements(q, d.lineage.last().revision-q.At <= fewChanges)
 	var of *sqlstore.Resource
 	if resource := q.Of(); q.At != 0 && resource.Storable() {

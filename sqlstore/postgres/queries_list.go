@@ -40,7 +40,8 @@ WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = 
 // Lists at a revision: the objects that were last written up to it, and the undo rows of objects
 // that were replaced or deleted after it. These undo rows come from the whole history of the objects
 // in the range (At), or from the changes of the resource after the revision if these are few (Since):
-// of a list that goes on for minutes they are few, however long the history is.
+// of a list that goes on for minutes they are few, however long the history is. $10 is whether to return
+// objects that were not replaced since.
 //
 // Each half has an ORDER BY of its own: without it the planner would not merge two index scans. The
 // empty texts and the zero that Since adds to the columns keep the planner from using the index by
@@ -51,7 +52,7 @@ SELECT * FROM ((
   SELECT namespace, name, uid, created_revision, revision, form, expires, CASE WHEN $9 THEN value END AS value
   FROM current_objects
   WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
-    AND (namespace, name) > ($4, $5) AND ($6 = '' OR name = $6) AND revision <= $7
+    AND (namespace, name) > ($4, $5) AND ($6 = '' OR name = $6) AND revision <= $7 AND $10
   ORDER BY namespace, name LIMIT $8
 ) UNION ALL (
   SELECT namespace, name, uid, created_revision, replaces, form, expires, CASE WHEN $9 THEN value END
@@ -67,7 +68,7 @@ SELECT * FROM ((
   SELECT namespace, name, uid, created_revision, revision, form, expires, CASE WHEN $9 THEN value END AS value
   FROM current_objects
   WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
-    AND namespace = $4 AND name > $5 AND ($6 = '' OR name = $6) AND revision <= $7
+    AND namespace = $4 AND name > $5 AND ($6 = '' OR name = $6) AND revision <= $7 AND $10
   ORDER BY name LIMIT $8
 ) UNION ALL (
   SELECT namespace, name, uid, created_revision, replaces, form, expires, CASE WHEN $9 THEN value END
@@ -83,7 +84,7 @@ SELECT * FROM ((
   SELECT namespace, name, uid, created_revision, revision, form, expires, CASE WHEN $9 THEN value END AS value
   FROM current_objects
   WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
-    AND namespace = $4 AND name = $6 AND name > $5 AND revision <= $7
+    AND namespace = $4 AND name = $6 AND name > $5 AND revision <= $7 AND $10
 ) UNION ALL (
   SELECT namespace, name, uid, created_revision, replaces, form, expires, CASE WHEN $9 THEN value END
   FROM undo_log
@@ -96,7 +97,7 @@ SELECT * FROM ((
   SELECT namespace, name, uid, created_revision, revision, form, expires, CASE WHEN $9 THEN value END AS value
   FROM current_objects
   WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
-    AND (namespace, name) > ($4, $5) AND ($6 = '' OR name = $6) AND revision <= $7
+    AND (namespace, name) > ($4, $5) AND ($6 = '' OR name = $6) AND revision <= $7 AND $10
   ORDER BY namespace, name LIMIT $8
 ) UNION ALL (
   SELECT namespace, name, uid, created_revision, replaces, form, expires, CASE WHEN $9 THEN value END
@@ -112,7 +113,7 @@ SELECT * FROM ((
   SELECT namespace, name, uid, created_revision, revision, form, expires, CASE WHEN $9 THEN value END AS value
   FROM current_objects
   WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
-    AND namespace = $4 AND name > $5 AND ($6 = '' OR name = $6) AND revision <= $7
+    AND namespace = $4 AND name > $5 AND ($6 = '' OR name = $6) AND revision <= $7 AND $10
   ORDER BY name LIMIT $8
 ) UNION ALL (
   SELECT namespace, name, uid, created_revision, replaces, form, expires, CASE WHEN $9 THEN value END

@@ -30,6 +30,8 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 		switch {
 		case q.At == 0:
 			listed.Revision = max(last, state.Revision)
+		case q.At == state.Revision && q.Replaced:
+			return nil
 		case q.At == state.Revision:
 		case q.At > state.Revision:
 			return sqlstore.ErrFuture
@@ -45,7 +47,7 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 		if err != nil || !nonEmpty {
 			return err
 		}
-		a := arguments{q.Group, q.Resource, q.Owner.String(), start.Namespace, start.Name, q.Name, listed.Revision}
+		a := arguments{q.Group, q.Resource, q.Owner.String(), start.Namespace, start.Name, q.Name, listed.Revision, q.Replaced}
 		last, more, err := list(ctx, tx.StmtContext(ctx, statements.list(q)), a, q, yield)
 		if err != nil || !more {
 			return err
@@ -99,15 +101,17 @@ func (s *listStatements) list(q sqlstore.Query) *sql.Stmt {
 	}
 }
 
-// arguments are the arguments ?1 to ?7, which all statements of a List have.
+// arguments are the arguments ?1 to ?7, which all statements of a List have, and what ?10 is made of.
 type arguments struct {
 	group, resource, owner, namespace, name, only string
 	at                                            int64
+	replaced                                      bool
 }
 
-// withLimit returns all arguments of a statement. A count ignores the last two.
+// withLimit returns all arguments of a statement. A count ignores the last three, and a list of what is current the
+// last one.
 func (a arguments) withLimit(limit int, values bool) []any {
-	return []any{a.group, a.resource, a.owner, a.namespace, a.name, a.only, a.at, limit, values}
+	return []any{a.group, a.resource, a.owner, a.namespace, a.name, a.only, a.at, limit, values, !a.replaced}
 }
 
 // list yields up to q.Limit records. last is the position of the last one; more is true if

@@ -43,14 +43,15 @@ WHERE resource_id = (SELECT id FROM resources WHERE "group" = ?1 AND resource = 
 // Lists at a revision: the objects that were last written up to it, and the undo rows of objects
 // that were replaced or deleted after it. These undo rows come from the whole history of the objects
 // in the range (At), or from the changes of the resource after the revision if these are few (Since):
-// of a list that goes on for minutes they are few, however long the history is.
+// of a list that goes on for minutes they are few, however long the history is. ?10 is whether to return
+// objects that were not replaced since.
 const (
 	listResourceAt = `
 SELECT namespace, name, uid, created_revision, revision, form, expires,
        CASE WHEN ?9 THEN value END AS value, CASE WHEN ?9 THEN record_sum END AS record_sum
 FROM current_objects
 WHERE resource_id = (SELECT id FROM resources WHERE "group" = ?1 AND resource = ?2 AND defined_by = ?3)
-  AND (namespace, name) > (?4, ?5) AND (?6 = '' OR name = ?6) AND revision <= ?7
+  AND (namespace, name) > (?4, ?5) AND (?6 = '' OR name = ?6) AND revision <= ?7 AND ?10
 UNION ALL
 SELECT namespace, name, uid, created_revision, replaces, form, expires,
        CASE WHEN ?9 THEN value END, CASE WHEN ?9 THEN record_sum END
@@ -64,7 +65,7 @@ SELECT namespace, name, uid, created_revision, revision, form, expires,
        CASE WHEN ?9 THEN value END AS value, CASE WHEN ?9 THEN record_sum END AS record_sum
 FROM current_objects
 WHERE resource_id = (SELECT id FROM resources WHERE "group" = ?1 AND resource = ?2 AND defined_by = ?3)
-  AND namespace = ?4 AND name > ?5 AND (?6 = '' OR name = ?6) AND revision <= ?7
+  AND namespace = ?4 AND name > ?5 AND (?6 = '' OR name = ?6) AND revision <= ?7 AND ?10
 UNION ALL
 SELECT namespace, name, uid, created_revision, replaces, form, expires,
        CASE WHEN ?9 THEN value END, CASE WHEN ?9 THEN record_sum END
@@ -78,7 +79,7 @@ SELECT namespace, name, uid, created_revision, revision, form, expires,
        CASE WHEN ?9 THEN value END AS value, CASE WHEN ?9 THEN record_sum END AS record_sum
 FROM current_objects
 WHERE resource_id = (SELECT id FROM resources WHERE "group" = ?1 AND resource = ?2 AND defined_by = ?3)
-  AND namespace = ?4 AND name = ?6 AND name > ?5 AND revision <= ?7
+  AND namespace = ?4 AND name = ?6 AND name > ?5 AND revision <= ?7 AND ?10
 UNION ALL
 SELECT namespace, name, uid, created_revision, replaces, form, expires,
        CASE WHEN ?9 THEN value END, CASE WHEN ?9 THEN record_sum END
@@ -92,7 +93,7 @@ SELECT namespace, name, uid, created_revision, revision, form, expires,
        CASE WHEN ?9 THEN value END AS value, CASE WHEN ?9 THEN record_sum END AS record_sum
 FROM current_objects
 WHERE resource_id = (SELECT id FROM resources WHERE "group" = ?1 AND resource = ?2 AND defined_by = ?3)
-  AND (namespace, name) > (?4, ?5) AND (?6 = '' OR name = ?6) AND revision <= ?7
+  AND (namespace, name) > (?4, ?5) AND (?6 = '' OR name = ?6) AND revision <= ?7 AND ?10
 UNION ALL
 SELECT namespace, name, uid, created_revision, replaces, form, expires,
        CASE WHEN ?9 THEN value END, CASE WHEN ?9 THEN record_sum END
@@ -106,7 +107,7 @@ SELECT namespace, name, uid, created_revision, revision, form, expires,
        CASE WHEN ?9 THEN value END AS value, CASE WHEN ?9 THEN record_sum END AS record_sum
 FROM current_objects
 WHERE resource_id = (SELECT id FROM resources WHERE "group" = ?1 AND resource = ?2 AND defined_by = ?3)
-  AND namespace = ?4 AND name > ?5 AND (?6 = '' OR name = ?6) AND revision <= ?7
+  AND namespace = ?4 AND name > ?5 AND (?6 = '' OR name = ?6) AND revision <= ?7 AND ?10
 UNION ALL
 SELECT namespace, name, uid, created_revision, replaces, form, expires,
        CASE WHEN ?9 THEN value END, CASE WHEN ?9 THEN record_sum END

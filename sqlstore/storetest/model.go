@@ -164,7 +164,7 @@ func (m *Model) list(q sqlstore.Query) ([]sqlstore.Record, sqlstore.ListResult, 
 	}
 	var records []sqlstore.Record
 	for _, r := range m.at(listed.Revision) {
-		if isWithin(q.Range, r.Key) {
+		if isWithin(q.Range, r.Key) && !(q.Replaced && m.current[r.Key].Revision == r.Revision) {
 			records = append(records, r)
 		}
 	}

@@ -205,6 +205,7 @@ func (w *walk) compareList() {
 	}
 	if w.random.IntN(2) == 0 {
 		q.At = w.random.Int64N(w.model.state().Revision + 2)
+		q.Replaced = q.At != 0 && w.random.IntN(2) == 0
 	}
 	if w.random.IntN(2) == 0 {
 		q.Limit = 1 + w.random.IntN(5)
