@@ -21,7 +21,6 @@ import (
 // kube-apiserver takes.
 func newKubeAPIServerCommand() *cobra.Command {
 	o := options.NewStock()
-	var config configFlag
 	cmd := &cobra.Command{
 		Use:   assets.KubeAPIServer,
 		Short: "byre in place of kube-apiserver",
@@ -35,16 +34,11 @@ func newKubeAPIServerCommand() *cobra.Command {
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := config.load(); err != nil {
-				return err
-			}
-			return serveInPlace(cmd.Context(), o)
-		},
+		RunE:          func(cmd *cobra.Command, _ []string) error { return serveInPlace(cmd.Context(), o) },
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	addServerFlags(cmd, o.Flags(), &config)
+	addServerFlags(cmd, o.Flags(), newConfiguration(""))
 	cmd.Version = "Kubernetes " + apiserver.Version(compatibility.DefaultBuildEffectiveVersion()).GitVersion + "\n"
 	// As kube-apiserver: --etcd_servers is --etcd-servers.
 	cmd.SetGlobalNormalizationFunc(cliflag.WordSepNormalizeFunc)

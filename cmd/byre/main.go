@@ -83,6 +83,7 @@ func newCommand(name string) *cobra.Command {
 }
 
 func newRootCommand() *cobra.Command {
+	config := newConfiguration(hostConfig)
 	root := &cobra.Command{
 		Use:           "byre",
 		Short:         "A Kubernetes API server on SQLite or PostgreSQL",
@@ -91,11 +92,14 @@ func newRootCommand() *cobra.Command {
 		Args:          subcommandOnly,
 		RunE:          help,
 		Version:       apiserver.ProgramVersion(),
+
+		PersistentPreRunE: config.setNamed,
 	}
+	config.addTo(root.PersistentFlags())
 	root.SetVersionTemplate(versionText())
-	root.AddCommand(newServeCommand(), newMigrateCommand(), newBackupCommand(), newRestoreCommand(), newCopyCommand(), newForkCommand(),
+	root.AddCommand(newServeCommand(config), newMigrateCommand(), newBackupCommand(), newRestoreCommand(), newCopyCommand(), newForkCommand(),
 		newImportCommand(), newExportCommand(), newCheckCommand(), newCompactCommand(), newStatusCommand(),
-		newConfigCommand(), newCertsCommand(), newKubeconfigCommand(), newVersionCommand(), newManCommand())
+		newConfigCommand(config), newCertsCommand(), newKubeconfigCommand(), newVersionCommand(), newManCommand())
 	root.AddCommand(newEnvtestAssetsCommand())
 	root.AddCommand(newPastCommands(newSQLViewsCommand(), newSQLIndexCommand(), newSQLGrantCommand())...)
 	acceptDays(root)

@@ -25,9 +25,8 @@ import (
 	"byre/sqlstore/sqlite"
 )
 
-func newServeCommand() *cobra.Command {
+func newServeCommand(config *configuration) *cobra.Command {
 	o := options.New()
-	var config configFlag
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve the Kubernetes API",
@@ -35,14 +34,9 @@ func newServeCommand() *cobra.Command {
 			"The first start makes the database, the certificates and an administrator's\n" +
 			"kubeconfig below --data-dir; later starts go on with them.",
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := config.load(); err != nil {
-				return err
-			}
-			return serve(cmd.Context(), o)
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd.Context(), o) },
 	}
-	addServerFlags(cmd, o.Flags(), &config)
+	addServerFlags(cmd, o.Flags(), config)
 	return cmd
 }
 

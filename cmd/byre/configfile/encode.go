@@ -15,10 +15,7 @@ import (
 // default value; --authentication-config, for example, excludes the flags of OpenID
 // Connect.
 func Encode(flags *pflag.FlagSet) ([]byte, error) {
-	text := form{kind: yaml.ScalarNode, tags: []string{tagString}}
-	file, tracked := new(yaml.Node), new(yaml.Node)
-	addField(file, "apiVersion", text.scalar(APIVersion))
-	addField(file, "kind", text.scalar(Kind))
+	file, tracked := newFile(), new(yaml.Node)
 	flags.VisitAll(func(flag *pflag.Flag) {
 		mapping := file
 		switch {
@@ -43,6 +40,33 @@ func Encode(flags *pflag.FlagSet) ([]byte, error) {
 		fields = append(append(fields, "# "...), line...)
 	}
 	return fields, nil
+}
+
+// EncodeChanged returns the configuration file of the flags that are set to another value than their
+// default, in the order of the names, each with its source as a comment.
+func EncodeChanged(flags *pflag.FlagSet, sources map[string]string) ([]byte, error) {
+	file := newFile()
+	flags.VisitAll(func(flag *pflag.Flag) {
+		if !flag.Changed || flag.Value.String() == flag.DefValue && !isTracked(flag) {
+			return
+		}
+		value := formOf(flag).encode(flag.Value.String())
+		value.LineComment = sources[flag.Name]
+		if value.Kind != yaml.ScalarNode {
+			value.Style = yaml.FlowStyle // in one line with the comment
+		}
+		addField(file, flag.Name, value)
+	})
+	return marshal(file)
+}
+
+// newFile returns a file without fields of flags.
+func newFile() *yaml.Node {
+	text := form{kind: yaml.ScalarNode, tags: []string{tagString}}
+	file := new(yaml.Node)
+	addField(file, "apiVersion", text.scalar(APIVersion))
+	addField(file, "kind", text.scalar(Kind))
+	return file
 }
 
 func addField(mapping *yaml.Node, name string, value *yaml.Node) {
