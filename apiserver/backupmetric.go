@@ -3,26 +3,52 @@ package apiserver
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strconv"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/klog/v2"
 
 	"byre/sqlstore"
+	"byre/sqlstore/backup/schedule"
 )
 
 // backupCollector is the metric byre_store_last_backup_timestamp_seconds. It asks the
-// database for the last backup at each scrape, because other processes make the
-// backups. A database without a backup has no metric.
+// database for the last backup at each scrape, because other processes make
+// backups too. A database without a backup has no metric.
 type backupCollector struct{ driver sqlstore.Driver }
 
 // backupTimeout bounds the query that one scrape makes.
 const backupTimeout = 2 * time.Second
 
 var lastBackupDesc = prometheus.NewDesc("byre_store_last_backup_timestamp_seconds",
-	"When byre backup has last completed a backup of this database, with its revision and where it was written to.",
+	"When byre backup, or --backup-schedule, has last completed a backup of this database, with its revision and where it was written to.",
 	[]string{"revision", "location"}, nil)
+
+// makeBackups makes the backups of --backup-schedule once the server is ready.
+func (s *Server) makeBackups(ctx context.Context) error {
+	o, database := s.config.Options.Backup, s.core.database
+	times, err := schedule.Parse(o.Schedule)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-s.signals.HasBeenReady.Signaled():
+	}
+	shared, _ := database.Driver.(sqlstore.Shared)
+	backups := schedule.Schedule{
+		Times: times, To: o.To, Keep: o.Keep, Program: ProgramVersion(),
+		Database: schedule.Database{
+			Read: database.ReadSnapshot, Last: database.Driver.LastBackup, Record: database.RecordBackup, Shared: shared,
+		},
+		Logger: slog.New(logr.ToSlogHandler(klog.Background())),
+	}
+	return backups.Run(ctx)
+}
 
 // Describe implements prometheus.Collector.
 func (backupCollector) Describe(descriptions chan<- *prometheus.Desc) { descriptions <- lastBackupDesc }

@@ -28,4 +28,8 @@ type Database struct {
 	Schema     int
 	// Shared says that other processes may write to it too.
 	Shared bool
+	// ReadSnapshot calls read with a snapshot of the whole store, and RecordBackup replaces what
+	// Driver.LastBackup returns.
+	ReadSnapshot func(ctx context.Context, read func(sqlstore.Snapshot) error) error
+	RecordBackup func(context.Context, sqlstore.LastBackup) error
 }

@@ -110,6 +110,10 @@ func (s *Server) workComponents() []lifecycle.Component {
 		{Name: "watchdog", Run: s.runWatchdog, MayEnd: true},
 		{Name: "memory", Run: func(ctx context.Context) error { return memory.Tune(ctx, s.signals.HasBeenReady.Signaled()) }},
 	}
+	// A fork may have the configuration of the cluster that it is of, whose backups it must not delete.
+	if s.config.Options.Backup.Schedule != "" && s.core.fork == nil {
+		components = append(components, lifecycle.Component{Name: "scheduled backups", Run: s.makeBackups})
+	}
 	for _, server := range s.chain {
 		components = append(components, lifecycle.Component{Name: "server of the delegation chain", Run: server.Run})
 	}

@@ -32,6 +32,7 @@ import (
 type Options struct {
 	Store     StoreOptions
 	SQL       SQLOptions
+	Backup    BackupOptions
 	Serving   serving.Options
 	Cluster   ClusterOptions
 	Auth      *auth.Options
@@ -74,6 +75,7 @@ func New() *Options {
 	o := &Options{
 		Store:         NewStoreOptions(),
 		SQL:           NewSQLOptions(),
+		Backup:        BackupOptions{Keep: 7},
 		Serving:       serving.NewOptions(),
 		Cluster:       NewClusterOptions(),
 		Auth:          auth.NewOptions(),
@@ -105,6 +107,7 @@ func (o *Options) Flags() cliflag.NamedFlagSets {
 	var sets cliflag.NamedFlagSets
 	o.Store.AddFlags(sets.FlagSet("store"))
 	o.SQL.AddFlags(sets.FlagSet("store"))
+	o.Backup.AddFlags(sets.FlagSet("store"))
 	o.addGenericFlags(sets.FlagSet("generic"))
 	o.Serving.AddFlags(sets.FlagSet("secure serving"))
 	o.Auth.Authentication.AddFlags(sets.FlagSet("authentication"))
@@ -165,6 +168,7 @@ func (o *Options) Validate() []error {
 	var errs []error
 	errs = append(errs, o.Store.Validate()...)
 	errs = append(errs, o.SQL.Validate()...)
+	errs = append(errs, o.Backup.Validate()...)
 	errs = append(errs, o.Serving.Validate()...)
 	errs = append(errs, o.Cluster.Validate()...)
 	errs = append(errs, o.Auth.Validate()...)

@@ -37,7 +37,8 @@ func newBackupCommand() *cobra.Command {
 			"of database, and contains every Secret that is not encrypted at rest. It appears under\n" +
 			"its name when it is complete. The checksum that is printed is the file's. \"byre status\"\n" +
 			"shows the last backup.\n\n" +
-			"Back up the directory pki/ too: without its keys a restored server knows no client.\n\n" +
+			"Back up the directory pki/ too: without its keys a restored server knows no client.\n" +
+			"\"byre serve --backup-schedule\" makes backups by itself.\n\n" +
 			"With --skip-damaged, rows that are damaged are left out, and named on standard error.\n" +
 			"History is left out up to the last change that is damaged or missing. The exit status is\n" +
 			"then 2, the backup is complete but for these rows, and \"byre status\" shows the one of\n" +
@@ -62,6 +63,7 @@ func newBackupCommand() *cobra.Command {
 	to.S3.AddFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&skipDamaged, "skip-damaged", false, "Leave out rows of SQLite that can't be read, and of both databases those that no store can have.")
 	cmd.Flags().BoolVar(&to.Force, "force", false, "Replace what is there under the name.")
+	cmd.AddCommand(newBackupListCommand(), newBackupVerifyCommand(), newBackupPruneCommand())
 	return cmd
 }
 
@@ -135,6 +137,10 @@ func recordBackup(ctx context.Context, endpoint, name string, revision int64) er
 			b.Location = path
 		}
 	}
+	return storeBackupRecord(ctx, endpoint, b)
+}
+
+func storeBackupRecord(ctx context.Context, endpoint string, b sqlstore.LastBackup) error {
 	return withDatabase(endpoint,
 		func(path string) error { return sqlite.RecordBackup(path, b) },
 		func(dsn string) error { return postgres.RecordBackup(ctx, dsn, b) })

@@ -63,6 +63,12 @@ func readDatabase(ctx context.Context, endpoint string, read func(sqlstore.Snaps
 	if err := checkSource(endpoint); err != nil {
 		return err
 	}
+	return readOpenDatabase(ctx, endpoint, read)
+}
+
+// readOpenDatabase is readDatabase of a store that this process may serve: checkSource would release the
+// locks that it has on a SQLite file.
+func readOpenDatabase(ctx context.Context, endpoint string, read func(sqlstore.Snapshot) error) error {
 	return withDatabase(endpoint,
 		func(path string) error { return sqlite.ReadSnapshot(ctx, path, read) },
 		func(dsn string) error { return postgres.ReadSnapshot(ctx, dsn, read) })

@@ -33,6 +33,11 @@ func (f *writeFlags) confirm(cmd *cobra.Command) (bool, error) {
 	if f.yes || f.isDry() {
 		return true, nil
 	}
+	return ask(cmd)
+}
+
+// ask asks whether the command is to do what it has said. It says so if the answer is no.
+func ask(cmd *cobra.Command) (bool, error) {
 	fmt.Fprint(cmd.OutOrStdout(), "Do it? [y/N] ")
 	answer, err := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
 	if err != nil && !errors.Is(err, io.EOF) {

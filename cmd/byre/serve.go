@@ -21,6 +21,7 @@ import (
 	"byre/apiserver/options"
 	"byre/crd"
 	"byre/migrations"
+	"byre/sqlstore"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/sqlite"
 )
@@ -99,7 +100,13 @@ func openDatabase(ctx context.Context, o options.StoreOptions) (apiserver.Databa
 	if err != nil {
 		return apiserver.Database{}, err
 	}
-	database := apiserver.Database{Kind: name.Kind, Name: name.Name, Schema: int(state.Current)}
+	database := apiserver.Database{
+		Kind: name.Kind, Name: name.Name, Schema: int(state.Current),
+		ReadSnapshot: func(ctx context.Context, read func(sqlstore.Snapshot) error) error {
+			return readOpenDatabase(ctx, endpoint, read)
+		},
+		RecordBackup: func(ctx context.Context, b sqlstore.LastBackup) error { return storeBackupRecord(ctx, endpoint, b) },
+	}
 	switch dialect {
 	case migrations.SQLite:
 		database.Driver, err = sqlite.Open(ctx, dsn, sqlite.Options{

@@ -59,6 +59,20 @@ func (l Location) Open(ctx context.Context) (*os.File, error) {
 	return spool(l.Stdin)
 }
 
+// Peek opens the file to read its beginning: of an object of S3 it fetches only what is read. The caller
+// closes the file.
+func (l Location) Peek(ctx context.Context) (io.ReadSeekCloser, error) {
+	address, ok, err := parseS3(l.Name)
+	switch {
+	case err != nil:
+		return nil, err
+	case ok:
+		object, err := l.getS3(ctx, address)
+		return object, err
+	}
+	return os.Open(l.Name)
+}
+
 // writeFile writes to a temporary file in the same directory, syncs it, and renames it.
 func (l Location) writeFile(fill func(io.Writer) error) (err error) {
 	if err := l.checkFree(); err != nil {

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -50,10 +51,9 @@ func expectContent(t *testing.T, l location.Location, want []byte) {
 	}
 }
 
-func TestLocation_S3(t *testing.T) {
-	if testing.Short() {
-		t.Skip("writes 65 MiB twice")
-	}
+// serveS3 starts an S3 service with the bucket "backups", which the environment names.
+func serveS3(t *testing.T) {
+	t.Helper()
 	backend := s3mem.New()
 	if err := backend.CreateBucket("backups"); err != nil {
 		t.Fatal(err)
@@ -61,7 +61,7 @@ func TestLocation_S3(t *testing.T) {
 	// TLS, because gofakes3 does not support the chunked signatures that minio-go sends
 	// without it.
 	s3 := httptest.NewTLSServer(gofakes3.New(backend).Server())
-	defer s3.Close()
+	t.Cleanup(s3.Close)
 	ca := filepath.Join(t.TempDir(), "ca.crt")
 	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s3.Certificate().Raw}), 0o600); err != nil {
 		t.Fatal(err)
@@ -71,6 +71,13 @@ func TestLocation_S3(t *testing.T) {
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
 	t.Setenv("AWS_REGION", "eu-central-1")
 	t.Setenv("AWS_ENDPOINT_URL", s3.URL)
+}
+
+func TestLocation_S3(t *testing.T) {
+	if testing.Short() {
+		t.Skip("writes 65 MiB twice")
+	}
+	serveS3(t)
 	l := location.Location{Name: "s3://backups/clusters/byre.zst"}
 	large := random(65 << 20) // two parts
 	if err := l.Write(t.Context(), fill(large)); err != nil {
@@ -155,6 +162,55 @@ func TestLocation_RefusesHalfAnAddress(t *testing.T) {
 		l := location.Location{Name: name}
 		if _, err := l.Open(t.Context()); err == nil || !strings.Contains(err.Error(), "want s3://BUCKET/KEY") {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestDirectory_ListsAndRemovesBackups(t *testing.T) {
+	serveS3(t)
+	local := t.TempDir()
+	if err := os.Mkdir(filepath.Join(local, "below.zst"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{local, local + "/", "s3://backups", "s3://backups/", "s3://backups/clusters/one", "s3://backups/clusters/one/"} {
+		d := location.Directory{Name: name}
+		for i, file := range []string{"b.zst", "a.zst", "note", ".c.zst", "d/e.zst"} {
+			if file == "d/e.zst" && !strings.HasPrefix(name, "s3:") {
+				continue
+			}
+			if err := d.File(file).Write(t.Context(), fill(random(i+1))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		expect := func(want ...location.Entry) {
+			t.Helper()
+			if got, err := d.List(t.Context()); err != nil || !slices.Equal(got, want) {
+				t.Errorf("%s has %v, %v, want %v", name, got, err, want)
+			}
+		}
+		expect(location.Entry{Name: "a.zst", Size: 2}, location.Entry{Name: "b.zst", Size: 1})
+		file, err := d.File("a.zst").Peek(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if content, err := io.ReadAll(file); err != nil || !bytes.Equal(content, random(2)) {
+			t.Errorf("%s: read %v, %v", name, content, err)
+		}
+		if err := file.Close(); err != nil {
+			t.Error(err)
+		}
+		for _, file := range []string{"a.zst", "b.zst", "note", ".c.zst", "d/e.zst"} {
+			if err := d.Remove(t.Context(), file); err != nil && file != "d/e.zst" {
+				t.Errorf("remove %s of %s: %v", file, name, err)
+			}
+			if file == "a.zst" {
+				expect(location.Entry{Name: "b.zst", Size: 1})
+			}
+		}
+	}
+	for name, want := range map[string]string{filepath.Join(local, "absent"): "no such file", "s3:": "want s3://BUCKET", "s3:///prefix": "want s3://BUCKET", "s3://nowhere": "s3://nowhere: "} {
+		if _, err := (location.Directory{Name: name}).List(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", name, err, want)
 		}
 	}
 }

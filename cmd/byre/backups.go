@@ -1,0 +1,256 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"byre/sqlstore"
+	"byre/sqlstore/backup"
+	"byre/sqlstore/backup/location"
+)
+
+const directoryHelp = "LOCATION is a directory, s3://BUCKET or s3://BUCKET/PREFIX; without one it is that of --backup-to,\n" +
+	"which the configuration of the server names. Its backups are the files whose names end with " + location.Suffix + "."
+
+// backupsFlags name a directory of backups.
+type backupsFlags struct{ location.Directory }
+
+func (f *backupsFlags) addTo(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.Name, "backup-to", "", "The LOCATION if no argument names one.")
+	f.S3.AddFlags(cmd.Flags())
+}
+
+// setArgs takes the location of the arguments.
+func (f *backupsFlags) setArgs(args []string) error {
+	if len(args) > 0 {
+		f.Name = args[0]
+	}
+	if f.Name == "" {
+		return errors.New("name a directory of backups, or set --backup-to")
+	}
+	return nil
+}
+
+// storedBackup is a backup in a directory, as its first line tells.
+type storedBackup struct {
+	Name      string    `json:"name"`
+	Time      time.Time `json:"time,omitzero"`
+	Revision  int64     `json:"revision,omitempty"`
+	Objects   int64     `json:"objects,omitempty"`
+	SizeBytes int64     `json:"sizeBytes"`
+	Program   string    `json:"program,omitempty"`
+	// Error is why the file can't be restored; empty if its first line does not show a reason.
+	Error string `json:"error,omitempty"`
+}
+
+// list returns the backups in the directory, the newest last, and before them the files that are none.
+func (f *backupsFlags) list(ctx context.Context) ([]storedBackup, error) {
+	entries, err := f.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	backups := []storedBackup{}
+	for _, entry := range entries {
+		stored := storedBackup{Name: entry.Name, SizeBytes: entry.Size}
+		file, err := f.File(entry.Name).Peek(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if b, err := backup.Open(file); err != nil {
+			stored.Error = err.Error()
+		} else {
+			stored.Time, stored.Revision, stored.Objects, stored.Program = b.Time, b.Revision, b.ObjectCount, b.Program
+		}
+		if err := file.Close(); err != nil {
+			return nil, err
+		}
+		backups = append(backups, stored)
+	}
+	slices.SortStableFunc(backups, func(a, b storedBackup) int {
+		return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.Name, b.Name))
+	})
+	return backups, nil
+}
+
+func newBackupListCommand() *cobra.Command {
+	var flags backupsFlags
+	var output outputFlag
+	cmd := &cobra.Command{
+		Use:   "list [LOCATION]",
+		Short: "List the backups in a directory or a bucket",
+		Long: "List the backups in a directory or a bucket, the newest last: the time and the revision of what\n" +
+			"each holds, its size, and the program that wrote it. Only the beginning of each is read.\n\n" + directoryHelp,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := cmp.Or(output.validate(), flags.setArgs(args)); err != nil {
+				return err
+			}
+			backups, err := flags.list(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return output.print(cmd.OutOrStdout(), backups, func(w io.Writer) error { return printBackups(w, backups) })
+		},
+	}
+	flags.addTo(cmd)
+	output.addTo(cmd, "text", "json", "yaml")
+	return cmd
+}
+
+func printBackups(out io.Writer, backups []storedBackup) error {
+	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(w, "NAME\tTIME\tREVISION\tOBJECTS\tSIZE\tPROGRAM")
+	for _, b := range backups {
+		if b.Error != "" {
+			fmt.Fprintf(w, "%s\t-\t-\t-\t%s\t%s\n", b.Name, bytesText(b.SizeBytes), b.Error)
+			continue
+		}
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%s\n", b.Name, b.Time.UTC().Format(time.RFC3339), b.Revision, b.Objects, bytesText(b.SizeBytes), b.Program)
+	}
+	return w.Flush()
+}
+
+func newBackupVerifyCommand() *cobra.Command {
+	var flags backupsFlags
+	cmd := &cobra.Command{
+		Use:   "verify [FILE|LOCATION]",
+		Short: "Read backups to their end, and check that they can be restored",
+		Long: "Read a backup, or all of a directory or a bucket, to the end, and check what \"byre restore\" checks\n" +
+			"before it does anything: that the file is complete, its checksum is right, and its rows can be\n" +
+			"loaded. The exit status is 2 if one can't be restored, and 1 if one can't be read.\n\n" + directoryHelp,
+		Example: "  byre backup verify /backup/byre.zst\n  byre backup verify s3://backups/cluster",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := flags.setArgs(args); err != nil {
+				return err
+			}
+			files := []location.Location{{Name: flags.Name, S3: flags.S3, Stdin: cmd.InOrStdin()}}
+			if info, err := os.Stat(flags.Name); err == nil && info.IsDir() || strings.HasPrefix(flags.Name, "s3:") && !strings.HasSuffix(flags.Name, location.Suffix) {
+				entries, err := flags.List(cmd.Context())
+				if err != nil {
+					return err
+				}
+				files = files[:0]
+				for _, entry := range entries {
+					files = append(files, flags.File(entry.Name))
+				}
+			}
+			return verifyBackups(cmd, files)
+		},
+	}
+	flags.addTo(cmd)
+	return cmd
+}
+
+func verifyBackups(cmd *cobra.Command, files []location.Location) error {
+	if len(files) == 0 {
+		return errors.New("there is no backup there: name another directory, or make one with \"byre backup\"")
+	}
+	broken := 0
+	for _, file := range files {
+		text, err := verifyBackup(cmd, file)
+		switch {
+		case errors.Is(err, sqlstore.ErrBroken), errors.Is(err, backup.ErrNewer), errors.Is(err, errNoObjects):
+			broken++
+			text = err.Error()
+		case err != nil:
+			return err
+		}
+		fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", file.Name, text)
+	}
+	if broken > 0 {
+		return &statusError{fmt.Errorf("%d of %d backups can't be restored: keep the others, and make a new one", broken, len(files)), statusDamaged}
+	}
+	return nil
+}
+
+var errNoObjects = errors.New("it has no objects")
+
+// verifyBackup returns what a backup that can be restored holds.
+func verifyBackup(cmd *cobra.Command, l location.Location) (string, error) {
+	p := newProgress(cmd.ErrOrStderr(), "verifying")
+	defer p.end()
+	file, err := l.Open(cmd.Context())
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	b, err := backup.Open(file)
+	if err != nil {
+		return "", err
+	}
+	digest, err := b.Verify(p.follow)
+	if err == nil && digest.Objects == 0 {
+		err = errNoObjects
+	}
+	return fmt.Sprintf("complete, revision %d of %s, %d objects, %d changes", b.Revision, b.Time.UTC().Format(time.RFC3339), digest.Objects, digest.Changes), err
+}
+
+func newBackupPruneCommand() *cobra.Command {
+	var flags backupsFlags
+	var keep int
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "prune [LOCATION] --keep N",
+		Short: "Delete the oldest backups in a directory or a bucket",
+		Long: "Delete all backups in a directory or a bucket but the newest N. The command says which, and asks\n" +
+			"first. Only the beginning of each is read: \"byre backup verify\" tells which can be restored. Files that are no backups of byre, or can't be read, are left alone.\n\n" + directoryHelp,
+		Example: "  byre backup prune /backup --keep 14",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := flags.setArgs(args); err != nil {
+				return err
+			}
+			if keep < 1 {
+				return errors.New("--keep must be at least 1")
+			}
+			return flags.prune(cmd, keep, yes)
+		},
+	}
+	flags.addTo(cmd)
+	cmd.Flags().IntVar(&keep, "keep", 0, "How many backups to keep.")
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "Do not ask.")
+	if err := cmd.MarkFlagRequired("keep"); err != nil {
+		panic(err) // there is no such flag
+	}
+	return cmd
+}
+
+func (f *backupsFlags) prune(cmd *cobra.Command, keep int, yes bool) error {
+	backups, err := f.list(cmd.Context())
+	if err != nil {
+		return err
+	}
+	backups = slices.DeleteFunc(backups, func(b storedBackup) bool { return b.Error != "" })
+	old := backups[:max(0, len(backups)-keep)]
+	if len(old) == 0 {
+		fmt.Fprintf(cmd.OutOrStdout(), "there are %d backups: nothing to delete\n", len(backups))
+		return nil
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "delete %d of %d backups:\n", len(old), len(backups))
+	if err := printBackups(cmd.OutOrStdout(), old); err != nil {
+		return err
+	}
+	if !yes {
+		if ok, err := ask(cmd); err != nil || !ok {
+			return err
+		}
+	}
+	for _, b := range old {
+		if err := f.Remove(cmd.Context(), b.Name); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "deleted %d backups\n", len(old))
+	return nil
+}

@@ -1,0 +1,170 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
+)
+
+// backupsIn returns what "byre backup list" tells.
+func backupsIn(t *testing.T, dir string) (backups []storedBackup) {
+	t.Helper()
+	out, _ := succeed(t, "backup", "list", "--output=json", dir)
+	if err := json.Unmarshal([]byte(out), &backups); err != nil {
+		t.Fatal(err)
+	}
+	return backups
+}
+
+// A server makes the backups of its schedule. They can be restored into either database, and the metric
+// and "byre status" tell of the last one.
+func TestServe_MakesBackups(t *testing.T) {
+	t.Parallel()
+	onDatabases(t, func(t *testing.T, flags ...string) {
+		dir, to := t.TempDir(), t.TempDir()
+		server := startServer(t, dir, append([]string{"--backup-schedule=@every 1s", "--backup-keep=2", "--backup-to", to}, flags...)...)
+		eventually.True(t, "a server makes backups", func() bool { return len(backupsIn(t, to)) == 2 })
+		first := backupsIn(t, to)[0]
+		eventually.True(t, "a server deletes the oldest backup", func() bool {
+			_, err := os.Stat(filepath.Join(to, first.Name))
+			return os.IsNotExist(err)
+		})
+		status, body := server.mustGet(t, "/metrics")
+		metric := regexp.MustCompile(`(?m)^byre_store_last_backup_timestamp_seconds\{location="` + regexp.QuoteMeta(to) + `/byre-\d{8}T\d{6}Z.zst",revision="\d+"\} `)
+		if status != http.StatusOK || !metric.MatchString(body) {
+			t.Errorf("/metrics answers %d without the last backup in %s", status, to)
+		}
+		server.stop(t)
+		if strings.Contains(server.log.String(), "there is no backup of the schedule") {
+			t.Error("a backup failed")
+		}
+		backups := backupsIn(t, to)
+		last := backups[len(backups)-1]
+		if len(backups) > 3 || last.Error != "" || last.Objects == 0 || last.Revision < first.Revision {
+			t.Errorf("the server left %+v", backups)
+		}
+		expectBackup(t, filepath.Join(to, last.Name), append([]string{"status", "--data-dir", dir}, flags...)...)
+		if out, _ := succeed(t, "backup", "verify", to); strings.Count(out, ": complete, revision ") != len(backups) {
+			t.Errorf("verify: %s", out)
+		}
+		for _, endpoint := range emptyDatabases(t) {
+			succeed(t, "restore", "--endpoint", endpoint, filepath.Join(to, last.Name))
+		}
+	})
+}
+
+// Of two servers on one PostgreSQL one makes the backup.
+func TestReplicas_MakeOneBackup(t *testing.T) {
+	t.Parallel()
+	flags := append(databases()["postgres"](t), "--cert-dir", t.TempDir(), "--backup-schedule=@monthly")
+	dirs := []string{t.TempDir(), t.TempDir()}
+	var servers []*process
+	for _, to := range dirs {
+		servers = append(servers, startServer(t, t.TempDir(), append(flags, "--backup-to", to)...))
+	}
+	count := func() int { return len(backupsIn(t, dirs[0])) + len(backupsIn(t, dirs[1])) }
+	eventually.True(t, "a server makes a backup", func() bool { return count() > 0 })
+	for _, server := range servers {
+		server.stop(t)
+	}
+	if n := count(); n != 1 {
+		t.Errorf("there are %d backups", n)
+	}
+}
+
+// A server does not start with half a schedule.
+func TestServe_RefusesAScheduleThatCannotBe(t *testing.T) {
+	for want, args := range map[string][]string{
+		"--backup-schedule and --backup-to need each other": {"--backup-schedule=@daily"},
+		`--backup-schedule "daily": `:                       {"--backup-schedule=daily", "--backup-to=/backup"},
+		`--backup-schedule "0 0 30 2 *": that never comes`:  {"--backup-schedule=0 0 30 2 *", "--backup-to=/backup"},
+		"--backup-keep must be at least 1":                  {"--backup-keep=0"},
+	} {
+		p := command(t, "", append([]string{"serve", "--data-dir", t.TempDir()}, args...)...)
+		if status := p.wait(t); status != 1 || !strings.HasPrefix(p.log.String(), "byre: "+want) || strings.Count(p.log.String(), "\n") != 1 {
+			t.Errorf("%q: status %d, %q, want %q", args, status, p.log, want)
+		}
+	}
+}
+
+// The commands tell what is in a directory, which of it can be restored, and delete the oldest if told so.
+func TestBackups_AreListedVerifiedAndPruned(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for i, name := range []string{"c.zst", "a.zst", "b.zst"} {
+		rows := storetest.RandomRows(t, rand.New(rand.NewPCG(1, uint64(i))))
+		succeed(t, "backup", "--endpoint", sqliteWith(t, rows), filepath.Join(dir, name))
+	}
+	content, err := os.ReadFile(filepath.Join(dir, "b.zst"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string][]byte{"cut.zst": content[:len(content)-9], "foreign.zst": []byte("something else"), "note.txt": nil} {
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	names := func() (all string) {
+		for _, b := range backupsIn(t, dir) {
+			all += strings.TrimSuffix(b.Name, ".zst") + " "
+			if isForeign := b.Name == "foreign.zst"; (b.Error != "") != isForeign || (b.Revision > 0 && b.Objects > 0 && b.SizeBytes > 0 && !b.Time.IsZero() && b.Program != "") == isForeign {
+				t.Errorf("it lists %+v", b)
+			}
+		}
+		return all
+	}
+	const all = "foreign c a b cut " // as the times of what they hold; those that are none first
+	if got := names(); got != all {
+		t.Errorf("it lists %q", got)
+	}
+	out, _ := succeed(t, "backup", "list", dir)
+	if !regexp.MustCompile(`(?m)^c.zst +\d{4}-\S+Z +\d+ +\d+ +\d+\.\d MiB +\S+$`).MatchString(out) || !strings.Contains(out, "foreign.zst  -") || strings.Contains(out, "note") {
+		t.Errorf("it lists\n%s", out)
+	}
+	status, out, errOut := call("backup", "verify", dir)
+	if status != 2 || strings.Count(out, ": complete, revision ") != 3 || !strings.Contains(out, "cut.zst: snapshot is broken: ") || !strings.Contains(out, "foreign.zst: snapshot is broken: ") ||
+		!strings.HasPrefix(errOut, "byre: 2 of 5 backups can't be restored") {
+		t.Errorf("verify: %d, %s%s", status, out, errOut)
+	}
+	succeed(t, "backup", "verify", filepath.Join(dir, "a.zst"))
+	expectFailure(t, "there is no backup there", "backup", "verify", t.TempDir())
+	expectFailure(t, "no such file", "backup", "verify", filepath.Join(dir, "nothing.zst"))
+	expectFailure(t, "no such file", "backup", "list", filepath.Join(dir, "nothing"))
+	expectFailure(t, "name a directory of backups, or set --backup-to", "backup", "list")
+	expectFailure(t, "--keep must be at least 1", "backup", "prune", dir, "--keep=0")
+	expectFailure(t, `"keep" not set`, "backup", "prune", dir)
+
+	answer := func(text string) string {
+		t.Helper()
+		root, out := newRootCommand(), new(bytes.Buffer)
+		root.SetIn(strings.NewReader(text))
+		root.SetOut(out)
+		root.SetArgs([]string{"backup", "prune", "--backup-to", dir, "--keep=3"})
+		if err := root.ExecuteContext(t.Context()); err != nil {
+			t.Error(err)
+		}
+		return out.String()
+	}
+	if out := answer("n\n"); !strings.Contains(out, "delete 1 of 4 backups:\n") || !strings.Contains(out, "\nc.zst ") || strings.Contains(out, "\na.zst") || names() != all {
+		t.Errorf("an answer of no: %s, %q", out, names())
+	}
+	if out := answer("y\n"); !strings.HasSuffix(out, "deleted 1 backups\n") || names() != "foreign a b cut " {
+		t.Errorf("an answer of yes: %s, %q", out, names())
+	}
+	if out := answer(""); !strings.Contains(out, "nothing to delete") {
+		t.Errorf("of three: %s", out)
+	}
+	succeed(t, "backup", "prune", dir, "--keep=1", "--yes")
+	if got := names(); got != "foreign cut " {
+		t.Errorf("with --yes it left %q", got)
+	}
+}

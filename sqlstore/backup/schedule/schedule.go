@@ -1,0 +1,157 @@
+package schedule
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/robfig/cron/v3"
+
+	"byre/sqlstore"
+	"byre/sqlstore/backup"
+	"byre/sqlstore/backup/location"
+)
+
+const (
+	// RetryInterval is the time after which a backup that failed, or that another process makes, is
+	// looked at again.
+	RetryInterval = 5 * time.Minute
+	// backupTimeout bounds one backup.
+	backupTimeout = 12 * time.Hour
+	// nameFormat is the form of Name, for package time.
+	nameFormat = "byre-20060102T150405Z" + location.Suffix
+)
+
+// Name returns the name of the backup of a moment.
+func Name(moment time.Time) string { return moment.UTC().Format(nameFormat) }
+
+// Parse parses the times of a schedule: the five fields of cron, in local time, or @daily and the like.
+func Parse(text string) (cron.Schedule, error) {
+	times, err := cron.ParseStandard(text)
+	if err == nil && times.Next(time.Now()).IsZero() {
+		err = errors.New("that never comes")
+	}
+	return times, err
+}
+
+// Database is the database of the backups.
+type Database struct {
+	// Read calls a function with a snapshot of the whole store, which is valid until it returns.
+	Read func(context.Context, func(sqlstore.Snapshot) error) error
+	// Last returns the record of the last backup, or sqlstore.ErrNotFound, and Record replaces it.
+	Last   func(context.Context) (sqlstore.LastBackup, error)
+	Record func(context.Context, sqlstore.LastBackup) error
+	// Shared has the locks of a database that other processes use too; nil if there are none.
+	Shared sqlstore.Shared
+}
+
+// Schedule makes backups until Run ends.
+type Schedule struct {
+	Times    cron.Schedule
+	To       location.Directory
+	Keep     int
+	Database Database
+	// Program is the name and version of the program, for the backups.
+	Program string
+	Logger  *slog.Logger
+}
+
+// Run makes each backup when it is due, until ctx ends.
+func (s *Schedule) Run(ctx context.Context) error {
+	failed := false
+	for {
+		next, err := s.makeIfDue(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			next = time.Now().Add(RetryInterval)
+			if !failed {
+				s.Logger.Error("backup: there is no backup of the schedule; trying again until there is one", "to", s.To.Name, "every", RetryInterval, "err", err)
+			}
+		case failed:
+			s.Logger.Info("backup: the schedule is kept again", "to", s.To.Name)
+		}
+		failed = err != nil
+		timer := time.NewTimer(time.Until(next))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C:
+		}
+	}
+}
+
+// makeIfDue makes a backup if one is due, and returns when to look again.
+func (s *Schedule) makeIfDue(ctx context.Context) (next time.Time, err error) {
+	next, err = s.due(ctx)
+	if err != nil || time.Now().Before(next) {
+		return next, err
+	}
+	ran := true
+	if s.Database.Shared == nil {
+		err = s.make(ctx)
+	} else {
+		ran, err = s.Database.Shared.WithLock(ctx, "backup", s.make)
+	}
+	if err != nil || !ran {
+		return time.Now().Add(RetryInterval), err
+	}
+	return s.due(ctx)
+}
+
+// due returns when the next backup is due.
+func (s *Schedule) due(ctx context.Context) (time.Time, error) {
+	last, err := s.Database.Last(ctx)
+	if errors.Is(err, sqlstore.ErrNotFound) {
+		return time.Time{}, nil
+	}
+	return s.Times.Next(last.Time.Local()), err
+}
+
+// make makes a backup, unless another process has made it before this one held the lock.
+func (s *Schedule) make(ctx context.Context) error {
+	if next, err := s.due(ctx); err != nil || time.Now().Before(next) {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, backupTimeout)
+	defer cancel()
+	start := time.Now()
+	file := s.To.File(Name(start))
+	var revision int64
+	if err := s.Database.Read(ctx, func(snapshot sqlstore.Snapshot) error {
+		revision = snapshot.Revision
+		return file.Write(ctx, func(w io.Writer) error { return backup.Write(w, snapshot, s.Program) })
+	}); err != nil {
+		return err
+	}
+	if err := s.Database.Record(ctx, sqlstore.LastBackup{Time: time.Now(), Revision: revision, Location: file.Name}); err != nil {
+		return fmt.Errorf("%s is complete, but could not be recorded: %w", file.Name, err)
+	}
+	s.Logger.Info("backup: made", "location", file.Name, "revision", revision, "duration", time.Since(start).Round(time.Millisecond))
+	return s.prune(ctx)
+}
+
+// prune deletes all backups of schedules but the last ones.
+func (s *Schedule) prune(ctx context.Context) error {
+	entries, err := s.To.List(ctx)
+	if err != nil {
+		return fmt.Errorf("delete old backups: %w", err)
+	}
+	var names []string
+	for _, entry := range entries { // in the order of their moments
+		if _, err := time.Parse(nameFormat, entry.Name); err == nil {
+			names = append(names, entry.Name)
+		}
+	}
+	for _, name := range names[:max(0, len(names)-s.Keep)] {
+		if err := s.To.Remove(ctx, name); err != nil {
+			return fmt.Errorf("delete old backups: %w", err)
+		}
+	}
+	return nil
+}

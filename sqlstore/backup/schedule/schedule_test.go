@@ -1,0 +1,240 @@
+package schedule_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"byre/sqlstore"
+	"byre/sqlstore/backup"
+	"byre/sqlstore/backup/location"
+	"byre/sqlstore/backup/schedule"
+	"byre/sqlstore/storetest"
+)
+
+// database is a database of several processes.
+type database struct {
+	sqlstore.Shared
+
+	t    *testing.T
+	rows sqlstore.Snapshot
+	lock sync.Mutex
+	mu   sync.Mutex
+	last sqlstore.LastBackup
+	// takes is how long a snapshot takes to be read, and fails why it can't be read.
+	takes time.Duration
+	fails error
+}
+
+func newDatabase(t *testing.T) *database {
+	return &database{t: t, rows: storetest.RandomRows(t, rand.New(rand.NewPCG(1, 1))).Snapshot()}
+}
+
+// WithLock implements sqlstore.Shared.
+func (d *database) WithLock(ctx context.Context, _ string, f func(context.Context) error) (bool, error) {
+	if !d.lock.TryLock() {
+		return false, nil
+	}
+	defer d.lock.Unlock()
+	return true, f(ctx)
+}
+
+func (d *database) read(_ context.Context, read func(sqlstore.Snapshot) error) error {
+	time.Sleep(d.takes) // of the bubble's clock
+	if d.fails != nil {
+		return d.fails
+	}
+	return read(d.rows)
+}
+
+func (d *database) lastBackup(context.Context) (sqlstore.LastBackup, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.last.Time.IsZero() {
+		return d.last, sqlstore.ErrNotFound
+	}
+	return d.last, nil
+}
+
+func (d *database) record(_ context.Context, b sqlstore.LastBackup) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.last = b
+	return nil
+}
+
+// run runs a schedule of the database until the test's bubble calls stop. It returns what it logs.
+func (d *database) run(times, dir string, keep int) (log *bytes.Buffer, stop func()) {
+	d.t.Helper()
+	parsed, err := schedule.Parse(times)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	log = new(bytes.Buffer)
+	s := schedule.Schedule{
+		Times: parsed, To: location.Directory{Name: dir}, Keep: keep, Program: "test",
+		Database: schedule.Database{Read: d.read, Last: d.lastBackup, Record: d.record, Shared: d},
+		Logger:   slog.New(slog.NewTextHandler(log, nil)),
+	}
+	ctx, cancel := context.WithCancel(d.t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := s.Run(ctx); err != nil {
+			d.t.Error(err)
+		}
+	})
+	return log, func() {
+		cancel()
+		running.Wait()
+	}
+}
+
+func files(t *testing.T, dir string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, entry := range entries {
+		names = append(names, entry.Name())
+	}
+	return names
+}
+
+// after lets a time of the bubble pass, and the schedules act.
+func after(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// What is due is made: at the first start, at each time of the schedule, and at the start after some
+// were missed, once. The oldest of its own are deleted, and no other file.
+func TestSchedule_MakesWhatIsDue(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, name := range []string{"byre-2026-03-01.zst", "manual.zst", "note"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) { // begins on 2000-01-01T00:00:00Z
+		d := newDatabase(t)
+		expect := func(last string, count int) {
+			t.Helper()
+			synctest.Wait()
+			names := files(t, dir)
+			if len(names) != 3+count || !slices.Contains(names, last) {
+				t.Errorf("at %s there are %q, want %d with %s", time.Now().UTC(), names, count, last)
+			}
+			if want := filepath.Join(dir, last); d.last.Location != want || d.last.Revision != d.rows.Revision {
+				t.Errorf("recorded is %+v, want %s", d.last, want)
+			}
+		}
+		log, stop := d.run("CRON_TZ=UTC 0 3 * * *", dir, 2)
+		expect("byre-20000101T000000Z.zst", 1)
+		after(3*time.Hour - time.Second)
+		expect("byre-20000101T000000Z.zst", 1)
+		after(time.Second)
+		expect("byre-20000101T030000Z.zst", 2)
+		after(24 * time.Hour)
+		expect("byre-20000102T030000Z.zst", 2)
+		stop()
+		after(50 * time.Hour) // until 2000-01-04T05:00:00Z
+		_, stop = d.run("CRON_TZ=UTC 0 3 * * *", dir, 2)
+		expect("byre-20000104T050000Z.zst", 2)
+		after(time.Hour)
+		expect("byre-20000104T050000Z.zst", 2)
+		stop()
+		file, err := os.Open(d.last.Location)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		b, err := backup.Open(file)
+		if err == nil {
+			_, err = b.Verify(func(s sqlstore.Snapshot) sqlstore.Snapshot { return s })
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		if n := strings.Count(log.String(), "\n"); n != 3 || strings.Contains(log.String(), "ERROR") {
+			t.Errorf("three backups logged\n%s", log)
+		}
+	})
+}
+
+// Of the processes on one database, whose clocks differ, one makes each backup.
+func TestSchedule_OneProcessMakesABackup(t *testing.T) {
+	t.Parallel()
+	dirs := []string{t.TempDir(), t.TempDir(), t.TempDir()}
+	synctest.Test(t, func(t *testing.T) {
+		d := newDatabase(t)
+		d.takes = 20 * time.Minute
+		for _, dir := range dirs {
+			_, stop := d.run("@every 24h", dir, 9)
+			defer stop()
+			time.Sleep(time.Second)
+		}
+		for day := range 3 {
+			after(12 * time.Hour)
+			count := 0
+			for _, dir := range dirs {
+				count += len(files(t, dir))
+			}
+			if count != day+1 {
+				t.Errorf("on day %d there are %d backups", day, count)
+			}
+			after(12*time.Hour + 20*time.Minute)
+		}
+	})
+}
+
+// A backup that fails is tried again. The log has one line of it, and one of the end.
+func TestSchedule_LogsAFailureOnce(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		d := newDatabase(t)
+		d.fails = errors.New("no answer")
+		log, stop := d.run("@daily", dir, 1)
+		after(10 * schedule.RetryInterval)
+		if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "level=ERROR") || !strings.Contains(text, "no answer") {
+			t.Errorf("after failures:\n%s", text)
+		}
+		if names := files(t, dir); len(names) > 0 {
+			t.Errorf("failures left %q", names)
+		}
+		d.fails = nil
+		after(schedule.RetryInterval)
+		if names := files(t, dir); len(names) != 1 {
+			t.Errorf("after the failures there are %q", names)
+		}
+		if text := log.String(); strings.Count(text, "\n") != 3 || !strings.Contains(text, "is kept again") {
+			t.Errorf("after the end of the failures:\n%s", text)
+		}
+		stop()
+	})
+}
+
+func TestParse_RefusesWhatNeverComes(t *testing.T) {
+	t.Parallel()
+	for text, isValid := range map[string]bool{
+		"0 3 * * *": true, "@daily": true, "@every 6h": true, "CRON_TZ=Europe/Berlin 0 3 * * 1": true,
+		"": false, "daily": false, "0 3 * *": false, "0 0 30 2 *": false, "* * * * * *": false, "@reboot": false,
+	} {
+		if _, err := schedule.Parse(text); (err == nil) != isValid {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
