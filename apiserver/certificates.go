@@ -6,6 +6,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/util/cert"
+	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/kubeapiserver/authorizer/modes"
 
@@ -42,6 +45,7 @@ func (s *Server) ensurePKI() (pki.Files, error) {
 	if err != nil {
 		return files, err
 	}
+	legacyregistry.Registerer().MustRegister(certificateCollector{config})
 	logWritten(config.Dir, report)
 	if len(report.Foreign) > 0 {
 		klog.InfoS("Certificates are used that byre did not issue and does not renew", "directory", config.Dir, "files", report.Foreign)
@@ -68,6 +72,42 @@ func (s *Server) renewCertificates(ctx context.Context) error {
 			known = report.NotRenewable
 		}
 	})
+}
+
+var certificateDesc = prometheus.NewDesc("byre_certificate_expiration_timestamp_seconds",
+	"When a certificate of this server ends. The name is that of byre certs status, or tls-cert-file for the certificate of that flag.",
+	[]string{"name"}, nil)
+
+// certificateCollector is the metric byre_certificate_expiration_timestamp_seconds. It reads the
+// certificates at each scrape, because other programs may renew them. Of those that are missing or
+// can't be read there is no metric.
+type certificateCollector struct{ config pki.Config }
+
+// Describe implements prometheus.Collector.
+func (certificateCollector) Describe(descriptions chan<- *prometheus.Desc) {
+	descriptions <- certificateDesc
+}
+
+// Collect implements prometheus.Collector.
+func (c certificateCollector) Collect(metrics chan<- prometheus.Metric) {
+	status, err := pki.Inspect(c.config.Dir, c.config.Kubeconfig, time.Now())
+	if err != nil {
+		klog.V(2).InfoS("The certificates can't be read", "directory", c.config.Dir, "err", err)
+	}
+	all := slices.Concat(status.Certificates, status.CertificateAuthorities)
+	if c.config.ServingCert != "" {
+		certs, err := cert.CertsFromFile(c.config.ServingCert)
+		if err != nil {
+			klog.V(2).InfoS("The certificate of --tls-cert-file can't be read", "err", err)
+		} else {
+			all = append(all, pki.CertificateStatus{Name: "tls-cert-file", ExpirationDate: certs[0].NotAfter})
+		}
+	}
+	for _, c := range all {
+		if !c.Missing {
+			metrics <- prometheus.MustNewConstMetric(certificateDesc, prometheus.GaugeValue, float64(c.ExpirationDate.Unix()), c.Name)
+		}
+	}
 }
 
 func logWritten(dir string, report pki.Report) {

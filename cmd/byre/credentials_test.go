@@ -60,6 +60,12 @@ func TestServe_TLSCertFile(t *testing.T) {
 		status, _, err := get(ctx, config, "/livez")
 		return status == http.StatusOK, err
 	})
+	// The metric of certificates knows the given one, and those of byre.
+	eventually.Done(t, "metrics with the given certificate", func(ctx context.Context) (bool, error) {
+		status, metrics, err := get(ctx, config, "/metrics")
+		const metric = "byre_certificate_expiration_timestamp_seconds"
+		return status == http.StatusOK && strings.Contains(metrics, metric+`{name="tls-cert-file"} `) && strings.Contains(metrics, metric+`{name="ca"} `), err
+	})
 }
 
 func TestServe_TokenAuthFile(t *testing.T) {
