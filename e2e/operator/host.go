@@ -44,8 +44,10 @@ func NewHost(t *testing.T, name string, replace ...string) *Host {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &Host{Name: name, Dir: filepath.Join(t.TempDir(), name), Port: port, Args: map[string][]string{
-		"byre": {"--bind-address=127.0.0.1", "--secure-port=" + port},
+	dir := filepath.Join(t.TempDir(), name)
+	h := &Host{Name: name, Dir: dir, Port: port, Args: map[string][]string{
+		// The config.yaml that a recovery unpacks names the directory of another Host.
+		"byre": {"--bind-address=127.0.0.1", "--secure-port=" + port, "--data-dir=" + filepath.Join(dir, "var/lib/byre")},
 	}}
 	for _, dir := range []string{"root", "bin", "etc/systemd/system", "usr/bin", "usr/lib/systemd/system", "var/lib"} {
 		if err := os.MkdirAll(filepath.Join(h.Dir, dir), 0o755); err != nil {

@@ -42,13 +42,13 @@ func (d *dispatcher) install(deb string) error {
 	if err := os.Symlink(program, link); err != nil {
 		return err
 	}
-	for name, to := range map[string]string{"byre.service": "usr/lib/systemd/system/byre.service", "byre.env": "etc/byre/byre.env"} {
+	for name, to := range map[string]string{"byre.service": "usr/lib/systemd/system/byre.service", "byre.env": "etc/byre/byre.env", "config.yaml": "etc/byre/config.yaml"} {
 		text, err := os.ReadFile(filepath.Join(programs.Root(), "packaging", "systemd", name))
 		if err != nil {
 			return err
 		}
 		to = d.host.Path(to)
-		if _, err := os.Stat(to); err == nil && name == "byre.env" {
+		if _, err := os.Stat(to); err == nil && name != "byre.service" {
 			continue // the administrator's
 		}
 		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {

@@ -55,7 +55,12 @@ func (h host) start(t *testing.T) *service {
 	if !slices.Contains(unit["EnvironmentFile"], "-/etc/byre/byre.env") || !slices.Contains(unit["StateDirectory"], "byre") {
 		t.Fatalf("the unit reads %q and keeps its data in %q", unit["EnvironmentFile"], unit["StateDirectory"])
 	}
-	line := strings.NewReplacer("/usr/bin/", h.path("usr/bin")+"/", "/var/lib/", h.path("var/lib")+"/", "$BYRE_FLAGS", flags).Replace(unit["ExecStart"][0])
+	config := h.path("etc/byre/config.yaml")
+	text := strings.Replace(readFile(t, config), "\ndata-dir: /var/lib/byre\n", "\ndata-dir: "+h.path("var/lib/byre")+"\n", 1)
+	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	line := strings.NewReplacer("/usr/bin/", h.path("usr/bin")+"/", "/etc/byre/", h.path("etc/byre")+"/", "$BYRE_FLAGS", flags).Replace(unit["ExecStart"][0])
 	words := strings.Fields(line)
 	return startService(t, exec.Command(words[0], words[1:]...))
 }

@@ -44,7 +44,7 @@ func TestRPM_HasTheFiles(t *testing.T) {
 			t.Errorf("%s is missing of %q", want, names)
 		}
 	}
-	if !slices.Equal(configurations, []string{"/etc/byre/byre.env"}) {
+	if !slices.Equal(configurations, []string{"/etc/byre/byre.env", "/etc/byre/config.yaml"}) {
 		t.Errorf("configuration files that an upgrade keeps: %q", configurations)
 	}
 	if license, err := header.GetString(rpmutils.LICENSE); err != nil || license != "Apache-2.0" {
@@ -54,7 +54,7 @@ func TestRPM_HasTheFiles(t *testing.T) {
 		t.Errorf("files that are marked as licences: %q", texts)
 	}
 	for tag, want := range map[int]string{
-		rpmutils.POSTIN: "systemctl try-restart", rpmutils.PREUN: "systemctl disable --now", rpmutils.POSTUN: "systemctl daemon-reload",
+		rpmutils.PREIN: "/usr/bin/byre backup", rpmutils.POSTIN: "systemctl try-restart", rpmutils.PREUN: "systemctl disable --now", rpmutils.POSTUN: "systemctl daemon-reload",
 	} {
 		script, err := header.GetString(tag)
 		if err != nil || !strings.Contains(script, want) {

@@ -78,6 +78,14 @@ func testLifecycle(t *testing.T, packages manager, first string) {
 		t.Errorf("the upgrade has replaced the configuration: %s", environment)
 	}
 	m.kubectl(t, "get", "configmap", "kept")
+	// The program before the upgrade has made a backup.
+	if out := m.run(t, "byre", "backup", "verify", "/var/lib/byre/upgrades"); strings.Count(out, ": complete, revision ") != 1 {
+		t.Errorf("backups of the upgrade: %s", out)
+	}
+	// Root needs no flags.
+	if out := m.run(t, "byre", "status"); !strings.Contains(out, "ready") || !strings.Contains(out, "/var/lib/byre/upgrades/byre-") {
+		t.Errorf("byre status: %s", out)
+	}
 
 	m.run(t, "systemctl", "stop", "byre.service")
 	install("/next/" + packages.next)

@@ -1,0 +1,25 @@
+#!/bin/sh
+# Runs before an installation and before an upgrade, when the program before the upgrade is still there.
+# An upgrade begins with a backup, because the new program may migrate the schema when it starts.
+set -e
+
+# A deb calls it with "upgrade", an rpm with 2.
+case "$1" in
+upgrade | 2) ;;
+*) exit 0 ;;
+esac
+# Where no server has ever run there is nothing to back up.
+if [ -n "$DPKG_ROOT" ] || [ ! -d /run/systemd/system ] || [ ! -e /var/lib/byre/admin.kubeconfig ] ||
+	grep -qs '^BYRE_UPGRADE_BACKUP=no' /etc/byre/byre.env; then
+	exit 0
+fi
+
+as_byre() {
+	systemd-run --quiet --wait --pipe --collect --property=User=byre --property=EnvironmentFile=-/etc/byre/byre.env "$@"
+}
+dir=/var/lib/byre/upgrades
+if ! as_byre mkdir -p -m 700 $dir || ! as_byre /usr/bin/byre backup "$dir/$(date -u +byre-%Y%m%dT%H%M%SZ.zst)"; then
+	echo 'byre: nothing was upgraded, because the backup before it failed: mend that, or write BYRE_UPGRADE_BACKUP=no into /etc/byre/byre.env' >&2
+	exit 1
+fi
+as_byre /usr/bin/byre backup prune $dir --keep 3 --yes
