@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"sync"
 	"time"
 
 	"byre/sqlstore"
@@ -173,6 +174,13 @@ const (
 // Maintain implements sqlstore.Driver. Until ctx ends it copies the log back into the file,
 // and flushes volatile changes that are due.
 func (d *Driver) Maintain(ctx context.Context) error {
+	if r := d.options.Replication; r != nil {
+		ctx, cancel := context.WithCancel(ctx)
+		var replicating sync.WaitGroup
+		replicating.Go(func() { r.Run(ctx) })
+		defer replicating.Wait()
+		defer cancel()
+	}
 	pause := time.NewTicker(checkpointPause)
 	defer pause.Stop()
 	idle := time.NewTimer(checkpointIdle)
@@ -217,8 +225,12 @@ func (d *Driver) Maintain(ctx context.Context) error {
 }
 
 // maintain executes checkpoint or measureLog. After measureLog it executes checkpoint if the
-// part of the log that is not copied back is long enough.
+// part of the log that is not copied back is long enough. While the database is replicated, it does
+// nothing: the log must stay until its pages are copied, and the replication runs the checkpoints.
 func (d *Driver) maintain(ctx context.Context, statement string) error {
+	if r := d.options.Replication; r != nil && r.Attached() {
+		return nil
+	}
 	var busy, pages, copied int
 	err := d.maintenance.QueryRowContext(ctx, statement).Scan(&busy, &pages, &copied)
 	enough := min(checkpointPages, d.options.LogPages/2)
@@ -231,8 +243,11 @@ func (d *Driver) maintain(ctx context.Context, statement string) error {
 	return d.maintenance.QueryRowContext(ctx, checkpoint).Scan(&busy, &pages, &copied)
 }
 
-// signalLogGrown has Maintain measure the log.
+// signalLogGrown has Maintain measure the log, and the replication copy it.
 func (d *Driver) signalLogGrown() {
+	if d.options.Replication != nil {
+		d.options.Replication.Committed()
+	}
 	select {
 	case d.grown <- struct{}{}:
 	default:

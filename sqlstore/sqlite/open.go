@@ -19,6 +19,7 @@ import (
 	"byre/migrations"
 	"byre/migrations/dbfile"
 	"byre/sqlstore"
+	"byre/sqlstore/replication"
 )
 
 // Options of a Driver. The zero value of each field means its default.
@@ -42,6 +43,9 @@ type Options struct {
 	// AcceptGaps opens a database whose history has gaps, so that the gaps can be
 	// compacted.
 	AcceptGaps bool
+	// Replication copies the database while Maintain runs; nil copies nothing. The driver opens and
+	// closes it.
+	Replication *replication.Replicator
 	// Logger logs new epochs and the use of the reserve; by default nothing is logged.
 	Logger *slog.Logger
 }
@@ -116,6 +120,14 @@ func Open(ctx context.Context, path string, options Options) (_ *Driver, err err
 		return nil, errors.Join(err, d.lock.Close())
 	}
 	if d.info, err = os.Stat(d.path); err != nil {
+		return nil, errors.Join(fmt.Errorf("open database: %w", err), d.lock.Close())
+	}
+	if options.Replication != nil {
+		err = options.Replication.Open(d.path)
+	} else {
+		err = replication.Forget(d.path)
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open database: %w", err), d.lock.Close())
 	}
 	if err := d.open(ctx); err != nil {
@@ -194,7 +206,20 @@ func (d *Driver) Close() error {
 		// it.
 		errs = append(errs, d.writer.close())
 	}
+	if d.options.Replication != nil {
+		errs = append(errs, d.options.Replication.Close())
+		if d.writer != nil {
+			errs = append(errs, d.removeLog())
+		}
+	}
 	return errors.Join(append(errs, d.lineage.close(), d.lock.Close())...)
+}
+
+// removeLog copies the log back and removes it, which Litestream's connections prevent: a log that is
+// there after a stop looks like a crash to InspectAfterCrash.
+func (d *Driver) removeLog() error {
+	db := d.connect(1, d.settings())
+	return errors.Join(db.Ping(), db.Close())
 }
 
 // statements are the prepared statements of a writer or reader. They must be closed before the

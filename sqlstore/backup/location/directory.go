@@ -84,7 +84,7 @@ func (d Directory) Remove(ctx context.Context, name string) error {
 	if !ok {
 		return errors.Join(os.Remove(filepath.Join(d.Name, name)), fileowner.SyncDir(d.Name))
 	}
-	client, err := d.S3.client()
+	client, err := d.S3.Client()
 	if err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ func (d Directory) parseS3() (address s3Address, ok bool, err error) {
 }
 
 func (d Directory) listS3(ctx context.Context, address s3Address) ([]Entry, error) {
-	client, err := d.S3.client()
+	client, err := d.S3.Client()
 	if err != nil {
 		return nil, err
 	}

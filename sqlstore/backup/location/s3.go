@@ -55,7 +55,8 @@ func parseS3(name string) (address s3Address, ok bool, err error) {
 	return s3Address{bucket, key}, true, nil
 }
 
-func (s S3) client() (*minio.Client, error) {
+// Client returns a client of the service. It reaches for nothing.
+func (s S3) Client() (*minio.Client, error) {
 	endpoint := cmp.Or(s.Endpoint, os.Getenv("AWS_ENDPOINT_URL_S3"), os.Getenv("AWS_ENDPOINT_URL"), "https://s3.amazonaws.com")
 	u, err := url.Parse(endpoint)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || strings.Trim(u.Path, "/") != "" {
@@ -77,7 +78,7 @@ func (s S3) client() (*minio.Client, error) {
 
 // writeS3 uploads the file in parts. S3 makes the object when it has all of them.
 func (l Location) writeS3(ctx context.Context, address s3Address, fill func(io.Writer) error) error {
-	client, err := l.S3.client()
+	client, err := l.S3.Client()
 	if err != nil {
 		return err
 	}
@@ -109,7 +110,7 @@ func (l Location) writeS3(ctx context.Context, address s3Address, fill func(io.W
 var errUpload = errors.New("the upload has ended")
 
 func (l Location) getS3(ctx context.Context, address s3Address) (*minio.Object, error) {
-	client, err := l.S3.client()
+	client, err := l.S3.Client()
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,93 @@
+package replication
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// destination is one place that the database is copied to.
+type destination struct {
+	// name is its URL, which has no secrets.
+	name   string
+	bucket bucket
+	logger *slog.Logger
+
+	// mu guards the fields below.
+	mu sync.Mutex
+	// lastCommit is when the last commit was made. behind is when the first one was made that the
+	// destination does not have, or later by the length of one capture; zero if it has all.
+	lastCommit, behind time.Time
+	lastSuccess        time.Time
+	failures           int64
+	err                error
+}
+
+// Status says how complete the copy at one destination is.
+type Status struct {
+	// Destination is its URL.
+	Destination string
+	// Lag is the age of the oldest commit that is not there; 0 if all are.
+	Lag time.Duration
+	// LastSuccess is when the destination last had all commits that were captured; zero if it never
+	// had in this process.
+	LastSuccess time.Time
+	// Failures counts failed attempts. Err is the error of the last attempt; nil if it succeeded.
+	Failures int64
+	Err      error
+}
+
+// Status returns the status of each destination.
+func (r *Replicator) Status() []Status {
+	all := make([]Status, len(r.destinations))
+	for i, d := range r.destinations {
+		all[i] = d.status(time.Now())
+	}
+	return all
+}
+
+func (d *destination) status(now time.Time) Status {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := Status{Destination: d.name, LastSuccess: d.lastSuccess, Failures: d.failures, Err: d.err}
+	if !d.behind.IsZero() {
+		s.Lag = now.Sub(d.behind)
+	}
+	return s
+}
+
+// markBehind notes a commit.
+func (d *destination) markBehind(now time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.lastCommit = now
+	if d.behind.IsZero() {
+		d.behind = now
+	}
+}
+
+// succeeded notes that the destination has all commits until a time.
+func (d *destination) succeeded(ctx context.Context, until time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.behind = until
+	if d.lastCommit.Before(until) {
+		d.behind = time.Time{}
+	}
+	if d.err != nil {
+		d.logger.InfoContext(ctx, "replication: the destination has everything again")
+	}
+	d.lastSuccess, d.err = time.Now(), nil
+}
+
+// failed notes a failed attempt.
+func (d *destination) failed(ctx context.Context, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.err == nil {
+		d.logger.ErrorContext(ctx, "replication: the copy is not complete, and is tried again: see whether the destination can be reached and written", "err", err)
+	}
+	d.failures++
+	d.err = err
+}

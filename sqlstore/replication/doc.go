@@ -1,0 +1,33 @@
+// Package replication copies the SQLite database of a process, while it is written, to one or
+// two places: directories or S3 buckets. Restore makes a database of such a copy.
+//
+// Litestream does the work, as a library: its DB turns the write-ahead log into LTX files, runs
+// the checkpoints, and makes snapshots; its Compactor merges files and deletes old ones; its
+// Replica restores. This package decides when, and for each destination from where.
+//
+// # Folders
+//
+// Every attachment of a Replicator to the database starts a new folder in each destination. A
+// folder begins with a snapshot of the whole database, and then has each change as an LTX file.
+// Its name is the time at which it began, so that the names sort by time.
+//
+// Invariant: one attachment of one process writes to a folder, and no other ever does. So a
+// database that was replaced, or a second machine, can't mix its changes into those of another
+// one. A destination that misses changes, because it was away for longer than the backlog
+// reaches, begins a new folder too.
+//
+// # What is promised
+//
+// A commit is at every destination that answers within about a second, and when Close returns
+// nil. A destination that does not answer never holds up a commit, nor another destination.
+// What waits for it takes up the backlog at most: 256 MiB, or the size of the database if that
+// is more. A copy of the database is beside that while a folder begins, and once a day.
+//
+// # What the caller owes
+//
+// The driver calls Open before it opens the database, Committed after each commit, and Run. While
+// Attached reports true, it runs no checkpoint, because Litestream does. It calls Close after it has
+// closed its own connections: then the last synchronization has everything, and closing Litestream's
+// descriptor of the file releases no lock that is needed. A process that does not replicate calls
+// Forget.
+package replication

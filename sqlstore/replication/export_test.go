@@ -1,0 +1,26 @@
+package replication
+
+import (
+	"context"
+	"time"
+)
+
+// SetBacklog sets the bound of the backlog, before Run.
+func (r *Replicator) SetBacklog(bytes int64) { r.backlogBytes = bytes }
+
+// Age makes the copies a day and an hour older, and maintains them. Run has returned.
+func (r *Replicator) Age(ctx context.Context) error {
+	for _, c := range r.session.copies {
+		c.snapshot = c.snapshot.Add(-25 * time.Hour)
+		if err := c.maintain(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Captured returns the last file of the backlog of the current session, which does not end.
+func (r *Replicator) Captured() uint64 {
+	id, _ := r.session.position()
+	return uint64(id)
+}

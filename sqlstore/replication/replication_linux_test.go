@@ -1,0 +1,365 @@
+package replication_test
+
+import (
+	"context"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/johannesboyne/gofakes3"
+	"github.com/johannesboyne/gofakes3/backend/s3mem"
+
+	"byre/migrations"
+	"byre/sqlstore"
+	"byre/sqlstore/backup/location"
+	"byre/sqlstore/eventually"
+	"byre/sqlstore/replication"
+	"byre/sqlstore/snapshot"
+	"byre/sqlstore/sqlite"
+)
+
+// replicated is a database that is replicated.
+type replicated struct {
+	*sqlite.Driver
+	*replication.Replicator
+	path string
+	// stop ends Maintain.
+	stop func()
+}
+
+// migrated makes an empty database.
+func migrated(t *testing.T) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "byre.db")
+	if _, err := migrations.Up(t.Context(), "sqlite://"+path); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// replicate opens the database at path. prepare may be nil.
+func replicate(t *testing.T, path string, prepare func(*replication.Replicator), urls ...string) *replicated {
+	t.Helper()
+	r, err := replication.New(urls, location.S3{}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if prepare != nil {
+		prepare(r)
+	}
+	driver, err := sqlite.Open(t.Context(), path, sqlite.Options{Replication: r})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var maintaining sync.WaitGroup
+	maintaining.Go(func() {
+		if err := driver.Maintain(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	stop := sync.OnceFunc(func() { cancel(); maintaining.Wait() })
+	t.Cleanup(stop)
+	return &replicated{Driver: driver, Replicator: r, path: path, stop: stop}
+}
+
+// commit creates n objects of size bytes.
+func (r *replicated) commit(t *testing.T, prefix string, n, size int) {
+	t.Helper()
+	for i := range n {
+		r.commitValue(t, fmt.Sprintf("%s-%d", prefix, i), `"`+strings.Repeat("x", size)+`"`)
+	}
+}
+
+func (r *replicated) commitValue(t *testing.T, name, value string) {
+	t.Helper()
+	outcomes, err := r.Commit(t.Context(), []sqlstore.Write{{
+		Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: name}, Value: []byte(value), Grows: true,
+	}})
+	if err != nil || outcomes[0].Err != nil {
+		t.Fatal(err, outcomes)
+	}
+}
+
+// awaitCopies waits until all destinations have everything.
+func (r *replicated) awaitCopies(t *testing.T) {
+	t.Helper()
+	for i := range r.Status() {
+		r.awaitCopy(t, i)
+	}
+}
+
+func (r *replicated) awaitCopy(t *testing.T, destination int) {
+	t.Helper()
+	eventually.True(t, "the destination has everything", func() bool {
+		s := r.Status()[destination]
+		return s.Lag == 0 && s.Err == nil && !s.LastSuccess.IsZero()
+	})
+}
+
+func digest(t *testing.T, path string) (d snapshot.Digest) {
+	t.Helper()
+	if err := sqlite.ReadSnapshot(t.Context(), path, func(s sqlstore.Snapshot) (err error) {
+		d, err = snapshot.DigestOf(s)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// expectRestored restores from a URL and compares with the database at path.
+func expectRestored(t *testing.T, url, path string) {
+	t.Helper()
+	restored := filepath.Join(t.TempDir(), "restored.db")
+	if err := replication.Restore(t.Context(), url, location.S3{}, restored); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := digest(t, restored), digest(t, path); got != want {
+		t.Errorf("%s has %v, want %v", url, got, want)
+	}
+}
+
+// s3 serves an S3 with a bucket "copies". While away is true it answers 503.
+func s3(t *testing.T) (away *atomic.Bool) {
+	t.Helper()
+	backend := s3mem.New()
+	if err := backend.CreateBucket("copies"); err != nil {
+		t.Fatal(err)
+	}
+	away = &atomic.Bool{}
+	service := gofakes3.New(backend).Server()
+	// TLS, because gofakes3 does not support the chunked signatures that minio-go sends without it.
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if away.Load() {
+			w.WriteHeader(http.StatusForbidden) // minio-go does not repeat it
+			return
+		}
+		service.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	ca := filepath.Join(t.TempDir(), "ca.crt")
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("SSL_CERT_FILE", ca)
+	t.Setenv("AWS_ACCESS_KEY_ID", "key")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
+	t.Setenv("AWS_REGION", "eu-central-1")
+	t.Setenv("AWS_ENDPOINT_URL", server.URL)
+	return away
+}
+
+const s3URL = "s3://copies/clusters/one"
+
+// TestReplicator_CopiesEveryCommit writes more than the log holds between two checkpoints, to a
+// directory and to S3.
+func TestReplicator_CopiesEveryCommit(t *testing.T) {
+	s3(t)
+	dir := "file://" + t.TempDir()
+	r := replicate(t, migrated(t), nil, dir, s3URL)
+	for i := range 4 {
+		r.commit(t, fmt.Sprint("large-", i), 20, 500_000)
+		r.awaitCopies(t)
+	}
+	for _, url := range []string{dir, s3URL} {
+		expectRestored(t, url, r.path)
+	}
+	// A stop loses nothing, whatever was not copied yet.
+	r.commit(t, "last", 10, 100)
+	r.stop()
+	if err := r.Driver.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, url := range []string{dir, s3URL} {
+		expectRestored(t, url, r.path)
+	}
+}
+
+func TestReplicator_GoesOnAfterItsDestinationWasAway(t *testing.T) {
+	away := s3(t)
+	dir := t.TempDir()
+	away.Store(true) // at the start too
+	r := replicate(t, migrated(t), nil, s3URL, "file://"+dir)
+	r.commit(t, "first", 10, 1000)
+	eventually.True(t, "S3 fails", func() bool { return r.Status()[0].Failures > 0 && r.Status()[0].Lag > 0 })
+	r.awaitCopy(t, 1) // the other one does not wait
+	away.Store(false)
+	r.awaitCopies(t)
+
+	away.Store(true)
+	moved := filepath.Join(t.TempDir(), "moved")
+	if err := os.Rename(dir, moved); err != nil {
+		t.Fatal(err)
+	}
+	r.commit(t, "second", 10, 1000)
+	eventually.True(t, "both fail", func() bool { return r.Status()[0].Err != nil && r.Status()[1].Err != nil })
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the directory of a medium that is not mounted was made: %v", err)
+	}
+	away.Store(false)
+	if err := os.Rename(moved, dir); err != nil {
+		t.Fatal(err)
+	}
+	r.awaitCopies(t)
+	for _, url := range []string{s3URL, "file://" + dir} {
+		expectRestored(t, url, r.path)
+	}
+	r.stop()
+	if err := r.Driver.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// localBytes returns the size of what replication keeps beside the database.
+func localBytes(t *testing.T, path string) (size int64) {
+	t.Helper()
+	_ = filepath.WalkDir(path+".replication", func(_ string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return nil //nolint:nilerr // a file may go meanwhile
+		}
+		if info, err := entry.Info(); err == nil {
+			size += info.Size()
+		}
+		return nil
+	})
+	return size
+}
+
+// TestReplicator_BoundsItsBacklog has a destination that is away while more is written than the
+// backlog may have. It gets a new folder afterwards.
+func TestReplicator_BoundsItsBacklog(t *testing.T) {
+	away := s3(t)
+	r := replicate(t, migrated(t), func(r *replication.Replicator) { r.SetBacklog(1 << 20) }, s3URL)
+	r.commit(t, "first", 1, 1000)
+	r.awaitCopies(t)
+	away.Store(true)
+	var seed [32]byte
+	content := rand.NewChaCha8(seed)
+	for i := range 5 {
+		// What LZ4 can't compress.
+		value := make([]byte, 300_000)
+		_, _ = content.Read(value)
+		captured := r.Captured()
+		r.commitValue(t, fmt.Sprint("away-", i), fmt.Sprintf(`"%x"`, value))
+		eventually.True(t, "it is captured", func() bool { return r.Captured() > captured })
+		if size := localBytes(t, r.path); size > 2<<20 {
+			t.Errorf("the backlog has %d bytes, want 1 MiB and one file", size)
+		}
+	}
+	away.Store(false)
+	r.awaitCopies(t)
+	expectRestored(t, s3URL, r.path)
+	r.stop()
+	if err := r.Driver.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestReplicator_BeginsAnewWhenItsFilesAreLost deletes what Litestream goes on from. The database
+// is attached again, and keeps its lock.
+func TestReplicator_BeginsAnewWhenItsFilesAreLost(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	r := replicate(t, migrated(t), nil, "file://"+dir)
+	r.commit(t, "first", 10, 1000)
+	r.awaitCopies(t)
+	if err := replication.Forget(r.path); err != nil {
+		t.Fatal(err)
+	}
+	eventually.True(t, "a new folder is begun", func() bool {
+		r.Committed() // as for a write
+		entries, err := os.ReadDir(dir)
+		return err == nil && len(entries) == 2
+	})
+	r.commit(t, "second", 10, 1000)
+	r.awaitCopies(t)
+	expectRestored(t, "file://"+dir, r.path)
+	expectSharedLock(t, r.path)
+	r.stop()
+	if err := r.Driver.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestReplicator_KeepsSnapshotsForADay ages a folder: a new snapshot replaces all before it.
+func TestReplicator_KeepsSnapshotsForADay(t *testing.T) {
+	s3(t)
+	dir := t.TempDir()
+	r := replicate(t, migrated(t), nil, "file://"+dir, s3URL)
+	for i := range 3 {
+		r.commit(t, fmt.Sprint(i), 10, 1000)
+		r.awaitCopies(t)
+	}
+	r.stop()
+	if err := r.Age(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	snapshots, err := filepath.Glob(filepath.Join(dir, "*", "ltx", "9", "*.ltx"))
+	if err != nil || len(snapshots) != 2 {
+		t.Errorf("%q, %v: want two snapshots, the first of which is not a day old", snapshots, err)
+	}
+	if err := r.Driver.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, url := range []string{"file://" + dir, s3URL} {
+		expectRestored(t, url, r.path)
+	}
+}
+
+// TestReplicator_BeginsAFolderEachTime starts processes one after another, one of them without
+// replication in between.
+func TestReplicator_BeginsAFolderEachTime(t *testing.T) {
+	t.Parallel()
+	dir, path := t.TempDir(), migrated(t)
+	for i := range 8 {
+		r := replicate(t, path, nil, "file://"+dir)
+		r.commit(t, fmt.Sprint("process-", i), 1, 1000)
+		r.stop()
+		if err := r.Driver.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(path + "-wal"); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("the log stays after a stop: the next start takes it for a crash: %v", err)
+		}
+		expectRestored(t, "file://"+dir, path)
+		driver, err := sqlite.Open(t.Context(), path, sqlite.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if localBytes(t, path) > 0 {
+			t.Error("a process that does not replicate goes on beside the files of the last one")
+		}
+		if err := driver.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 5 {
+		t.Errorf("%v, %v: want the last folder and four before it", entries, err)
+	}
+}
+
+func TestRestore_NamesWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	empty := "file://" + t.TempDir()
+	err := replication.Restore(t.Context(), empty, location.S3{}, filepath.Join(t.TempDir(), "restored.db"))
+	if !errors.Is(err, replication.ErrEmpty) {
+		t.Errorf("an empty directory: %v", err)
+	}
+	for _, url := range []string{"file://host/path", "file:relative", "file:///", "s3://bucket", "s3:///path", "http://example.com/path", "s3://key:secret@bucket/path"} {
+		if err := replication.Check(url, location.S3{}); err == nil || !strings.Contains(err.Error(), "want file:///PATH or s3://BUCKET/PATH") {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+}

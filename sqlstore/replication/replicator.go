@@ -1,0 +1,191 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"byre/sqlstore/backup/location"
+)
+
+const (
+	// captureInterval is the least time between two captures of the log. Each makes a file,
+	// with two syncs of the disk, and an upload.
+	captureInterval = time.Second
+	// longestPause is the longest time until something that has failed is tried again.
+	longestPause = 30 * time.Second
+	// closeTimeout bounds the last synchronization of a stop.
+	closeTimeout = 10 * time.Second
+)
+
+// localSuffix is the suffix of the directory, beside the database, that has the backlog. It is not
+// that of the program Litestream, which may replicate the database instead.
+const localSuffix = ".replication"
+
+// Replicator copies a database to its destinations.
+type Replicator struct {
+	destinations []*destination
+	backlogBytes int64
+	logger       *slog.Logger
+
+	path string
+	// committed receives when there are commits to capture. Its capacity is 1.
+	committed chan struct{}
+	// attached is true while there is a session, or one begins.
+	attached atomic.Bool
+	// hasRun is true after Run has begun.
+	hasRun bool
+	// session is nil while Litestream is not attached. Run owns it, and Close afterwards.
+	session *session
+	// shared is a descriptor of the file that stays open; see keepLock.
+	shared *os.File
+}
+
+// New returns a Replicator to the destinations of the given URLs.
+func New(urls []string, s3 location.S3, logger *slog.Logger) (*Replicator, error) {
+	r := &Replicator{backlogBytes: 256 << 20, logger: logger, committed: make(chan struct{}, 1)}
+	for _, url := range urls {
+		b, err := openBucket(url, s3)
+		if err != nil {
+			return nil, err
+		}
+		r.destinations = append(r.destinations, &destination{name: url, bucket: b, logger: logger.With("destination", url)})
+	}
+	return r, nil
+}
+
+// Forget removes what replication keeps beside the database at path, so that no later attachment
+// goes on from there. The caller has the database's lock.
+func Forget(path string) error { return os.RemoveAll(path + localSuffix) }
+
+// Open names the database, which the caller is about to open. It fails if the path can't be
+// replicated.
+func (r *Replicator) Open(path string) (err error) {
+	if strings.ContainsAny(path, "?#%") {
+		return fmt.Errorf("%s can't be replicated, because its path has one of ?, # and %%: move it", path)
+	}
+	r.path = path
+	r.shared, err = os.Open(path)
+	return err
+}
+
+// attach has Litestream capture the database from this moment on.
+func (r *Replicator) attach(ctx context.Context) error {
+	r.attached.Store(true)
+	err := Forget(r.path)
+	if err == nil {
+		r.session, err = openSession(ctx, r)
+	}
+	if err != nil {
+		r.attached.Store(false)
+		return errors.Join(err, r.keepLock())
+	}
+	return nil
+}
+
+// detach lets go of the database, so that the driver runs the checkpoints.
+func (r *Replicator) detach() error {
+	err := r.session.db.Close(context.Background())
+	r.session = nil
+	err = errors.Join(err, r.keepLock(), Forget(r.path))
+	r.attached.Store(false)
+	return err
+}
+
+// keepLock takes SQLite's shared lock of the file again.
+//
+// Invariant: the process has that lock while the driver has connections. Litestream's descriptor of
+// the file releases all locks of the process when it is closed, and SQLite does not notice. Then
+// another program, such as a shell, would delete the log when it ends, because it seems to be the
+// last one.
+func (r *Replicator) keepLock() error {
+	const first, size = 0x40000002, 510 // SHARED_FIRST and SHARED_SIZE of SQLite's os.h
+	lock := syscall.Flock_t{Type: syscall.F_RDLCK, Start: first, Len: size}
+	return syscall.FcntlFlock(r.shared.Fd(), syscall.F_SETLK, &lock)
+}
+
+// Attached reports whether Litestream captures the database, and so runs its checkpoints.
+func (r *Replicator) Attached() bool { return r.attached.Load() }
+
+// Committed notes that the database has changed. It does not block.
+func (r *Replicator) Committed() {
+	now := time.Now()
+	for _, d := range r.destinations {
+		d.markBehind(now)
+	}
+	signal(r.committed)
+}
+
+// Run replicates until ctx ends.
+func (r *Replicator) Run(ctx context.Context) {
+	r.hasRun = true
+	r.Committed()
+	var failing bool
+	for pause := captureInterval; ; pause = min(2*pause, longestPause) {
+		var err error
+		if r.session == nil {
+			err = r.attach(ctx)
+		}
+		if err == nil {
+			if failing {
+				r.logger.InfoContext(ctx, "replication: the database is captured again")
+			}
+			failing, pause = false, captureInterval
+			err = r.session.run(ctx)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if !failing {
+			r.logger.ErrorContext(ctx, "replication: the database can't be captured, and is tried again: the copies are not complete until then", "err", err)
+		}
+		failing = true
+		if r.session != nil {
+			_ = r.detach() // what Litestream could not write is why
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
+}
+
+// Close brings the last commits to the destinations that answer, within 10 seconds, and lets go of
+// the database. The caller has closed its own connections, and Run has returned.
+func (r *Replicator) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	var errs []error
+	if r.hasRun && r.session == nil {
+		errs = append(errs, r.attach(ctx))
+	}
+	if s := r.session; s != nil {
+		if err := s.capture(ctx); err != nil {
+			errs = append(errs, err)
+		}
+		var synced sync.WaitGroup
+		failures := make([]error, len(s.copies))
+		for i, c := range s.copies {
+			synced.Go(func() {
+				if err := c.sync(ctx); err != nil {
+					failures[i] = fmt.Errorf("%s does not have the last commits: %w", c.name, err)
+				}
+			})
+		}
+		synced.Wait()
+		// Litestream synchronizes once more, which can't fail for a destination.
+		errs = append(append(errs, failures...), s.db.Close(ctx))
+	}
+	if r.shared != nil {
+		errs = append(errs, r.shared.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,43 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/benbjohnson/litestream"
+
+	"byre/sqlstore/backup/location"
+)
+
+// ErrEmpty means that there is nothing to restore.
+var ErrEmpty = errors.New("there is no copy of a database")
+
+// Restore makes a database file at path, which must not exist, of the latest copy in the destination
+// of the given URL. It fails with ErrEmpty if there is none.
+func Restore(ctx context.Context, url string, s3 location.S3, path string) error {
+	b, err := openBucket(url, s3)
+	if err != nil {
+		return err
+	}
+	folders, err := b.folders(ctx)
+	if err != nil {
+		return fmt.Errorf("%s: %w", url, err)
+	}
+	// The last folder has no snapshot if its process ended before.
+	for _, folder := range slices.Backward(folders) {
+		replica := litestream.NewReplicaWithClient(nil, b.client(folder))
+		options := litestream.NewRestoreOptions()
+		options.OutputPath = path
+		err := replica.Restore(ctx, options)
+		if errors.Is(err, litestream.ErrTxNotAvailable) || errors.Is(err, litestream.ErrNoSnapshots) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("%s/%s: %w", url, folder, err)
+		}
+		return nil
+	}
+	return fmt.Errorf("%s: %w", url, ErrEmpty)
+}
