@@ -19,6 +19,7 @@ func (s *Server) checks() health.Checks {
 		BootSequence:     s.bootChecks(),
 		Writes:           append([]health.Checker{s.core.writable(storeReady)}, s.core.quotaCheck(s.config.Options.Store.DatabaseQuota.Value())...),
 		ReadyzOnly:       []health.Checker{informerCheck(s.auth.Ready, s.clients.informers), health.Shutdown(s.signals.ShutdownInitiated.Signaled())},
+		Separate:         s.core.replicationCheck(),
 		LivezGracePeriod: s.config.Options.LivezGracePeriod,
 	}
 	for _, server := range s.chain {

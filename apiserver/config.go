@@ -6,6 +6,7 @@ import (
 	"byre/apiserver/delegation"
 	"byre/apiserver/options"
 	"byre/sqlstore"
+	"byre/sqlstore/replication"
 )
 
 // Config is what New needs.
@@ -32,4 +33,6 @@ type Database struct {
 	// Driver.LastBackup returns.
 	ReadSnapshot func(ctx context.Context, read func(sqlstore.Snapshot) error) error
 	RecordBackup func(context.Context, sqlstore.LastBackup) error
+	// Replication is what copies it; nil if nothing does.
+	Replication *replication.Replicator
 }

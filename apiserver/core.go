@@ -27,6 +27,9 @@ import (
 	"byre/watch"
 )
 
+// replicationLag is how far a copy of the database may be behind.
+const replicationLag = time.Minute
+
 // core is the database with the store and the feed over it.
 type core struct {
 	database Database
@@ -63,6 +66,9 @@ func openCore(ctx context.Context, c Config) (*core, error) {
 	}
 	legacyregistry.Registerer().MustRegister(newStoreInfo(database, c.Options.Store))
 	legacyregistry.Registerer().MustRegister(backupCollector{database.Driver})
+	if database.Replication != nil {
+		legacyregistry.Registerer().MustRegister(database.Replication)
+	}
 	feed := watch.New(database.Driver, watch.Options{
 		StateBytes:          stateBytes(memory.Limit()),
 		RepresentationBytes: representationBytes(c.Options.Store.RepresentationCacheBytes, memory.Limit()),
@@ -163,6 +169,22 @@ func (c *core) quotaCheck(quota int64) []health.Checker {
 		return nil
 	}
 	return []health.Checker{healthz.NamedCheck("database-quota", func(*http.Request) error { return c.store.Quota() })}
+}
+
+// replicationCheck is the check that fails while a destination of --replicate-to misses commits
+// that are a minute old. Without replication there is no such check.
+func (c *core) replicationCheck() []health.Checker {
+	if c.database.Replication == nil {
+		return nil
+	}
+	return []health.Checker{healthz.NamedCheck("replication", func(*http.Request) error {
+		for _, s := range c.database.Replication.Status() {
+			if s.Lag > replicationLag {
+				return fmt.Errorf("a copy is %s behind: see \"byre status\"", s.Lag.Round(time.Second))
+			}
+		}
+		return nil
+	})}
 }
 
 // close releases the database after everything that uses it has stopped.

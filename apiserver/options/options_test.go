@@ -57,6 +57,7 @@ func TestOptions_RefuseWrongFlags(t *testing.T) {
 		{"--service-cluster-ip-range=10.0.0.0/16,fd00::/112,fd01::/112", "--service-cluster-ip-range must not have more than two CIDRs"},
 		{"--event-ttl=0s", "--event-ttl must be positive"},
 		{"--disk-reserve=1Mi", "--disk-reserve must be 0 or at least 24Mi: the write-ahead log takes up to 16Mi of it"},
+		{"--replicate-to=/copies", `--replicate-to "/copies": want file:///PATH or s3://BUCKET/PATH`},
 		{"--tracing-config-file=/nonexistent", "--tracing-config-file /nonexistent: open /nonexistent: no such file or directory"},
 		{"--egress-selector-config-file=/nonexistent", "--egress-selector-config-file /nonexistent: unable to read egress selector configuration from \"/nonexistent\""},
 		{"--runtime-config=api/all=false", "--runtime-config: invalid runtime-config with only api/all=false"},

@@ -18,6 +18,8 @@ import (
 	"byre/migrations/dbfile"
 	"byre/migrations/dbserver"
 	"byre/sqlstore"
+	"byre/sqlstore/backup/location"
+	"byre/sqlstore/replication"
 )
 
 // StoreOptions say where objects are stored, and for how long their history is kept.
@@ -45,6 +47,10 @@ type StoreOptions struct {
 	// DiskReserve is the size in bytes of a file beside the SQLite database that is removed when
 	// the disk is full, so that objects can be deleted then; 0 means none.
 	DiskReserve resource.QuantityValue
+	// ReplicateTo are the URLs of the places that the SQLite database is copied to continuously.
+	ReplicateTo []string
+	// S3 says how to reach those of them that are in S3.
+	S3 location.S3
 	// CompactionInterval is the time between two compactions.
 	CompactionInterval time.Duration
 	// Volatile names the resources whose changes may be in memory only for up to 15
@@ -111,6 +117,9 @@ func (o *StoreOptions) AddFlags(fs *pflag.FlagSet) {
 		"How large the database may become, such as 8Gi; 0 is no limit. At that size writes that make it larger are refused, as kube-apiserver refuses them when its store is full, and /readyz fails. Deletes, renewals of Leases and compaction go on, and the rest does when 5% are free again. Counted are the pages of a SQLite file that are in use, or the tables and indexes of the PostgreSQL schema.")
 	fs.Var(&o.DiskReserve, "disk-reserve",
 		"Size of a file beside the SQLite database that takes up space until the disk is full. It is emptied then, so that objects can be deleted and history compacted, and filled again when the disk has an eighth more; at least 24Mi, and 0 makes none. PostgreSQL has none.")
+	fs.StringArrayVar(&o.ReplicateTo, "replicate-to", o.ReplicateTo,
+		"Copy the SQLite database to this place while it is written, each change within about a second: file:///PATH, a directory that exists, or s3://BUCKET/PATH. Given twice, to both. \"byre restore --from\" restores it. A place that does not answer holds up nothing; what waits for it takes up to 256 MiB of the disk, or as much as the database.")
+	o.S3.AddFlags(fs)
 	fs.DurationVar(&o.CompactionInterval, "compaction-interval", o.CompactionInterval,
 		"How often history is looked at for what --retention and --retention-changes no longer keep.")
 	fs.StringSliceVar(&o.Volatile, "volatile", o.Volatile,
@@ -224,10 +233,32 @@ func (o *StoreOptions) Validate() []error {
 	if err := o.checkVolatile(); err != nil {
 		errs = append(errs, err)
 	}
+	if err := o.checkReplication(); err != nil {
+		errs = append(errs, err)
+	}
 	if o.RetentionChanges < 0 {
 		errs = append(errs, errors.New("--retention-changes must not be negative"))
 	}
 	return errs
+}
+
+// checkReplication fails unless ReplicateTo names at most two places, for a SQLite database.
+func (o *StoreOptions) checkReplication() error {
+	if len(o.ReplicateTo) == 0 {
+		return nil
+	}
+	if name, err := o.NameDatabase(); err != nil || name.Kind != string(migrations.SQLite) {
+		return errors.New("--replicate-to copies SQLite alone: PostgreSQL has standbys and WAL archiving of its own")
+	}
+	if len(o.ReplicateTo) > 2 {
+		return errors.New("--replicate-to may be given twice at most")
+	}
+	for _, url := range o.ReplicateTo {
+		if err := replication.Check(url, o.S3); err != nil {
+			return fmt.Errorf("--replicate-to %w", err)
+		}
+	}
+	return nil
 }
 
 // shortLived are resources that change all the time, each change of little interest later. Their

@@ -123,7 +123,7 @@ func TestMonitoring_ReadsMetricsThatByreHas(t *testing.T) {
 			want[name] = true
 		}
 	}
-	server := startServer(t, t.TempDir(), "--database-quota=1073741824", "--backup-schedule=@daily", "--backup-to", t.TempDir())
+	server := startServer(t, t.TempDir(), "--database-quota=1073741824", "--replicate-to", "file://"+t.TempDir(), "--backup-schedule=@daily", "--backup-to", t.TempDir())
 	config := server.config(t)
 	makeTraffic(t, config)
 	eventually.Done(t, "every metric is there", func(ctx context.Context) (bool, error) {

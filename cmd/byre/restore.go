@@ -4,6 +4,8 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strconv"
 	"time"
 
@@ -13,6 +15,7 @@ import (
 	"byre/sqlstore"
 	"byre/sqlstore/backup"
 	"byre/sqlstore/backup/location"
+	"byre/sqlstore/replication"
 	"byre/sqlstore/snapshot"
 )
 
@@ -34,8 +37,8 @@ func newRestoreCommand() *cobra.Command {
 	f := restoreFlags{store: options.NewStoreOptions()}
 	cmd := &cobra.Command{
 		Use:   "restore [flags] FILE|-|s3://BUCKET/KEY",
-		Short: "Fill an empty database from a backup, or from another database's history",
-		Long: "Fill an empty database from a backup, or from another database's history.\n\n" +
+		Short: "Fill an empty database from a backup, a continuous copy, or another database's history",
+		Long: "Fill an empty database from a backup, a continuous copy, or another database's history.\n\n" +
 			"The backup is read and verified to its end before anything is done. The database of\n" +
 			"--endpoint or --data-dir must be empty or not exist yet: it has everything in the end,\n" +
 			"or stays empty. Its objects are then counted and hashed.\n\n" +
@@ -50,6 +53,7 @@ func newRestoreCommand() *cobra.Command {
 			"objects.",
 		Example: "  byre restore --data-dir /var/lib/byre-restored /backup/byre.zst\n" +
 			"  byre restore --endpoint postgres://byre@db.example.com/restored s3://backups/byre.zst\n" +
+			"  byre restore --from s3://backups/cluster-1 --data-dir /var/lib/byre\n" +
 			"  byre restore --from sqlite:///var/lib/byre/byre.db --at 2026-03-01T11:59:00Z --data-dir /var/lib/byre-restored",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if f.from != "" {
@@ -61,10 +65,11 @@ func newRestoreCommand() *cobra.Command {
 			if f.bump < 1 {
 				return errors.New("--bump-revision must be positive: clients have seen the revisions up to the last one")
 			}
+			if replication.IsURL(f.from) {
+				return f.restoreReplica(cmd)
+			}
 			if f.from != "" {
-				return readDatabase(cmd.Context(), f.from, func(s sqlstore.Snapshot) error {
-					return f.restore(cmd, newProgress(cmd.ErrOrStderr(), "restoring"), s)
-				})
+				return f.restoreDatabase(cmd, f.from)
 			}
 			f.source.Name, f.source.Stdin = args[0], cmd.InOrStdin()
 			return f.restoreBackup(cmd)
@@ -72,11 +77,31 @@ func newRestoreCommand() *cobra.Command {
 	}
 	f.store.AddDatabaseFlags(cmd.Flags())
 	f.source.S3.AddFlags(cmd.Flags())
-	cmd.Flags().StringVar(&f.from, "from", "", "Read this database, which may be in use, instead of a backup: sqlite:///PATH or postgres://...")
+	cmd.Flags().StringVar(&f.from, "from", "", "Instead of a backup, read this database, which may be in use: sqlite:///PATH or postgres://...; or the latest that --replicate-to of a server has copied: file:///PATH or s3://BUCKET/PATH, through a temporary file in $TMPDIR.")
 	cmd.Flags().StringVar(&f.at, "at", "", "Restore the objects of this time (as 2026-03-01T11:59:00Z) or revision.")
 	cmd.Flags().Int64Var(&f.bump, "bump-revision", bumpRevision,
 		"How far to move the revision forward: beyond every revision that a client may have seen since the backup.")
 	return cmd
+}
+
+func (f *restoreFlags) restoreDatabase(cmd *cobra.Command, endpoint string) error {
+	return readDatabase(cmd.Context(), endpoint, func(s sqlstore.Snapshot) error {
+		return f.restore(cmd, newProgress(cmd.ErrOrStderr(), "restoring"), s)
+	})
+}
+
+// restoreReplica restores from what --replicate-to has copied. It downloads to a temporary file.
+func (f *restoreFlags) restoreReplica(cmd *cobra.Command) (err error) {
+	dir, err := os.MkdirTemp("", "byre-restore-*")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	path := filepath.Join(dir, "byre.db")
+	if err := replication.Restore(cmd.Context(), f.from, f.source.S3, path); err != nil {
+		return err
+	}
+	return f.restoreDatabase(cmd, "sqlite://"+path)
 }
 
 func (f *restoreFlags) restoreBackup(cmd *cobra.Command) error {

@@ -23,6 +23,7 @@ import (
 	"byre/migrations"
 	"byre/sqlstore"
 	"byre/sqlstore/postgres"
+	"byre/sqlstore/replication"
 	"byre/sqlstore/sqlite"
 )
 
@@ -109,8 +110,13 @@ func openDatabase(ctx context.Context, o options.StoreOptions) (apiserver.Databa
 	}
 	switch dialect {
 	case migrations.SQLite:
+		if len(o.ReplicateTo) > 0 {
+			if database.Replication, err = replication.New(o.ReplicateTo, o.S3, logger); err != nil {
+				return apiserver.Database{}, err
+			}
+		}
 		database.Driver, err = sqlite.Open(ctx, dsn, sqlite.Options{
-			Volatile: o.IsVolatile(), Reserve: o.DiskReserve.Value(), Logger: logger,
+			Volatile: o.IsVolatile(), Reserve: o.DiskReserve.Value(), Logger: logger, Replication: database.Replication,
 		})
 	case migrations.Postgres:
 		database.Shared = true

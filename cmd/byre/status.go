@@ -243,6 +243,16 @@ func printDatabase(line func(name, format string, args ...any), d status.Databas
 	if d.QuotaBytes > 0 {
 		line("Quota", "%s of %s", bytesText(d.UsedBytes), bytesText(d.QuotaBytes))
 	}
+	for _, c := range d.Copies {
+		switch {
+		case c.LagSeconds == 0:
+			line("Copy", "%s, complete", c.Destination)
+		case c.LastSuccess.IsZero():
+			line("Copy", "%s, never complete since the start of the server", c.Destination)
+		default:
+			line("Copy", "%s, %s behind, last complete at %s", c.Destination, duration.HumanDuration(time.Duration(c.LagSeconds)*time.Second), c.LastSuccess.Format(time.RFC3339))
+		}
+	}
 	if b := d.LastBackup; b == nil {
 		line("Last backup", "none is recorded")
 	} else {

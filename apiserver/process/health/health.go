@@ -47,6 +47,9 @@ type Checks struct {
 	// ReadyzOnly are run by /readyz alone: a server that drains is not ready, but
 	// alive.
 	ReadyzOnly []Checker
+	// Separate have paths of their own below /readyz, which does not run them: what they tell of
+	// is no reason to send clients elsewhere.
+	Separate []Checker
 	// LivezGracePeriod begins with the call of Install (--livez-grace-period).
 	LivezGracePeriod time.Duration
 }
@@ -64,6 +67,9 @@ func Install(mux Mux, c Checks) []Checker {
 	healthz.InstallLivezHandler(mux, live...)
 	healthz.InstallHandler(mux, all...)
 	healthz.InstallReadyzHandler(mux, slices.Concat(all, c.Writes, c.ReadyzOnly)...)
+	for _, check := range c.Separate {
+		healthz.InstallPathHandler(mux, "/readyz/"+check.Name(), check)
+	}
 	return slices.Concat(all, c.ReadyzOnly)
 }
 

@@ -143,6 +143,14 @@ func (s *Status) addMetrics(text []byte) error {
 			return err
 		}
 	}
+	succeeded := families["byre_replication_last_success_timestamp_seconds"]
+	for _, lag := range families["byre_replication_lag_seconds"].GetMetric() {
+		c := Copy{Destination: label(lag, "destination"), LagSeconds: int64(lag.GetGauge().GetValue())}
+		if last := sum(succeeded, "destination", c.Destination); last > 0 {
+			c.LastSuccess = time.Unix(last, 0).UTC()
+		}
+		s.addCopy(c)
+	}
 	for _, info := range families["byre_store_info"].GetMetric() {
 		d.Kind, d.Address = label(info, "kind"), label(info, "database")
 		d.Retention, d.RetentionChanges = label(info, "retention"), label(info, "retention_changes")

@@ -56,6 +56,28 @@ type Database struct {
 	Fork *sqlstore.Fork `json:"fork,omitempty"`
 	// LastBackup is the last one that "byre backup" has made; nil if none is recorded.
 	LastBackup *sqlstore.LastBackup `json:"lastBackup,omitempty"`
+	// Copies are the destinations of --replicate-to, in the order of their URLs.
+	Copies []Copy `json:"copies,omitempty"`
+}
+
+// Copy is a destination of --replicate-to.
+type Copy struct {
+	Destination string `json:"destination"`
+	// LagSeconds is the age of the oldest commit that is not there; 0 if all are.
+	LagSeconds int64 `json:"lagSeconds"`
+	// LastSuccess is when it last had all commits; empty if not since the start of the server.
+	LastSuccess time.Time `json:"lastSuccess,omitzero"`
+}
+
+// copyLag is how far a copy may be behind.
+const copyLag = time.Minute
+
+// addCopy adds a destination, and an alarm if it is behind.
+func (s *Status) addCopy(c Copy) {
+	s.Database.Copies = append(s.Database.Copies, c)
+	if lag := time.Duration(c.LagSeconds) * time.Second; lag > copyLag {
+		s.Alarms = append(s.Alarms, fmt.Sprintf("the copy at %s is %s behind: see whether it can be reached and written, and the server's log", c.Destination, lag))
+	}
 }
 
 // AddBackup adds the result of sqlstore.Driver.LastBackup. ErrNotFound is not
