@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"k8s.io/apiserver/pkg/server/healthz"
+
 	"byre/apiserver/process/health"
 )
 
@@ -64,6 +66,21 @@ func testGatesAndShutdown(t *testing.T) {
 	}
 	if status, _ := ask(t, mux, "/livez"); status != http.StatusOK {
 		t.Errorf("a server that stops lives, but /livez is %d", status)
+	}
+}
+
+// A check of its own path tells, and does not take the server out of service.
+func TestHealth_SeparateChecksDoNotFailReadyz(t *testing.T) {
+	t.Parallel()
+	mux := http.NewServeMux()
+	health.Install(mux, health.Checks{Separate: []health.Checker{
+		healthz.NamedCheck("copy", func(*http.Request) error { return errors.New("a copy is 2m0s behind") }),
+	}})
+	if status, body := ask(t, mux, "/readyz?verbose"); status != http.StatusOK || strings.Contains(body, "copy") {
+		t.Errorf("/readyz: %d %s", status, body)
+	}
+	if status, body := ask(t, mux, "/readyz/copy"); status != http.StatusInternalServerError {
+		t.Errorf("/readyz/copy: %d %s", status, body)
 	}
 }
 
