@@ -3,6 +3,8 @@ package apiserver
 import (
 	"context"
 
+	"k8s.io/client-go/rest"
+
 	"byre/apiserver/delegation"
 	"byre/apiserver/options"
 	"byre/sqlstore"
@@ -18,6 +20,8 @@ type Config struct {
 	// Aggregator delegates to this server, and this server delegates to
 	// CustomResources; nil for none.
 	Aggregator, CustomResources delegation.NewServer
+	// KeepViews, unless nil, runs beside the server until ctx ends. Its requests with loopback are the server's own.
+	KeepViews func(ctx context.Context, database Database, loopback *rest.Config) error
 }
 
 // Database is an open database.

@@ -117,6 +117,11 @@ func (s *Server) workComponents() []lifecycle.Component {
 	for _, server := range s.chain {
 		components = append(components, lifecycle.Component{Name: "server of the delegation chain", Run: server.Run})
 	}
+	if keep := s.config.KeepViews; keep != nil {
+		components = append(components, lifecycle.Component{Name: "views for SQL", Run: func(ctx context.Context) error {
+			return keep(ctx, s.core.database, s.clients.loopback)
+		}})
+	}
 	if !s.core.database.Shared {
 		components = append(components, lifecycle.Component{Name: "controllers", Run: s.runControllers})
 	}

@@ -169,6 +169,9 @@ func (o *Options) Validate() []error {
 	errs = append(errs, o.Store.Validate()...)
 	errs = append(errs, o.SQL.Validate()...)
 	errs = append(errs, o.Backup.Validate()...)
+	if err := o.SQL.checkSchema(&o.Store); err != nil {
+		errs = append(errs, err)
+	}
 	errs = append(errs, o.Serving.Validate()...)
 	errs = append(errs, o.Cluster.Validate()...)
 	errs = append(errs, o.Auth.Validate()...)

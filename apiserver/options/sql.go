@@ -2,14 +2,18 @@ package options
 
 import (
 	"errors"
+	"fmt"
 	"runtime"
 	"time"
 
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"byre/migrations"
+	"byre/migrations/dbserver"
 )
 
-// SQLOptions bound the queries of the group sql.byre.dev.
+// SQLOptions bound the queries of the group sql.byre.dev, and say where views for other SQL are.
 type SQLOptions struct {
 	// Enabled serves the group.
 	Enabled bool
@@ -19,6 +23,8 @@ type SQLOptions struct {
 	Memory resource.QuantityValue
 	// Concurrency is how many queries run at a time; 0 is half the processors, and at least 1.
 	Concurrency int
+	// Schema is the schema of PostgreSQL in which a view for each table is kept; empty means none.
+	Schema string
 }
 
 // NewSQLOptions returns the defaults.
@@ -36,6 +42,8 @@ func (o *SQLOptions) AddFlags(fs *pflag.FlagSet) {
 		"How much memory the engine of a query of sql.byre.dev may take, such as 64Mi, and what the server keeps for it beside.")
 	fs.IntVar(&o.Concurrency, "sql-concurrency", o.Concurrency,
 		"How many queries of sql.byre.dev run at a time; others wait for 5 seconds and are then refused with 429. 0 is half the processors, and at least 1.")
+	fs.StringVar(&o.Schema, "sql-schema", o.Schema,
+		"PostgreSQL: keep a view and a function of the past for each resource in the schema of this name, such as k8s, for who owns the database. It is made if there is none. If not set, there are no such views.")
 }
 
 // Parallel is how many queries run at a time.
@@ -61,4 +69,22 @@ func (o *SQLOptions) Validate() (errs []error) {
 		errs = append(errs, errors.New("--sql-concurrency must not be negative"))
 	}
 	return errs
+}
+
+// checkSchema returns what is wrong with Schema.
+func (o *SQLOptions) checkSchema(store *StoreOptions) error {
+	if o.Schema == "" {
+		return nil
+	}
+	endpoint, err := store.DSN()
+	if err != nil {
+		return nil //nolint:nilerr // StoreOptions.Validate returns it
+	}
+	if dialect, _, _ := migrations.ParseEndpoint(endpoint); dialect != migrations.Postgres {
+		return errors.New("--sql-schema needs PostgreSQL: name a database with --endpoint, or print views of SQLite with \"byre sql views\"")
+	}
+	if err := dbserver.CheckSchema(o.Schema); err != nil {
+		return fmt.Errorf("--sql-schema: %w", err)
+	}
+	return nil
 }

@@ -318,7 +318,12 @@ func valueOf(c *Column, typed metav1.Object, content map[string]any) any {
 		return strconv.FormatInt(n, 10)
 	}
 	if s, ok := value.(string); ok && c.Type == Quantity {
-		return new(resource.MustParse(s)).AsApproximateFloat64()
+		q := resource.MustParse(s)
+		n, err := strconv.ParseFloat(q.AsDec().String(), 64)
+		if err != nil {
+			return err
+		}
+		return n
 	}
 	if s, ok := value.(string); ok && c.Type == Time {
 		at, err := time.Parse(time.RFC3339Nano, s)

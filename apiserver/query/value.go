@@ -82,7 +82,7 @@ func boolean(data []byte) any {
 	return nil
 }
 
-// quantity returns a quantity in its base unit: cores, bytes.
+// quantity returns a quantity in its base unit, cores or bytes: the float64 that is nearest to it.
 func quantity(data []byte) any {
 	s, ok := scalarText(data).(string)
 	if !ok {
@@ -92,7 +92,11 @@ func quantity(data []byte) any {
 	if err != nil {
 		return nil
 	}
-	return q.AsApproximateFloat64()
+	f, err := strconv.ParseFloat(q.AsDec().String(), 64)
+	if err != nil {
+		return nil
+	}
+	return f
 }
 
 func document(data []byte) any { return rawJSON(data) }

@@ -56,12 +56,16 @@ func serve(ctx context.Context, o *options.Options) error {
 		return err
 	}
 	var chain serverChain
-	server, err := apiserver.New(ctx, apiserver.Config{
+	config := apiserver.Config{
 		Options:         completed,
 		OpenDatabase:    openDatabase,
 		Aggregator:      chain.newAggregator,
 		CustomResources: chain.newCRD,
-	})
+	}
+	if o.SQL.Schema != "" {
+		config.KeepViews = (&viewKeeper{store: o.Store, schema: o.SQL.Schema}).Run
+	}
+	server, err := apiserver.New(ctx, config)
 	if err == nil {
 		err = server.Run(ctx)
 	}

@@ -42,13 +42,9 @@ func newSQLViewsCommand() *cobra.Command {
 					}
 					return sqlviews.WriteSQLite(cmd.OutOrStdout(), tables)
 				}
-				indexes, err := d.Indexes(cmd.Context())
+				views, err := d.Views(cmd.Context(), schema)
 				if err != nil {
 					return err
-				}
-				views := sqlviews.Postgres{Store: d.Store(), Schema: schema, Indexed: map[string]bool{}}
-				for _, index := range indexes {
-					views.Indexed[index.Table+" "+index.Column] = true
 				}
 				return views.WriteTo(cmd.OutOrStdout(), tables)
 			})

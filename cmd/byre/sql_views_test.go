@@ -95,7 +95,7 @@ const gearsDefinition = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomR
 		{"name":"Free as text","type":"string","jsonPath":".spec.free"}],
 	"schema":{"openAPIV3Schema":{"type":"object","description":"A Gear turns.","properties":{"spec":{"type":"object","properties":{
 		"teeth":{"type":"integer"},"isWorn":{"type":"boolean"},"width":{"type":"number"},"word":{"type":"string"},"since":{"type":"string","format":"date-time"},
-		"odd-name":{"type":"string"},"free":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}},
+		"odd-name":{"type":"string"},"weight":{"type":"string","format":"quantity"},"free":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}},
 		"list":{"type":"array","items":{"type":"integer"}}}}}}]}}`
 
 // createViewObjects creates the objects, with numbers of random.
@@ -152,6 +152,26 @@ func (h *chronicle) createViewObjects(random *rand.Rand) {
 	} {
 		create(gears, "shop", fmt.Sprintf(`{"apiVersion":"example.com/v1","kind":"Gear","metadata":{"name":"g%d"},"spec":{%s},"list":[1,2]}`, i, spec))
 	}
+	for i, weight := range quantities(random) {
+		create(gears, "shop", fmt.Sprintf(`{"apiVersion":"example.com/v1","kind":"Gear","metadata":{"name":"weight%d"},"spec":{"weight":%q}}`, i, weight))
+	}
+}
+
+// quantities returns texts that are quantities, and some that look so.
+func quantities(random *rand.Rand) []string {
+	all := strings.Fields("0 9m 7u 3n 0.009 1.5Gi 0.1Ki 1e3 1E 12E2 1E-3 1e+3 -3.25Mi 5. .5k +.5k 5.G 007 9223372036854775807 99999999999999999999 8Ei 9000Pi -9Ei" +
+		" 1e 1e3k abc 1.2.3 --1 +-1 1Kii 1ki 1i 1mm 1e1.5 1e-+3 0x10 1_0")
+	suffixes := strings.Split("n,u,m,,k,M,G,T,P,E,Ki,Mi,Gi,Ti,Pi,Ei,e2,E-3", ",")
+	for range 40 {
+		text := fmt.Sprint(random.IntN(1_000_000))
+		if suffix := suffixes[random.IntN(len(suffixes))]; suffix == "n" {
+			text += suffix
+		} else {
+			text += fmt.Sprintf(".%03d", random.IntN(1000)) + suffix
+		}
+		all = append(all, text)
+	}
+	return append(all, "", " 1", "1 ", "1\n")
 }
 
 // The rows of each view are those that the API server answers with, for all tables, and no value makes one fail.
@@ -160,18 +180,39 @@ func TestSQLViews_EqualTheTablesOfTheServer(t *testing.T) {
 	for name, flags := range databases() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newChronicle(t, flags(t)...)
+			flags := flags(t)
+			if name == "postgres" {
+				flags = append(flags, "--sql-schema=k8s")
+			}
+			h := newChronicle(t, flags...)
 			h.createViewObjects(rand.New(rand.NewPCG(26, 2)))
-			db := h.open("sql", "views")
-			compared := 0
+			db, kept, compared := h.open("sql", "views"), (*stdsql.DB)(nil), 0
+			if name == "postgres" {
+				kept = h.openSchema("k8s")
+				h.awaitOne(kept, "3", `SELECT count(*) FROM "gears.example.com" WHERE name LIKE 'g_'`)
+			}
+			diff := ""
+			defer func() {
+				if t.Failed() {
+					t.Log(diff)
+				}
+			}()
 			for _, table := range h.csv("", `SELECT table_name FROM byre_tables WHERE resource NOT IN ('', 'customresourcedefinitions', 'apiservices')`) {
-				diff := ""
 				eventually.True(t, table+" has the same rows", func() bool { // Leases change
-					columns, want := h.answered(table)
-					got := h.viewed(db, table, columns)
+					columns, want := h.answered(`"` + table + `"`)
+					got := h.viewed(db, `"`+table+`"`, columns)
 					diff = ""
 					if !reflect.DeepEqual(got, want) {
 						diff = differences(columns, got, want)
+					}
+					if kept != nil && diff == "" {
+						if got := h.viewed(kept, `"`+table+`"`, columns); !reflect.DeepEqual(got, want) {
+							diff = "of --sql-schema: " + differences(columns, got, want)
+						}
+						moment := `"` + table + `"('` + one(kept, `SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')`) + `')`
+						if got := h.viewed(kept, moment, columns); diff == "" && !reflect.DeepEqual(got, want) {
+							diff = "of " + moment + ": " + differences(columns, got, want)
+						}
 					}
 					compared += len(want)
 					return diff == "" || strings.Contains(diff, "columns")
@@ -187,10 +228,10 @@ func TestSQLViews_EqualTheTablesOfTheServer(t *testing.T) {
 	}
 }
 
-// answered returns the columns of a table but for the numbers of quantities, and its rows, as the server answers.
+// answered returns the columns of a table, and its rows, as the server answers.
 func (h *chronicle) answered(table string) (columns []query.ResultColumn, rows [][]any) {
 	h.Helper()
-	response, body := h.ask("", "application/json", `SELECT * FROM "`+table+`" ORDER BY namespace, name`)
+	response, body := h.ask("", "application/json", `SELECT * FROM `+table+` ORDER BY namespace, name`)
 	if response.StatusCode >= http.StatusBadRequest {
 		h.Fatal(body)
 	}
@@ -199,23 +240,15 @@ func (h *chronicle) answered(table string) (columns []query.ResultColumn, rows [
 	}
 	var q query.Query
 	h.must(json.Unmarshal([]byte(body), &q))
-	all := map[string]bool{}
-	for _, c := range q.Status.Columns {
-		all[c.Name] = true
-	}
 	rows = make([][]any, len(q.Status.Rows))
-	for i, c := range q.Status.Columns {
-		if all[c.Name+"_text"] && c.Type == "real" {
-			continue
-		}
-		columns = append(columns, c)
+	for i := range q.Status.Columns {
 		for j, row := range q.Status.Rows {
 			var value any
 			h.must(json.Unmarshal(row[i], &value))
 			rows[j] = append(rows[j], value)
 		}
 	}
-	return columns, rows
+	return q.Status.Columns, rows
 }
 
 // viewed returns the rows of a view, with the values that JSON has.
@@ -225,7 +258,7 @@ func (h *chronicle) viewed(db *stdsql.DB, table string, columns []query.ResultCo
 	for _, c := range columns {
 		names = append(names, `"`+c.Name+`"`)
 	}
-	found, err := db.QueryContext(h.Context(), `SELECT `+strings.Join(names, ", ")+` FROM "`+table+`" ORDER BY namespace, name`)
+	found, err := db.QueryContext(h.Context(), `SELECT `+strings.Join(names, ", ")+` FROM `+table+` ORDER BY namespace, name`)
 	if err != nil {
 		h.Fatalf("%s: %v", table, err)
 	}

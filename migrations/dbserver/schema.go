@@ -14,17 +14,26 @@ import (
 // longer names.
 const maxIdentifier = 63
 
+// CheckSchema fails if a name is not one of a schema that byre may use.
+func CheckSchema(schema string) error {
+	switch {
+	case schema == "" || len(schema) > maxIdentifier || strings.ContainsRune(schema, 0):
+		return fmt.Errorf("schema %q: want a name of 1 to %d bytes", schema, maxIdentifier)
+	case strings.HasPrefix(schema, "pg_"), schema == "information_schema":
+		return fmt.Errorf("schema %q: the name is PostgreSQL's own", schema)
+	}
+	return nil
+}
+
 // WithSchema returns a connection string whose sessions have only the named schema in their
 // search_path. byre finds all its tables, views, locks and channels by the current schema, so that
 // one database can have any number of stores. It fails if the name is not one of a schema that byre
 // may use, or if the connection string names another schema.
 func WithSchema(dsn, schema string) (string, error) {
-	switch {
-	case schema == "" || len(schema) > maxIdentifier || strings.ContainsRune(schema, 0):
-		return "", fmt.Errorf("schema %q: want a name of 1 to %d bytes", schema, maxIdentifier)
-	case strings.HasPrefix(schema, "pg_"), schema == "information_schema":
-		return "", fmt.Errorf("schema %q: the name is PostgreSQL's own", schema)
-	case schema == "$user":
+	if err := CheckSchema(schema); err != nil {
+		return "", err
+	}
+	if schema == "$user" {
 		return "", errors.New("schema \"$user\": name it in search_path, or for the role")
 	}
 	config, err := Parse(dsn)

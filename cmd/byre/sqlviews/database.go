@@ -136,6 +136,16 @@ func (d *Database) Indexes(ctx context.Context) ([]Index, error) {
 	return indexes, rows.Err()
 }
 
+// Views returns the views of PostgreSQL in a schema, or, if that is empty, temporary ones. They use the indexes that there are.
+func (d *Database) Views(ctx context.Context, schema string) (Postgres, error) {
+	indexes, err := d.Indexes(ctx)
+	views := Postgres{Store: d.store, Schema: schema, Indexed: map[string]bool{}}
+	for _, index := range indexes {
+		views.Indexed[index.Table+" "+index.Column] = true
+	}
+	return views, err
+}
+
 // CreateIndex makes an index on a column of a table. A file of SQLite must not be in use.
 func (d *Database) CreateIndex(ctx context.Context, name string, tables []Table, table, column string) error {
 	if !indexName.MatchString(name) {

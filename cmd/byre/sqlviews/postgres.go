@@ -33,21 +33,34 @@ func (p *Postgres) WriteTo(w io.Writer, tables []Table) error {
 	}
 	for i := range tables {
 		t := &tables[i]
-		var values []string
-		for _, c := range t.columns() {
-			values = append(values, p.column(t, &c)+" AS "+identifier(c.Name))
-		}
 		for _, name := range t.names() {
-			// OFFSET 0 has the JSON of a row parsed once. It is not parsed for a query that asks for none of it.
-			_, err := fmt.Fprintf(w, "%s%s%s AS\nSELECT %s\nFROM %s.resources r JOIN %s.current_objects o ON o.resource_id = r.id\n  CROSS JOIN LATERAL (SELECT %s AS v OFFSET 0) d\nWHERE %s%s;\n",
-				create, identifier(name), option, strings.Join(values, ",\n  "), identifier(p.Store), identifier(p.Store), p.value("o."),
-				t.condition(), p.restriction())
-			if err != nil {
+			if _, err := fmt.Fprintf(w, "%s%s%s AS\n%s;\n", create, identifier(name), option, p.current(t, t.columns())); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// current returns the query of a table's objects, with the columns in their order.
+func (p *Postgres) current(t *Table, columns []query.Column) string {
+	return fmt.Sprintf("SELECT %s\nFROM %s.resources r JOIN %s.current_objects o ON o.resource_id = r.id\n  %s\nWHERE %s%s",
+		p.values(t, columns), identifier(p.Store), identifier(p.Store), p.parsed(), t.condition(), p.restriction())
+}
+
+// values returns the expressions of columns over an object o and its parsed JSON d.v.
+func (p *Postgres) values(t *Table, columns []query.Column) string {
+	values := make([]string, len(columns))
+	for i := range columns {
+		values[i] = p.column(t, &columns[i]) + " AS " + identifier(columns[i].Name)
+	}
+	return strings.Join(values, ",\n  ")
+}
+
+// parsed joins d.v, the JSON of an object o. OFFSET 0 has it parsed once a row. It is not parsed for a query that asks for
+// none of it. The function doc parses it a second time, and so is called only for what may need it.
+func (p *Postgres) parsed() string {
+	return "CROSS JOIN LATERAL (SELECT CASE WHEN starts_with(o.value, '{') AND strpos(o.value, '\\u') = 0 THEN o.value::jsonb ELSE " + p.value("o.") + " END AS v OFFSET 0) d"
 }
 
 // value returns the expression of an object's JSON; NULL if it is encrypted.
@@ -98,7 +111,10 @@ func postgresColumn(c *query.Column, v string) string {
 	path := literal(postgresPath(c.Path))
 	raw, text := v+" #> "+path, v+" #>> "+path
 	kind := "jsonb_typeof(" + raw + ")"
+	scalar := "CASE WHEN " + kind + " IN ('string', 'number') THEN " + text + " END"
 	switch c.Type {
+	case query.Quantity:
+		return fmt.Sprintf(postgresQuantity, scalar)
 	case query.Integer:
 		return "CASE " + kind + " WHEN 'number' THEN CASE WHEN " + text + " NOT LIKE '%.%' AND (" + text +
 			")::numeric BETWEEN -9223372036854775808 AND 9223372036854775807 THEN (" + text + ")::bigint END END" //nolint:dupword // SQL
@@ -113,8 +129,18 @@ func postgresColumn(c *query.Column, v string) string {
 		return "CASE WHEN " + kind + " = 'string' AND " + text + ` ~ '^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$' THEN ` +
 			"CASE WHEN " + text + " LIKE '%.%' THEN rtrim(rtrim(" + text + ", '0Z'), '.') || 'Z' ELSE " + text + " END END" //nolint:dupword // SQL
 	}
-	return "CASE WHEN " + kind + " IN ('string', 'number') THEN " + text + " END"
+	return scalar
 }
+
+// postgresQuantity is the number of a quantity, whose text is %s: exactly as resource.ParseQuantity reads it, and then the
+// nearest double precision. A text of more than 63 characters, or with an exponent of more than two digits, which could fail, is
+// NULL.
+const postgresQuantity = `(SELECT (sign(n) * ceil(least(abs(n), most) * 1000000000) * 0.000000001)::double precision
+   FROM (SELECT CASE WHEN m[4] IS NOT NULL THEN m[1]::numeric * (1::bigint << 10 * strpos('KMGTPE', m[4]))
+        ELSE (m[1] || 'e' || coalesce(m[2], (3 * strpos('num kMGTPE', coalesce(nullif(m[3], ''), ' ')) - 12)::text))::numeric END AS n,
+      CASE WHEN m[4] IS NOT NULL THEN 9223372036854775807 END AS most
+    FROM (SELECT %s AS t) s, regexp_match(CASE WHEN length(t) < 64 THEN t END,
+      '^([+-]?(?:\d+\.?\d*|\.\d+))(?:[eE]([+-]?\d\d?)|([numkMGTPE]?)|([KMGTPE])i)$') m) q)`
 
 // postgresPath returns a path as a literal of an array of texts.
 func postgresPath(members []string) string {

@@ -65,7 +65,10 @@ func sqliteColumn(c *query.Column) string {
 	}
 	path := literal(sqlitePath(c.Path))
 	kind, value, raw := "json_type("+v+", "+path+")", v+" ->> "+path, v+" -> "+path
+	scalar := "CASE " + kind + " WHEN 'text' THEN " + value + " WHEN 'integer' THEN " + raw + " WHEN 'real' THEN " + raw + " END"
 	switch c.Type {
+	case query.Quantity:
+		return fmt.Sprintf(sqliteQuantity, scalar)
 	case query.Integer: // a number that is too great becomes a real one
 		return "CASE WHEN " + kind + " = 'integer' AND typeof(" + value + ") = 'integer' THEN " + value + " END"
 	case query.Real:
@@ -79,8 +82,21 @@ func sqliteColumn(c *query.Column) string {
 			"CASE WHEN " + value + " LIKE '%.%Z' THEN rtrim(rtrim(" + value + ", '0Z'), '.') || 'Z' WHEN " + value + " LIKE '%Z' THEN " + value +
 			" ELSE strftime('%Y-%m-%dT%H:%M:%SZ', " + value + ") END END" //nolint:dupword // SQL
 	}
-	return "CASE " + kind + " WHEN 'text' THEN " + value + " WHEN 'integer' THEN " + raw + " WHEN 'real' THEN " + raw + " END"
+	return scalar
 }
+
+// sqliteQuantity is the number of a quantity, whose text is %s. t is the text, n its number, s its suffix, and e where the
+// exponent of n is. A number below a nano is not rounded up to it, as resource.ParseQuantity does.
+const sqliteQuantity = `(SELECT CASE
+    WHEN m NOT GLOB '*[0-9]*' OR m GLOB '*[^0-9.]*' OR m GLOB '*.*.*' OR n GLOB '[+-][+-]*' OR length(n) > 63 THEN NULL
+    WHEN e > 0 THEN CASE WHEN s = '' AND x GLOB '[0-9]*' AND x NOT GLOB '*[^0-9]*' AND length(x) < 3 AND substr(n, e + 1) NOT GLOB '[+-][+-]*'
+      THEN CAST(n AS REAL) END
+    WHEN length(s) < 2 AND instr('num kMGTPE', iif(s = '', ' ', s)) THEN CAST(n || 'e' || (3 * instr('num kMGTPE', iif(s = '', ' ', s)) - 12) AS REAL)
+    WHEN length(s) = 2 AND s GLOB '[KMGTPE]i' THEN max(min(CAST(n AS REAL) * (1 << 10 * instr('KMGTPE', substr(s, 1, 1))), 9223372036854775807.0), -9223372036854775807.0)
+    END
+   FROM (SELECT *, ltrim(iif(e, substr(n, 1, e - 1), n), '+-') AS m, ltrim(substr(n, e + 1), '+-') AS x
+    FROM (SELECT n, substr(t, length(n) + 1) AS s, instr(lower(n), 'e') AS e
+     FROM (SELECT t, rtrim(t, 'numkKMGTPEi') AS n FROM (SELECT %s AS t)))))`
 
 // sqlitePath returns a path in SQLite's syntax.
 func sqlitePath(members []string) string {

@@ -33,10 +33,9 @@ func (t *Table) condition() string {
 	return `"group" = ` + literal(t.Resource.Group) + " AND resource = " + literal(t.Resource.Resource) + " AND defined_by = " + literal(definedBy)
 }
 
-// columns are the columns that a view has: not those that only other tables use, and not the number of a quantity,
-// whose text has a column of its own.
+// columns are the columns that a view has: not those that only other tables use.
 func (t *Table) columns() []query.Column {
-	return slices.DeleteFunc(slices.Clone(t.Columns), func(c query.Column) bool { return c.IsHidden() || c.Type == query.Quantity })
+	return slices.DeleteFunc(slices.Clone(t.Columns), func(c query.Column) bool { return c.IsHidden() })
 }
 
 // find returns the table and the column of a name.
@@ -67,7 +66,7 @@ func isScalar(c *query.Column) bool {
 	case ownerPath, containersPath:
 		return false
 	}
-	return c.Type != query.JSON
+	return c.Type != query.JSON && c.Type != query.Quantity
 }
 
 func literal(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }

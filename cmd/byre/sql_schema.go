@@ -1,0 +1,218 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	"k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/util/compatibility"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	basecompatibility "k8s.io/component-base/compatibility"
+	"k8s.io/klog/v2"
+
+	"byre/apiserver"
+	"byre/apiserver/options"
+	"byre/apiserver/query"
+	"byre/cmd/byre/sqlviews"
+	"byre/crd"
+	"byre/sqlstore"
+)
+
+const (
+	// viewsElection is the time between two tries to become the server that keeps the views.
+	viewsElection = 2 * time.Second
+	// viewsGather is how long changes of definitions are gathered: one that is installed changes several times.
+	viewsGather = 500 * time.Millisecond
+	// viewsRetry is the time after which a view is tried again that a transaction has read.
+	viewsRetry = 2 * time.Second
+	// viewsInterval is the time after which the views are compared again although no definition has changed.
+	viewsInterval = time.Minute
+	// viewsTimeout bounds one comparison, with all changes that it makes.
+	viewsTimeout = 5 * time.Minute
+)
+
+// viewKeeper keeps the views of --sql-schema. Of the servers of a database one does so at a time: those of two versions
+// would otherwise replace each other's views again and again.
+type viewKeeper struct {
+	store  options.StoreOptions
+	schema string
+	// logged are the problems that have been logged and have not ended.
+	logged []string
+}
+
+// errOwnSchema ends the server.
+var errOwnSchema = errors.New("--sql-schema")
+
+// Run keeps the views until ctx ends, while no other server does.
+func (k *viewKeeper) Run(ctx context.Context, database apiserver.Database, loopback *rest.Config) error {
+	shared, ok := database.Driver.(sqlstore.Shared)
+	if !ok {
+		return fmt.Errorf("--sql-schema: %s is not shared", database.Kind)
+	}
+	for {
+		_, err := shared.WithLock(ctx, "sql schema "+k.schema, func(ctx context.Context) error { return k.keep(ctx, loopback) })
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, errOwnSchema):
+			return err
+		case err != nil:
+			k.report(map[string]error{k.schema: err})
+		}
+		if !pause(ctx, nil, viewsElection) {
+			return nil
+		}
+	}
+}
+
+// pause waits until an event or for a time. It returns false if ctx ends.
+func pause(ctx context.Context, event <-chan struct{}, most time.Duration) bool {
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-event:
+	case <-timer.C:
+	}
+	return true
+}
+
+// keep keeps the views until ctx ends.
+func (k *viewKeeper) keep(ctx context.Context, loopback *rest.Config) error {
+	builtin, err := apiserver.Tables(compatibility.DefaultComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent))
+	if err != nil {
+		return err
+	}
+	client, err := clientset.NewForConfig(loopback)
+	if err != nil {
+		return err
+	}
+	factory := externalversions.NewSharedInformerFactoryWithOptions(client, 0, externalversions.WithTransform(describe))
+	informer, changed := factory.Apiextensions().V1().CustomResourceDefinitions().Informer(), make(chan struct{}, 1)
+	notify := func() {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}
+	_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { notify() }, UpdateFunc: func(any, any) { notify() }, DeleteFunc: func(any) { notify() },
+	})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer factory.Shutdown()
+	defer cancel()
+	factory.StartWithContext(ctx)
+	if !cache.WaitFor(ctx, "", informer.HasSyncedChecker()) {
+		return nil
+	}
+	for {
+		select { // the definitions are read after this
+		case <-changed:
+		default:
+		}
+		wait, err := k.update(ctx, builtin, informer.GetStore().List())
+		if err != nil || !pause(ctx, changed, wait) || !pause(ctx, nil, viewsGather) {
+			return err
+		}
+	}
+}
+
+// described is a definition of which only the table is kept in memory.
+type described struct {
+	metav1.ObjectMeta
+	// table is nil if the definition has none.
+	table *query.Table
+}
+
+// describe is the transform of an informer of definitions.
+func describe(object any) (any, error) {
+	of, ok := object.(*apiextensionsv1.CustomResourceDefinition)
+	if !ok {
+		return object, nil
+	}
+	table, err := crd.Describe(of)
+	if err != nil {
+		klog.V(1).InfoS("A definition has no view", "definition", of.Name, "err", err)
+	}
+	return &described{metav1.ObjectMeta{Name: of.Name, UID: of.UID, ResourceVersion: of.ResourceVersion}, table}, nil
+}
+
+// update makes the schema have the views of the tables, and returns when to look again. It fails only if it can never
+// succeed.
+func (k *viewKeeper) update(ctx context.Context, builtin []*query.Table, definitions []any) (time.Duration, error) {
+	var tables []sqlviews.Table
+	for _, t := range builtin {
+		tables = append(tables, sqlviews.Table{Table: t})
+	}
+	for _, object := range definitions {
+		if d, ok := object.(*described); ok && d.table != nil {
+			tables = append(tables, sqlviews.Table{Table: d.table, IsCustom: true})
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, viewsTimeout)
+	defer cancel()
+	left, err := k.updateSchema(ctx, tables)
+	switch {
+	case errors.Is(err, errOwnSchema):
+		return 0, err
+	case ctx.Err() != nil:
+		return viewsRetry, nil
+	case err != nil:
+		left = map[string]error{k.schema: err}
+	}
+	wait := viewsInterval
+	for name, err := range left {
+		if errors.Is(err, sqlviews.ErrLocked) {
+			wait = viewsRetry
+			delete(left, name)
+		}
+	}
+	k.report(left)
+	return wait, nil
+}
+
+func (k *viewKeeper) updateSchema(ctx context.Context, tables []sqlviews.Table) (left map[string]error, err error) {
+	endpoint, err := k.store.DSN()
+	if err != nil {
+		return nil, err
+	}
+	d, err := sqlviews.Open(ctx, endpoint)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	schema, err := d.Schema(k.schema)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errOwnSchema, err)
+	}
+	return schema.Update(ctx, tables)
+}
+
+// report logs why views are not up to date, each reason once until it has ended.
+func (k *viewKeeper) report(left map[string]error) {
+	names := map[string][]string{}
+	for name, err := range left {
+		names[err.Error()] = append(names[err.Error()], name)
+	}
+	logged := k.logged
+	k.logged = nil
+	for reason, of := range names {
+		slices.Sort(of)
+		k.logged = append(k.logged, reason)
+		if !slices.Contains(logged, reason) {
+			klog.Warningf("--sql-schema %s: not up to date, and tried again every minute: %s: %s", k.schema, strings.Join(of, ", "), reason)
+		}
+	}
+}

@@ -1,0 +1,253 @@
+package sqlviews
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"byre/apiserver/query"
+)
+
+// Schema is a schema of PostgreSQL that has a view for each name of each table, and a function of the same name that returns
+// the rows of a moment.
+//
+// Invariant: only what has byre's mark in its comment is replaced or dropped. Update keeps it. An object that others depend on
+// is not dropped: no statement has CASCADE.
+type Schema struct {
+	Name string
+	db   *Database
+	// views are those of Update.
+	views Postgres
+	// found are the relations and functions of the schema, by name.
+	found map[string]*relation
+}
+
+// relation is what a schema has under a name.
+type relation struct {
+	// isForeign says that byre has not made it.
+	isForeign bool
+	// view and function are the hashes in the comments; empty if there is none.
+	view, function string
+	// columns are those of the view, in its order.
+	columns []string
+}
+
+// Schema returns a schema of the database. It fails if that is the schema of byre's own tables.
+func (d *Database) Schema(name string) (*Schema, error) {
+	switch d.store {
+	case "":
+		return nil, errors.New("a schema with views needs PostgreSQL")
+	case name:
+		return nil, fmt.Errorf("the schema %q has byre's own tables: name another", name)
+	}
+	return &Schema{Name: name, db: d}, nil
+}
+
+// mark begins the last line of the comments on what Update makes. A hash of the definition follows.
+const mark = "Kept by byre serve --sql-schema: "
+
+const (
+	selectSchemaExists = `SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1)`
+
+	selectRelations = `
+SELECT c.relname, false, coalesce(pg_catalog.obj_description(c.oid, 'pg_class'), ''),
+       (SELECT coalesce(json_agg(a.attname ORDER BY a.attnum), '[]') FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1
+UNION ALL
+SELECT p.proname, true, coalesce(pg_catalog.obj_description(p.oid, 'pg_proc'), ''), '[]'
+FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
+WHERE n.nspname = $1 AND p.proargtypes[0] = 'timestamptz'::regtype`
+)
+
+// Update makes the schema have the views and functions of the tables, and not those of others. It returns why an object is not
+// up to date, by name. Of tables of one name the first counts.
+func (s *Schema) Update(ctx context.Context, tables []Table) (map[string]error, error) {
+	var err error
+	if s.views, err = s.db.Views(ctx, s.Name); err != nil {
+		return nil, err
+	}
+	if err := s.prepare(ctx); err != nil {
+		return nil, err
+	}
+	left, wanted := map[string]error{}, map[string]bool{revisionFunction: true}
+	for i := range tables {
+		for _, name := range tables[i].names() {
+			if wanted[name] {
+				continue
+			}
+			wanted[name] = true
+			if err := s.keep(ctx, name, &tables[i]); err != nil {
+				left[name] = err
+			}
+		}
+	}
+	for name, r := range s.found {
+		if !wanted[name] && !r.isForeign {
+			if err := s.execute(ctx, s.drop(name)); err != nil {
+				left[name] = err
+			}
+		}
+	}
+	return left, ctx.Err()
+}
+
+// prepare makes the schema and revisionFunction, and reads what the schema has.
+func (s *Schema) prepare(ctx context.Context) error {
+	var exists bool
+	if err := s.db.db.QueryRowContext(ctx, selectSchemaExists, s.Name).Scan(&exists); err != nil {
+		return err
+	}
+	if !exists {
+		if err := s.db.Execute(ctx, "CREATE SCHEMA "+identifier(s.Name)); err != nil {
+			return fmt.Errorf("%w: the owner of the database can make it, CREATE SCHEMA %s AUTHORIZATION …", err, identifier(s.Name))
+		}
+	}
+	if err := s.read(ctx); err != nil {
+		return err
+	}
+	statements := s.revisionFunction()
+	hash := hashOf(statements)
+	switch r := s.found[revisionFunction]; {
+	case r == nil:
+	case r.isForeign:
+		return fmt.Errorf("%w: %s.%s", errForeign, identifier(s.Name), revisionFunction)
+	case r.function == hash:
+		return nil
+	}
+	return s.execute(ctx, fmt.Sprintf("%sCOMMENT ON FUNCTION %s.%s(timestamptz, integer) IS %s;\n",
+		statements, identifier(s.Name), revisionFunction, literal("The revision of a moment; it fails where the history of a resource does not reach back to it.\n"+mark+hash)))
+}
+
+// read reads what the schema has.
+func (s *Schema) read(ctx context.Context) error {
+	s.found = map[string]*relation{}
+	rows, err := s.db.db.QueryContext(ctx, selectRelations, s.Name)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var name, comment, columns string
+		var isFunction bool
+		if err := rows.Scan(&name, &isFunction, &comment, &columns); err != nil {
+			return err
+		}
+		r := s.found[name]
+		if r == nil {
+			r = &relation{}
+			s.found[name] = r
+		}
+		_, hash, isOwn := strings.Cut(comment, mark)
+		switch {
+		case !isOwn:
+			r.isForeign = true
+		case isFunction:
+			r.function = hash
+		default:
+			r.view = hash
+			if err := json.Unmarshal([]byte(columns), &r.columns); err != nil {
+				return err
+			}
+		}
+	}
+	return rows.Err()
+}
+
+// PostgreSQL's codes of errors.
+const (
+	invalidTableDefinition = "42P16"
+	dependentObjects       = "2BP01"
+	lockNotAvailable       = "55P03"
+)
+
+// ErrLocked is the error of an object that a session reads. Update can change it later.
+var ErrLocked = errors.New("a transaction reads it")
+
+var errForeign = errors.New("byre has not made what has the name: drop it")
+
+// keep makes the view and the function of a name, unless they are up to date. A view that only gets more columns is replaced,
+// with the rights on it and with the views of others that depend on it; the new columns are its last ones.
+func (s *Schema) keep(ctx context.Context, name string, t *Table) error {
+	columns := t.columns()
+	hash := hashOf(s.definition(name, t, columns, ""))
+	r := s.found[name]
+	switch {
+	case r == nil:
+		return s.execute(ctx, s.definition(name, t, columns, hash))
+	case r.isForeign:
+		return errForeign
+	case r.view == hash && r.function == hash:
+		return nil
+	}
+	err := s.execute(ctx, s.definition(name, t, inOrder(columns, r.columns), hash))
+	if isCode(err, invalidTableDefinition) { // a column is gone, or has another type
+		err = s.execute(ctx, s.drop(name)+s.definition(name, t, columns, hash))
+	}
+	return err
+}
+
+// inOrder returns columns in an order that names some of them; the others follow.
+func inOrder(columns []query.Column, names []string) []query.Column {
+	at := func(c *query.Column) int {
+		if i := slices.Index(names, c.Name); i >= 0 {
+			return i
+		}
+		return len(names)
+	}
+	columns = slices.Clone(columns)
+	slices.SortStableFunc(columns, func(a, b query.Column) int { return at(&a) - at(&b) })
+	return columns
+}
+
+// definition returns the statements that make the view and the function of a name, with a hash in their comments.
+func (s *Schema) definition(name string, t *Table, columns []query.Column, hash string) string {
+	var b strings.Builder
+	object := identifier(s.Name) + "." + identifier(name)
+	fmt.Fprintf(&b, "CREATE OR REPLACE VIEW %s AS\n%s;\n", object, s.views.current(t, columns))
+	fmt.Fprintf(&b, "CREATE OR REPLACE FUNCTION %s(at timestamptz) RETURNS SETOF %s LANGUAGE sql STABLE AS %s;\n", object, object, literal(s.views.past(t, columns)))
+	fmt.Fprintf(&b, "COMMENT ON VIEW %s IS %s;\n", object, literal(t.Description+"\n\n"+mark+hash))
+	fmt.Fprintf(&b, "COMMENT ON FUNCTION %s(timestamptz) IS %s;\n", object, literal("The rows of "+name+" at a moment.\n"+mark+hash))
+	for i := range columns {
+		description := columns[i].Description
+		if source := columns[i].Source(); source != "" {
+			description = strings.TrimSpace(description + " (" + source + ")")
+		}
+		fmt.Fprintf(&b, "COMMENT ON COLUMN %s.%s IS %s;\n", object, identifier(columns[i].Name), literal(description))
+	}
+	return b.String()
+}
+
+func (s *Schema) drop(name string) string {
+	object := identifier(s.Name) + "." + identifier(name)
+	return "DROP FUNCTION IF EXISTS " + object + "(timestamptz);\nDROP VIEW IF EXISTS " + object + ";\n"
+}
+
+// execute executes statements in one transaction, which waits for no other.
+func (s *Schema) execute(ctx context.Context, statements string) error {
+	err := s.db.Execute(ctx, "SELECT set_config('lock_timeout', '200ms', true);\n"+statements)
+	var server *pgconn.PgError
+	switch {
+	case isCode(err, lockNotAvailable):
+		return ErrLocked
+	case isCode(err, dependentObjects) && errors.As(err, &server):
+		dependency, _, _ := strings.Cut(server.Detail, "\n")
+		return fmt.Errorf("%s: it stays as it is until you drop what depends on it", dependency)
+	}
+	return err
+}
+
+func isCode(err error, code string) bool {
+	var server *pgconn.PgError
+	return errors.As(err, &server) && server.Code == code
+}
+
+func hashOf(statements string) string {
+	sum := sha256.Sum256([]byte(statements))
+	return fmt.Sprintf("%x", sum[:8])
+}
