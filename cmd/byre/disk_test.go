@@ -19,10 +19,18 @@ import (
 
 // On a full disk a server starts, is ready for systemd, and deletes. When the history is compacted
 // it takes all writes again, and has its reserve again.
-func TestDisk_IsEmptiedWhenFull(t *testing.T) {
+func TestDisk_IsEmptiedWhenFull(t *testing.T) { emptyFullDisk(t) }
+
+// The copy of a database gives up its space on a full disk.
+func TestDisk_IsEmptiedWhenFullOfAReplicatedDatabase(t *testing.T) {
+	emptyFullDisk(t, "--replicate-to", "file://"+t.TempDir())
+}
+
+func emptyFullDisk(t *testing.T, flags ...string) {
+	t.Helper()
 	disk := pgtest.NewDisk(t, 224)
 	dir := filepath.Join(disk.Dir, "data")
-	flags := []string{"--controllers="}
+	flags = append(flags, "--controllers=")
 	server := startServer(t, dir, flags...)
 	reserve := filepath.Join(dir, "byre.db-reserve")
 	if info, err := os.Stat(reserve); err != nil || info.Size() != 32<<20 {

@@ -35,7 +35,8 @@ type Replicator struct {
 	backlogBytes int64
 	logger       *slog.Logger
 
-	path string
+	path   string
+	isFull func() bool
 	// committed receives when there are commits to capture. Its capacity is 1.
 	committed chan struct{}
 	// attached is true while there is a session, or one begins.
@@ -65,19 +66,22 @@ func New(urls []string, s3 location.S3, logger *slog.Logger) (*Replicator, error
 // goes on from there. The caller has the database's lock.
 func Forget(path string) error { return os.RemoveAll(path + localSuffix) }
 
-// Open names the database, which the caller is about to open. It fails if the path can't be
-// replicated.
-func (r *Replicator) Open(path string) (err error) {
+// Open names the database, which the caller is about to open. While isFull reports true, nothing is
+// written beside it, and the driver runs the checkpoints. Open fails if the path can't be replicated.
+func (r *Replicator) Open(path string, isFull func() bool) (err error) {
 	if strings.ContainsAny(path, "?#%") {
 		return fmt.Errorf("%s can't be replicated, because its path has one of ?, # and %%: move it", path)
 	}
-	r.path = path
+	r.path, r.isFull = path, isFull
 	r.shared, err = os.Open(path)
 	return err
 }
 
 // attach has Litestream capture the database from this moment on.
 func (r *Replicator) attach(ctx context.Context) error {
+	if r.isFull() {
+		return errFull
+	}
 	r.attached.Store(true)
 	err := Forget(r.path)
 	if err == nil {
@@ -89,6 +93,9 @@ func (r *Replicator) attach(ctx context.Context) error {
 	}
 	return nil
 }
+
+// errFull means that the space of the disk is kept for deletes.
+var errFull = errors.New("the disk is full")
 
 // detach lets go of the database, so that the driver runs the checkpoints.
 func (r *Replicator) detach() error {

@@ -32,8 +32,9 @@ const (
 type session struct {
 	db     *litestream.DB
 	copies []*copier
-	// committed is that of the Replicator.
+	// committed and isFull are those of the Replicator.
 	committed chan struct{}
+	isFull    func() bool
 
 	// mu guards the fields below.
 	mu sync.Mutex
@@ -57,7 +58,7 @@ func openSession(ctx context.Context, r *Replicator) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &session{db: newDB(r.path, r.logger), committed: r.committed, limit: max(r.backlogBytes, info.Size())}
+	s := &session{db: newDB(r.path, r.logger), committed: r.committed, isFull: r.isFull, limit: max(r.backlogBytes, info.Size())}
 	var disk syscall.Statfs_t
 	if err := syscall.Statfs(r.path, &disk); err != nil {
 		return nil, err
@@ -145,6 +146,9 @@ func (s *session) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-s.committed:
+		}
+		if s.isFull() {
+			return errFull
 		}
 		switch err := s.capture(ctx); {
 		case err == nil:

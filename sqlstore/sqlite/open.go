@@ -123,7 +123,7 @@ func Open(ctx context.Context, path string, options Options) (_ *Driver, err err
 		return nil, errors.Join(fmt.Errorf("open database: %w", err), d.lock.Close())
 	}
 	if options.Replication != nil {
-		err = options.Replication.Open(d.path)
+		err = options.Replication.Open(d.path, d.reserve.isInUse.Load)
 	} else {
 		err = replication.Forget(d.path)
 	}
