@@ -63,6 +63,9 @@ func (f *backupsFlags) list(ctx context.Context) ([]storedBackup, error) {
 	for _, entry := range entries {
 		stored := storedBackup{Name: entry.Name, SizeBytes: entry.Size}
 		file, err := f.File(entry.Name).Peek(ctx)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // it was deleted meanwhile
+		}
 		if err != nil {
 			return nil, err
 		}
