@@ -210,6 +210,10 @@ func (k *viewKeeper) report(left map[string]error) {
 	k.logged = nil
 	for reason, of := range names {
 		slices.Sort(of)
+		const most = 5 // of one reason, such as a lost connection
+		if more := len(of) - most; more > 0 {
+			of = append(of[:most:most], fmt.Sprintf("%d more", more))
+		}
 		k.logged = append(k.logged, reason)
 		if !slices.Contains(logged, reason) {
 			klog.Warningf("--sql-schema %s: not up to date, and tried again every minute: %s: %s", k.schema, strings.Join(of, ", "), reason)
