@@ -6,7 +6,6 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"byre/sqlstore/backup/location"
 	"byre/sqlstore/backup/schedule"
 )
 
@@ -14,8 +13,8 @@ import (
 type BackupOptions struct {
 	// Schedule is the times, in the form of schedule.Parse; empty means none.
 	Schedule string
-	// To is where to, and Keep how many are kept there.
-	To   location.Directory
+	// To is the name of a location.Directory, and Keep how many are kept there.
+	To   string
 	Keep int
 }
 
@@ -23,17 +22,16 @@ type BackupOptions struct {
 func (o *BackupOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.Schedule, "backup-schedule", o.Schedule,
 		"When to make a backup of the database: the five fields of cron, such as '0 3 * * *', in local time, or @hourly, @daily, @weekly, '@every 6h'. Of the servers on one PostgreSQL one makes it. A backup that was due while no server ran is made at the next start. If not set, none is made.")
-	fs.StringVar(&o.To.Name, "backup-to", o.To.Name,
+	fs.StringVar(&o.To, "backup-to", o.To,
 		"Where --backup-schedule writes to: a directory, which must exist, s3://BUCKET or s3://BUCKET/PREFIX. It must hold the backups of one database only.")
 	fs.IntVar(&o.Keep, "backup-keep", o.Keep,
 		"How many backups of --backup-schedule are kept; older ones are deleted.")
-	o.To.S3.AddFlags(fs)
 }
 
 // Validate returns one error for each invalid flag.
 func (o *BackupOptions) Validate() []error {
 	var errs []error
-	if (o.Schedule == "") != (o.To.Name == "") {
+	if (o.Schedule == "") != (o.To == "") {
 		errs = append(errs, errors.New("--backup-schedule and --backup-to need each other: set both, or none"))
 	}
 	if o.Schedule != "" {

@@ -49,7 +49,7 @@ type StoreOptions struct {
 	DiskReserve resource.QuantityValue
 	// ReplicateTo are the URLs of the places that the SQLite database is copied to continuously.
 	ReplicateTo []string
-	// S3 says how to reach those of them that are in S3.
+	// S3 says how to reach those of them that are in S3, and BackupOptions.To.
 	S3 location.S3
 	// CompactionInterval is the time between two compactions.
 	CompactionInterval time.Duration

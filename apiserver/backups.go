@@ -12,6 +12,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"byre/sqlstore"
+	"byre/sqlstore/backup/location"
 	"byre/sqlstore/backup/schedule"
 )
 
@@ -41,7 +42,7 @@ func (s *Server) makeBackups(ctx context.Context) error {
 	}
 	shared, _ := database.Driver.(sqlstore.Shared)
 	backups := schedule.Schedule{
-		Times: times, To: o.To, Keep: o.Keep, Program: ProgramVersion(),
+		Times: times, To: location.Directory{Name: o.To, S3: s.config.Options.Store.S3}, Keep: o.Keep, Program: ProgramVersion(),
 		Database: schedule.Database{
 			Read: database.ReadSnapshot, Last: database.Driver.LastBackup, Record: database.RecordBackup, Shared: shared,
 		},
