@@ -253,8 +253,8 @@ func (o *StoreOptions) checkReplication() error {
 	if len(o.ReplicateTo) > 2 {
 		return errors.New("--replicate-to may be given twice at most")
 	}
-	for _, url := range o.ReplicateTo {
-		if err := replication.Check(url, o.S3); err != nil {
+	for _, destination := range o.ReplicateTo {
+		if err := replication.Check(destination, o.S3); err != nil {
 			return fmt.Errorf("--replicate-to %w", err)
 		}
 	}

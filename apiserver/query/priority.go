@@ -26,21 +26,27 @@ import (
 const niceness = 5
 
 // yielding calls f on a thread of lower priority, and returns what it returns. A panic of f is the caller's.
-func yielding(f func() error) (err error) {
-	var panicked any
-	done := make(chan struct{})
+func yielding(f func() error) error {
+	type outcome struct {
+		err      error
+		panicked any
+	}
+	ended := make(chan outcome, 1)
 	go func() {
-		defer close(done)
-		defer func() { panicked = recover() }()
+		var o outcome
+		defer func() {
+			o.panicked = recover()
+			ended <- o
+		}()
 		goruntime.LockOSThread()
 		if goruntime.GOOS == "linux" { // elsewhere it is the priority of the process
 			_ = unix.Setpriority(unix.PRIO_PROCESS, 0, niceness) // the query runs as well without
 		}
-		err = f()
+		o.err = f()
 	}()
-	<-done
-	if panicked != nil {
-		panic(panicked)
+	o := <-ended
+	if o.panicked != nil {
+		panic(o.panicked)
 	}
-	return err
+	return o.err
 }

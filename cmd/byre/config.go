@@ -73,12 +73,12 @@ func newConfiguration(host string) *configuration {
 }
 
 // addTo adds --config.
-func (c *configuration) addTo(fs *pflag.FlagSet) {
+func (c *configuration) addTo(flags *pflag.FlagSet) {
 	usage := "File with a " + configfile.Kind + " (" + configfile.APIVersion + "): flags of \"byre serve\" as fields of YAML, such as \"byre config\" prints. Flags of the command line and BYRE_... variables win."
 	if c.host != "" {
 		usage += " If not set, " + c.host + " if it exists, unless --data-dir or --endpoint is given."
 	}
-	fs.StringVar(&c.path, "config", "", usage)
+	flags.StringVar(&c.path, "config", "", usage)
 }
 
 // namedFlags name the server, its database and its backups, for every command. Other flags of the same

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -47,10 +48,10 @@ func TestConfiguration_IsThatOfEachCommand(t *testing.T) {
 			t.Errorf("sql: %s", out)
 		}
 		if status, _, errOut := call("restore", file); status != 1 || !strings.Contains(errOut, "empty") && !strings.Contains(errOut, "in use") {
-			t.Errorf("restore into the server's database: %d, %s", status, errOut)
+			t.Errorf("restore into the server's database: %d, %s", code, errOut)
 		}
 		if status, _, errOut := call("check", "--data-dir", t.TempDir()); status != 1 || !strings.Contains(errOut, "there is no database in") {
-			t.Errorf("check of another directory: %d, %s", status, errOut)
+			t.Errorf("check of another directory: %d, %s", code, errOut)
 		}
 	})
 }
@@ -58,8 +59,8 @@ func TestConfiguration_IsThatOfEachCommand(t *testing.T) {
 // A flag wins over its variable, which wins over the file.
 func TestConfiguration_NamesTheSourceOfEachFlag(t *testing.T) {
 	file := configFile(t, configHeader+"retention: 2h\nsecure-port: 2\nbind-address: 192.0.2.2\nretention-for: {events: 2d}\ngc-percent: 1\n")
-	if status, _, errOut := call("config", "--config", file); status != 1 || !strings.Contains(errOut, "line 7: gc-percent is not a flag of byre serve") {
-		t.Errorf("of an unknown field: %d, %s", status, errOut)
+	if code, _, errOut := call("config", "--config", file); code != 1 || !strings.Contains(errOut, "line 7: gc-percent is not a flag of byre serve") {
+		t.Errorf("of an unknown field: %d, %s", code, errOut)
 	}
 	file = configFile(t, configHeader+"retention: 2h\nsecure-port: 2\nbind-address: 192.0.2.2\nretention-for: {events: 2d}\nshutdown-delay-duration: 0s\n")
 	for name, value := range map[string]string{
@@ -81,8 +82,8 @@ func TestConfiguration_NamesTheSourceOfEachFlag(t *testing.T) {
 		t.Errorf("of its own output (-want +got):\n%s", diff)
 	}
 	t.Setenv("BYRE_SECURE_PORT", "three")
-	if status, _, errOut := call("config"); status != 1 || !strings.HasPrefix(errOut, "byre: BYRE_SECURE_PORT: ") {
-		t.Errorf("of a wrong variable: %d, %s", status, errOut)
+	if code, _, errOut := call("config"); code != 1 || !strings.HasPrefix(errOut, "byre: BYRE_SECURE_PORT: ") {
+		t.Errorf("of a wrong variable: %d, %s", code, errOut)
 	}
 }
 
@@ -104,7 +105,7 @@ func TestConfiguration_OfTheHost(t *testing.T) {
 	}
 	check := func(want namedStore, args ...string) {
 		t.Helper()
-		if got, err := namedBy(args...); got != want || err != fs.ErrNotExist {
+		if got, err := namedBy(args...); got != want || !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%q: %+v, %v, want %+v", args, got, err, want)
 		}
 	}
