@@ -47,10 +47,10 @@ func TestConfiguration_IsThatOfEachCommand(t *testing.T) {
 		if out := output(t, "sql", "SELECT name FROM namespaces"); !strings.Contains(out, "kube-system") {
 			t.Errorf("sql: %s", out)
 		}
-		if status, _, errOut := call("restore", file); status != 1 || !strings.Contains(errOut, "empty") && !strings.Contains(errOut, "in use") {
-			t.Errorf("restore into the server's database: %d, %s", status, errOut)
+		if code, _, errOut := call("restore", file); code != 1 || !strings.Contains(errOut, "empty") && !strings.Contains(errOut, "in use") {
+			t.Errorf("restore into the server's database: %d, %s", code, errOut)
 		}
-		if status, _, errOut := call("check", "--data-dir", t.TempDir()); status != 1 || !strings.Contains(errOut, "there is no database in") {
+		if code, _, errOut := call("check", "--data-dir", t.TempDir()); code != 1 || !strings.Contains(errOut, "there is no database in") {
 			t.Errorf("check of another directory: %d, %s", code, errOut)
 		}
 	})
