@@ -195,6 +195,7 @@ func TestSQLSchema_ShowsThePast(t *testing.T) {
 	h.makeNamespace("shop")
 	db := h.openSchema("k8s")
 	h.awaitOne(db, "shop", `SELECT name FROM namespaces WHERE name = 'shop'`)
+	h.awaitOne(db, "0", `SELECT count(*) FROM configmaps(now()), secrets(now()) WHERE false`)
 	maps := h.kube.CoreV1().ConfigMaps("shop")
 	write := func(name, value string) {
 		_, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"k": value}}, metav1.CreateOptions{})
@@ -235,6 +236,7 @@ func TestSQLSchema_ShowsThePast(t *testing.T) {
 	if got := one(db, `SELECT count(*) FROM configmaps('`+moment+`')`); !strings.Contains(got, "the history of configmaps does not reach back to") || !strings.Contains(got, "the earliest moment is revision ") {
 		t.Error(got)
 	}
+	write("after", "x") // the log has no change that is so late otherwise
 	if got := one(db, `SELECT count(*) FROM configmaps(now()) WHERE namespace = 'shop' AND name = 'kept'`); got != "1" {
 		t.Error(got)
 	}

@@ -1,6 +1,7 @@
 package dbserver
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"os"
@@ -15,10 +16,10 @@ import (
 // have the name of the server too.
 const passwordFile = "passwordfile"
 
-// RefreshCredentials reads the files that an endpoint names again, and sets the password, the client
-// certificate and the root certificates of the configuration of a new connection. pgx alone reads
-// the files only when it parses the endpoint. If a file can't be read, the new connection fails; the
-// existing ones keep working.
+// RefreshCredentials reads the files that an endpoint names again, and sets the password and the root
+// certificates of the configuration of a new connection, which is the caller's own copy. pgx itself reads
+// the client certificate for each connection, and the other files only when it parses the endpoint. If a
+// file can't be read, the new connection fails; the existing ones keep working.
 func RefreshCredentials(dsn string, config *pgx.ConnConfig) error {
 	fresh, err := pgx.ParseConfig(dsn)
 	if err == nil {
@@ -32,8 +33,19 @@ func RefreshCredentials(dsn string, config *pgx.ConnConfig) error {
 		}
 		return &explained{text: "PostgreSQL at " + Address(config) + ": " + oneLine(err.Error()) + ": correct the file that the endpoint names", err: err}
 	}
-	config.Password, config.TLSConfig, config.Fallbacks = fresh.Password, fresh.TLSConfig, fresh.Fallbacks
+	config.Password = fresh.Password
+	refreshRoots(config.TLSConfig, fresh.TLSConfig)
+	for i, fallback := range config.Fallbacks { // the other hosts of the endpoint
+		refreshRoots(fallback.TLSConfig, fresh.Fallbacks[i].TLSConfig)
+	}
 	return nil
+}
+
+// refreshRoots replaces the root certificates. It keeps config itself: pgx knows the client certificate by it.
+func refreshRoots(config, fresh *tls.Config) {
+	if config != nil {
+		config.RootCAs, config.VerifyPeerCertificate = fresh.RootCAs, fresh.VerifyPeerCertificate
+	}
 }
 
 // readPasswordFile sets the password to the content of the file that the parameter passwordfile

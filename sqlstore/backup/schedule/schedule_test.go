@@ -29,10 +29,12 @@ type database struct {
 	t    *testing.T
 	rows sqlstore.Snapshot
 	lock sync.Mutex
+	// takes is how long a snapshot takes to be read.
+	takes time.Duration
+
 	mu   sync.Mutex
 	last sqlstore.LastBackup
-	// takes is how long a snapshot takes to be read, and fails why it can't be read.
-	takes time.Duration
+	// fails is why a snapshot can't be read.
 	fails error
 }
 
@@ -51,10 +53,37 @@ func (d *database) WithLock(ctx context.Context, _ string, f func(context.Contex
 
 func (d *database) read(_ context.Context, read func(sqlstore.Snapshot) error) error {
 	time.Sleep(d.takes) // of the bubble's clock
-	if d.fails != nil {
-		return d.fails
+	d.mu.Lock()
+	fails := d.fails
+	d.mu.Unlock()
+	if fails != nil {
+		return fails
 	}
 	return read(d.rows)
+}
+
+func (d *database) fail(with error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.fails = with
+}
+
+// logged is what schedules log.
+type logged struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
 func (d *database) lastBackup(context.Context) (sqlstore.LastBackup, error) {
@@ -74,13 +103,13 @@ func (d *database) record(_ context.Context, b sqlstore.LastBackup) error {
 }
 
 // run runs a schedule of the database until the test's bubble calls stop. It returns what it logs.
-func (d *database) run(times, dir string, keep int) (log *bytes.Buffer, stop func()) {
+func (d *database) run(times, dir string, keep int) (log *logged, stop func()) {
 	d.t.Helper()
 	parsed, err := schedule.Parse(times)
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	log = new(bytes.Buffer)
+	log = new(logged)
 	s := schedule.Schedule{
 		Times: parsed, To: location.Directory{Name: dir}, Keep: keep, Program: "test",
 		Database: schedule.Database{Read: d.read, Last: d.lastBackup, Record: d.record, Shared: d},
@@ -137,8 +166,9 @@ func TestSchedule_MakesWhatIsDue(t *testing.T) {
 			if len(names) != 3+count || !slices.Contains(names, last) {
 				t.Errorf("at %s there are %q, want %d with %s", time.Now().UTC(), names, count, last)
 			}
-			if want := filepath.Join(dir, last); d.last.Location != want || d.last.Revision != d.rows.Revision {
-				t.Errorf("recorded is %+v, want %s", d.last, want)
+			recorded, err := d.lastBackup(t.Context())
+			if want := filepath.Join(dir, last); err != nil || recorded.Location != want || recorded.Revision != d.rows.Revision {
+				t.Errorf("recorded is %+v, %v, want %s", recorded, err, want)
 			}
 		}
 		log, stop := d.run("CRON_TZ=UTC 0 3 * * *", dir, 2)
@@ -206,7 +236,7 @@ func TestSchedule_LogsAFailureOnce(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		d := newDatabase(t)
-		d.fails = errors.New("no answer")
+		d.fail(errors.New("no answer"))
 		log, stop := d.run("@daily", dir, 1)
 		after(10 * schedule.RetryInterval)
 		if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "level=ERROR") || !strings.Contains(text, "no answer") {
@@ -215,7 +245,7 @@ func TestSchedule_LogsAFailureOnce(t *testing.T) {
 		if names := files(t, dir); len(names) > 0 {
 			t.Errorf("failures left %q", names)
 		}
-		d.fails = nil
+		d.fail(nil)
 		after(schedule.RetryInterval)
 		if names := files(t, dir); len(names) != 1 {
 			t.Errorf("after the failures there are %q", names)
