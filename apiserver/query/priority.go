@@ -20,13 +20,13 @@ import (
 // still gets a quarter of one that another thread wants.
 //
 // What it earns: the slowest hundredth of GETs beside queries (docs/query.md; TestSQL_GetsBesideQueries measures it).
-// A query pays for a new thread: BenchmarkYielding.
+// A query pays for a new thread: BenchmarkAtLowPriority.
 
 // niceness is what a query adds to the niceness of its thread.
 const niceness = 5
 
-// yielding calls f on a thread of lower priority, and returns what it returns. A panic of f is the caller's.
-func yielding(f func() error) error {
+// atLowPriority calls f on a thread of lower priority, and returns what it returns. A panic of f is the caller's.
+func atLowPriority(f func() error) error {
 	type outcome struct {
 		err      error
 		panicked any

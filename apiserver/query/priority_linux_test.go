@@ -20,7 +20,7 @@ func TestQuery_LowersThePriorityOfItsThread(t *testing.T) {
 	t.Parallel()
 	before, during := priority(t), 0
 	failed := errors.New("failed")
-	if err := yielding(func() error { during = priority(t); return failed }); !errors.Is(err, failed) {
+	if err := atLowPriority(func() error { during = priority(t); return failed }); !errors.Is(err, failed) {
 		t.Errorf("the error is %v", err)
 	}
 	if want := min(before+niceness, 19); during != want {
@@ -43,10 +43,10 @@ func TestQuery_PanicsWhereItIsAsked(t *testing.T) {
 			t.Error("the panic is lost")
 		}
 	}()
-	_ = yielding(func() error { panic("a panic") })
+	_ = atLowPriority(func() error { panic("a panic") })
 }
 
-func BenchmarkYielding(b *testing.B) {
+func BenchmarkAtLowPriority(b *testing.B) {
 	nothing := func() error { return nil }
 	b.Run("direct", func(b *testing.B) {
 		for b.Loop() {
@@ -55,7 +55,7 @@ func BenchmarkYielding(b *testing.B) {
 	})
 	b.Run("thread", func(b *testing.B) {
 		for b.Loop() {
-			_ = yielding(nothing)
+			_ = atLowPriority(nothing)
 		}
 	})
 }

@@ -159,7 +159,7 @@ func (s *Storage) run(ctx context.Context, q *Spec, most int64, out result) erro
 	defer release()
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errTimeout)
 	defer cancel()
-	return apiError(ctx, q.SQL, timeout, yielding(func() error { return s.execute(ctx, q, parameters, most, out) }))
+	return apiError(ctx, q.SQL, timeout, atLowPriority(func() error { return s.execute(ctx, q, parameters, most, out) }))
 }
 
 // acquire waits until a query may run. The caller calls release.

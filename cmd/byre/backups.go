@@ -207,7 +207,8 @@ func newBackupPruneCommand() *cobra.Command {
 		Use:   "prune [LOCATION] --keep N",
 		Short: "Delete the oldest backups in a directory or a bucket",
 		Long: "Delete all backups in a directory or a bucket but the newest N. The command says which, and asks\n" +
-			"first. Only the beginning of each is read: \"byre backup verify\" tells which can be restored. Files that are no backups of byre, or can't be read, are left alone.\n\n" + directoryHelp,
+			"first. Only the beginning of each is read: \"byre backup verify\" tells which can be restored.\n" +
+			"Files that are no backups of byre, or can't be read, are left alone.\n\n" + directoryHelp,
 		Example: "  byre backup prune /backup --keep 14",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
