@@ -27,13 +27,21 @@ import (
 // costWriters update a ConfigMap each, costWrites times in one measurement.
 const costWriters, costWrites = 4, 750
 
-// TestHistory_WatchesCostWrites compares BYRE_WATCH_COST pairs of measurements: of updates without a
-// watch of changes, and of as many with one that sends each of them. It reports the median of the ratios,
-// and their middle half, for the processor time of the server and for the duration.
+// watchCosts are the watches that TestHistory_WatchesCostWrites compares, with their paths.
+var watchCosts = []struct{ name, path string }{
+	{"no watch", ""},
+	{"a watch of changes that selects none", "/apis/history.byre.dev/v1/namespaces/default/changes?fieldSelector=object.name%3Dnone&"},
+	{"a watch of the ConfigMaps", "/api/v1/namespaces/default/configmaps?"},
+	{"a watch of changes", "/apis/history.byre.dev/v1/namespaces/default/changes?"},
+}
+
+// TestHistory_WatchesCostWrites measures updates beside each of watchCosts, BYRE_WATCH_COST times in
+// turns. It reports the median of the ratios to updates without a watch, and their middle half, for the
+// processor time of the server and for the duration.
 func TestHistory_WatchesCostWrites(t *testing.T) {
-	pairs, err := strconv.Atoi(os.Getenv("BYRE_WATCH_COST"))
+	rounds, err := strconv.Atoi(os.Getenv("BYRE_WATCH_COST"))
 	if err != nil {
-		t.Skip("BYRE_WATCH_COST is not a number of pairs")
+		t.Skip("BYRE_WATCH_COST is not a number of rounds")
 	}
 	server := startServer(t, t.TempDir(), "--controllers=")
 	m := &costMeter{T: t, server: server, config: server.config(t)}
@@ -46,22 +54,29 @@ func TestHistory_WatchesCostWrites(t *testing.T) {
 		}
 		m.objects = append(m.objects, made)
 	}
-	m.measure(true)
-	var used, took []float64
-	for i := range pairs {
-		var cpu, wall [2]time.Duration
-		for n := range 2 { // in turns, so that what changes with time affects both alike
-			watched := (n + i) % 2
-			cpu[watched], wall[watched] = m.measure(watched == 1)
-		}
-		used = append(used, float64(cpu[1])/float64(cpu[0]))
-		took = append(took, float64(wall[1])/float64(wall[0]))
-		t.Logf("processor time: %v, watched %v; duration: %v, watched %v", cpu[0], cpu[1], wall[0], wall[1])
+	for i := range watchCosts {
+		m.measure(i)
 	}
-	for name, ratios := range map[string][]float64{"processor time": used, "duration": took} {
-		slices.Sort(ratios)
-		n := len(ratios)
-		t.Logf("with a watch the %s is %.3f times that without, the middle half %.3f to %.3f", name, ratios[n/2], ratios[n/4], ratios[3*n/4])
+	used, took := make([][]float64, len(watchCosts)), make([][]float64, len(watchCosts))
+	for round := range rounds {
+		cpu, wall := make([]time.Duration, len(watchCosts)), make([]time.Duration, len(watchCosts))
+		for n := range watchCosts { // another one first each time, so that what changes with time affects all alike
+			kind := (n + round) % len(watchCosts)
+			cpu[kind], wall[kind] = m.measure(kind)
+		}
+		t.Logf("processor time: %v; duration: %v", cpu, wall)
+		for kind := range watchCosts {
+			used[kind] = append(used[kind], float64(cpu[kind])/float64(cpu[0]))
+			took[kind] = append(took[kind], float64(wall[kind])/float64(wall[0]))
+		}
+	}
+	for kind, watch := range watchCosts[1:] {
+		for name, all := range map[string][][]float64{"processor time": used, "duration": took} {
+			ratios := all[kind+1]
+			slices.Sort(ratios)
+			n := len(ratios)
+			t.Logf("with %s the %s is %.3f times that without, the middle half %.3f to %.3f", watch.name, name, ratios[n/2], ratios[n/4], ratios[3*n/4])
+		}
 	}
 }
 
@@ -76,12 +91,12 @@ type costMeter struct {
 
 // measure makes updates, and returns the processor time of the server, and the duration of the updates.
 // The time includes that of the watch, which has sent all of them when it returns.
-func (m *costMeter) measure(watched bool) (cpu, wall time.Duration) {
+func (m *costMeter) measure(kind int) (cpu, wall time.Duration) {
 	m.Helper()
 	var events *lineCounter
-	if watched {
+	if path := watchCosts[kind].path; path != "" {
 		var stop func()
-		events, stop = m.watch()
+		events, stop = m.watch(path)
 		defer stop()
 	}
 	used, begun := m.processorTime(), time.Now()
@@ -101,14 +116,14 @@ func (m *costMeter) measure(watched bool) (cpu, wall time.Duration) {
 	}
 	writing.Wait()
 	wall = time.Since(begun)
-	if watched {
+	if events != nil && !strings.HasSuffix(watchCosts[kind].name, "selects none") {
 		eventually.True(m.T, "the watch sends all updates", func() bool { return events.Load() >= costWriters*costWrites })
 	}
 	return m.processorTime() - used, wall
 }
 
-// watch begins a watch of the changes to come.
-func (m *costMeter) watch() (events *lineCounter, stop func()) {
+// watch begins a watch of what comes.
+func (m *costMeter) watch(path string) (events *lineCounter, stop func()) {
 	m.Helper()
 	now, err := m.maps.List(m.Context(), metav1.ListOptions{Limit: 1})
 	if err != nil {
@@ -119,7 +134,7 @@ func (m *costMeter) watch() (events *lineCounter, stop func()) {
 		m.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(m.Context())
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, m.config.Host+"/apis/history.byre.dev/v1/namespaces/default/changes?watch=1&resourceVersion="+now.ResourceVersion, nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, m.config.Host+path+"watch=1&resourceVersion="+now.ResourceVersion, nil)
 	if err != nil {
 		m.Fatal(err)
 	}
