@@ -11,8 +11,9 @@ BENCH    ?=
 
 # What these packages promise is about concurrency, so their tests run under the
 # race detector. The rest would need all of Kubernetes built a second time.
-RACE_PKGS  := ./migrations/... ./sqlstore/... ./watch/... ./apiserver/storage/...
-RACE_PATTERN := byre/(migrations|sqlstore|watch|apiserver/storage)(/|$$)
+STORAGE      := apiserver/storage
+RACE_PKGS    := ./migrations/... ./sqlstore/... ./watch/... ./$(STORAGE) ./$(STORAGE)/changes ./$(STORAGE)/lookup
+RACE_PATTERN := byre/((migrations|sqlstore|watch)(/|$$)|$(STORAGE)(/changes|/lookup)?$$)
 
 .PHONY: all build run kubectl controller-runtime apiextensions conformance dist dist-check deb rpm image packages-test alerts-test test test-short test-setup test-postgres-versions test-race test-race-all test-unit test-e2e oracle lint fmt-check tidy-check vulncheck outdated vet transfer litestream bench robustness growth fuzz fuzz-short clean
 
@@ -30,6 +31,9 @@ run:
 	  trap "kill $$!" EXIT; \
 	fi; $(MAKE) --no-print-directory build
 	exec bin/byre serve --data-dir $(DATA_DIR)
+
+# The tests run without go vet, which otherwise reads all of Kubernetes again: `make vet` does it once.
+TEST := $(GO) test -vet=off
 
 test: test-race test-unit test-e2e
 
@@ -51,10 +55,10 @@ test-setup:
 	@.ci/setup
 
 test-race: test-setup
-	CGO_ENABLED=1 $(GO) test -race -timeout 40m $(RACE_PKGS)
+	CGO_ENABLED=1 $(TEST) -race -timeout 40m $(RACE_PKGS)
 
 test-unit: test-setup
-	$(GO) test -timeout 40m $$($(GO) list ./... | grep -Ev '^$(RACE_PATTERN)')
+	$(TEST) -timeout 40m $$($(GO) list ./... | grep -Ev '^$(RACE_PATTERN)')
 
 # Tests of less than a second, without PostgreSQL and without starting byre, to run while you
 # write. Linking takes most of the time, so the test binaries have no debug information.
@@ -78,14 +82,14 @@ test-race-all: test-setup
 # test cache: it doesn't know the program that these tests start. The release before this one
 # is emulated in a second run of the oracle.
 test-e2e: test-setup build
-	cd e2e && $(GO) test -count=1 -p 1 -parallel 8 -timeout 60m ./...
+	cd e2e && $(TEST) -count=1 -p 1 -parallel 8 -timeout 60m ./...
 	$(MAKE) oracle EMULATED=1.36
 
 # Compares byre with a stock kube-apiserver, on both databases. EMULATED is the release that both
 # servers emulate, as in 1.36; their own where empty.
 EMULATED ?=
 oracle: test-setup build
-	cd e2e && $(GO) test -count=1 -parallel 8 -timeout 60m ./oracle -run TestAnswers_EqualStock -args -emulated '$(EMULATED)'
+	cd e2e && $(TEST) -count=1 -parallel 8 -timeout 60m ./oracle -run TestAnswers_EqualStock -args -emulated '$(EMULATED)'
 
 fmt-check:
 	@out=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go')); \
