@@ -208,7 +208,7 @@ deb rpm: dist bin/tools/nfpm
 packages-test:
 	.ci/packages
 	$(MAKE) deb rpm image dist-check PLATFORMS=linux/$$($(GO) env GOARCH)
-	cd e2e && E2E_PACKAGES=1 $(GO) test -count=1 -v ./packages
+	cd e2e && E2E_PACKAGES=1 $(GO) test -count=1 -v -timeout 60m ./packages
 
 # Checks the alerts of packaging/prometheus and their tests by promtool.
 alerts-test:
