@@ -13,6 +13,7 @@ import (
 	certificatesinformers "k8s.io/client-go/informers/certificates/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/kubernetes/pkg/controller/certificates"
 	"k8s.io/kubernetes/pkg/controller/certificates/approver"
 	"k8s.io/kubernetes/pkg/controller/certificates/cleaner"
 	"k8s.io/kubernetes/pkg/controller/certificates/clustertrustbundlepublisher"
@@ -25,8 +26,20 @@ import (
 const certificateWorkers = 5
 
 func newCertificateApproving(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	c := approver.NewCSRApprovingController(ctx, cc.kube, informersIn(cc, certificatesinformers.New).CertificateSigningRequests())
-	return func(ctx context.Context) { c.Run(ctx, certificateWorkers) }, nil
+	requests := informersIn(cc, certificatesinformers.New).CertificateSigningRequests()
+	forClients := approver.NewCSRApprovingController(ctx, cc.kube, requests)
+	serving, err := newServingApprover(cc.self)
+	if err != nil {
+		return nil, err
+	}
+	forServers := certificates.NewCertificateController(ctx, "csrapproving-kubelet-serving", cc.kube, requests, serving.handle)
+	return func(ctx context.Context) {
+		var group sync.WaitGroup
+		for _, c := range []*certificates.CertificateController{forClients, forServers} {
+			group.Go(func() { c.Run(ctx, certificateWorkers) })
+		}
+		group.Wait()
+	}, nil
 }
 
 func newCertificateCleaner(_ context.Context, cc *controllerContext) (func(context.Context), error) {

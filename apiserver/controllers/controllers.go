@@ -187,6 +187,7 @@ func (r *Runner) runOnDemand(ctx context.Context, root clients, controllers map[
 	}
 	cc := &controllerContext{
 		root:             root,
+		self:             r.config.Self,
 		files:            r.config.Files,
 		rootCA:           r.config.RootCA,
 		settings:         settings,

@@ -138,15 +138,9 @@ syncFrequency: 10s
 resolvConf: ""
 `
 
-// configureKubelet adds to the configuration that was typed, and installs the kubelet.
-func (n *node) configureKubelet(t *testing.T) {
+// installKubelet installs the kubelet.
+func (n *node) installKubelet(t *testing.T) {
 	t.Helper()
-	config := n.host.Path("etc/kubernetes/kubelet.yaml")
-	typed, err := os.ReadFile(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	writeFile(t, config, string(typed)+kubeletConfig)
 	n.host.Args["kubelet"] = []string{"--node-ip=" + nodeAddress}
 	if err := os.Symlink(programs.Kubelet.Path(), n.host.Path("usr/bin/kubelet")); err != nil {
 		t.Fatal(err)

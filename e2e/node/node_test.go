@@ -76,24 +76,41 @@ func startServer(t *testing.T, names ...string) *node {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	n := &node{dir: dir, names: names, host: operator.NewHost(t, nodeName), steps: operator.Commands(t, "one-host.md", "An edge node", 5)}
+	n := &node{dir: dir, names: names, host: operator.NewHost(t, nodeName), steps: operator.Commands(t, "one-host.md", "An edge node", 4)}
 	n.host.Package(t, programs.Byre.Path(), "1.0.0")
-	for _, step := range n.steps[:3] {
+	for _, step := range n.steps[:2] {
 		n.host.Type(t, step)
 	}
 	return n
 }
 
-// startCluster has a node join by a bootstrap token and certificate signing requests: that
-// of the client is approved by byre, that of the server by the administrator.
+// startCluster has a node join by a bootstrap token and certificate signing requests, which byre approves.
 func startCluster(t *testing.T) *node {
 	t.Helper()
 	n := startServer(t, nodeName)
 	startContainerd(t, n.dir)
-	n.configureKubelet(t)
+	n.installKubelet(t)
+	n.editScript(t, func(script string) string {
+		before, after, found := strings.Cut(script, "containerRuntimeEndpoint: unix:///run/containerd/containerd.sock\n")
+		if !found {
+			t.Fatal("the script has no configuration of the kubelet:\n" + script)
+		}
+		return before + "containerRuntimeEndpoint: unix:///run/containerd/containerd.sock\n" + kubeletConfig + after
+	})
+	n.host.Type(t, n.steps[2])
 	n.host.Type(t, n.steps[3])
-	n.host.Type(t, n.steps[4])
 	return n
+}
+
+// editScript changes the script by which the host joins, which names paths of the host.
+func (n *node) editScript(t *testing.T, edit func(string) string) {
+	t.Helper()
+	path := filepath.Join(n.host.Home(), "join.sh")
+	script, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, path, n.host.Local(edit(string(script))))
 }
 
 func (n *node) apply(t *testing.T, manifests string) {

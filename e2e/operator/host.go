@@ -79,6 +79,9 @@ func (h *Host) Path(name string) string { return filepath.Join(h.Dir, name) }
 // Setenv sets a variable of the shell.
 func (h *Host) Setenv(name, value string) { h.env = append(h.env, name+"="+value) }
 
+// Local returns a text with the paths of the host in place of those that the page names.
+func (h *Host) Local(text string) string { return h.replacer.Replace(text) }
+
 // Type types commands into the host's shell, which keeps exported variables, and returns what
 // they print. Each command must succeed.
 func (h *Host) Type(t *testing.T, commands string) string {

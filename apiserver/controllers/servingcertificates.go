@@ -1,0 +1,137 @@
+package controllers
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/kubernetes"
+	certificatesapi "k8s.io/kubernetes/pkg/apis/certificates"
+	"k8s.io/kubernetes/pkg/controller/certificates"
+)
+
+// servingApprover approves the certificates that kubelets serve with. Upstream's controller approves only those for
+// clients, because a node says itself what its addresses are. So the cluster's administrator must have allowed it:
+// nodes may create certificatesigningrequests/selfnodeserver, as they may create selfnodeclient for upstream's. And a
+// node gets no name or address that is another's; see refuse.
+type servingApprover struct {
+	// self is a client of this server itself: upstream's role of the controller allows neither to read Nodes, nor to
+	// approve for this signer.
+	self kubernetes.Interface
+	// host is the name of the Node on the server's own host, if there is one.
+	host string
+}
+
+func newServingApprover(self kubernetes.Interface) (*servingApprover, error) {
+	name, err := os.Hostname()
+	return &servingApprover{self, strings.ToLower(strings.TrimSpace(name))}, err // as a kubelet names its Node
+}
+
+// handle is called for each CertificateSigningRequest, and again later if it returns an error.
+func (a *servingApprover) handle(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) error {
+	approved, denied := certificates.GetCertApprovalCondition(&csr.Status)
+	if csr.Spec.SignerName != certificatesv1.KubeletServingSignerName || approved || denied {
+		return nil
+	}
+	request, err := certificatesapi.ParseCSR(csr.Spec.Request)
+	if err != nil {
+		return fmt.Errorf("parse the request %s: %w", csr.Name, err)
+	}
+	usages := sets.NewString() //nolint:staticcheck // what upstream takes
+	for _, usage := range csr.Spec.Usages {
+		usages.Insert(string(usage))
+	}
+	if err := certificatesapi.ValidateKubeletServingCSR(request, usages); err != nil || request.Subject.CommonName != csr.Spec.Username {
+		return nil // not what a kubelet asks for: a human decides
+	}
+	if allowed, err := a.isAllowed(ctx, &csr.Spec); err != nil || !allowed {
+		return err
+	}
+	refused, err := a.refuse(ctx, strings.TrimPrefix(csr.Spec.Username, "system:node:"), request)
+	if err != nil {
+		return err
+	}
+	if refused != "" {
+		return certificates.IgnorableError("the request %s is not approved: %s", csr.Name, refused)
+	}
+	csr.Status.Conditions = append(csr.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
+		Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue,
+		Reason: "AutoApproved", Message: "Auto approving kubelet serving certificate after SubjectAccessReview.",
+	})
+	_, err = a.self.CertificatesV1().CertificateSigningRequests().UpdateApproval(ctx, csr.Name, csr, metav1.UpdateOptions{})
+	return err
+}
+
+func (a *servingApprover) isAllowed(ctx context.Context, by *certificatesv1.CertificateSigningRequestSpec) (bool, error) {
+	extra := make(map[string]authorizationv1.ExtraValue, len(by.Extra))
+	for key, values := range by.Extra {
+		extra[key] = authorizationv1.ExtraValue(values)
+	}
+	review, err := a.self.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User: by.Username, UID: by.UID, Groups: by.Groups, Extra: extra,
+		ResourceAttributes: &authorizationv1.ResourceAttributes{Group: certificatesv1.GroupName, Version: "*", Resource: "certificatesigningrequests", Subresource: "selfnodeserver", Verb: "create"},
+	}}, metav1.CreateOptions{})
+	return err == nil && review.Status.Allowed, err
+}
+
+// refuse says why a node does not get a certificate for the names and addresses that it asks for; "" if it does.
+// They are the Node's name, and addresses of its status that no other Node has. Those of the API server, which has
+// the same CA, are only for the kubelet on its host.
+func (a *servingApprover) refuse(ctx context.Context, name string, request *x509.CertificateRequest) (string, error) {
+	nodes, err := a.self.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		return "", err
+	}
+	owners := make(map[string][]string) // the Nodes of an address
+	for i := range nodes.Items {
+		for _, address := range nodes.Items[i].Status.Addresses {
+			owners[address.Address] = append(owners[address.Address], nodes.Items[i].Name)
+		}
+	}
+	for _, asked := range request.DNSNames {
+		if asked != name || asked == "localhost" || asked == "kubernetes" || strings.HasPrefix(asked, "kubernetes.") {
+			return fmt.Sprintf("%s is not the name of a node %s", asked, name), nil
+		}
+	}
+	servers, err := a.serverAddresses(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, ip := range request.IPAddresses {
+		asked := ip.String()
+		if of := slices.Compact(slices.Sorted(slices.Values(owners[asked]))); !slices.Equal(of, []string{name}) {
+			return fmt.Sprintf("%s is an address of the nodes %q", asked, of), nil
+		}
+		if ip.IsLoopback() || slices.Contains(servers, asked) && name != a.host {
+			return asked + " is an address of the API server", nil
+		}
+	}
+	return "", nil
+}
+
+// serverAddresses returns the addresses of the Service kubernetes and of its endpoints.
+func (a *servingApprover) serverAddresses(ctx context.Context) ([]string, error) {
+	service, err := a.self.CoreV1().Services(metav1.NamespaceDefault).Get(ctx, "kubernetes", metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	all := slices.Clone(service.Spec.ClusterIPs)
+	slicesOf, err := a.self.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=kubernetes"})
+	if err != nil {
+		return nil, err
+	}
+	for i := range slicesOf.Items {
+		for _, endpoint := range slicesOf.Items[i].Endpoints {
+			all = append(all, endpoint.Addresses...)
+		}
+	}
+	return all, nil
+}

@@ -1,0 +1,224 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"text/template"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/util/retry"
+	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
+	bootstraputil "k8s.io/cluster-bootstrap/token/util"
+)
+
+// bootstrapGroup is the group of the tokens that "byre token create" makes.
+const bootstrapGroup = "system:bootstrappers:nodes"
+
+func newTokenCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "token", Short: "Make tokens by which nodes join", Args: subcommandOnly, RunE: help}
+	cmd.AddCommand(newTokenCreateCommand())
+	return cmd
+}
+
+func newTokenCreateCommand() *cobra.Command {
+	var flags clusterFlags
+	var ttl time.Duration
+	var printJoin bool
+	var join joinScript
+	cmd := &cobra.Command{
+		Use:   "create",
+		Short: "Make a token by which nodes join",
+		Long: "Make a bootstrap token, by which nodes join until it expires, and print it.\n\n" +
+			"The server approves the certificates of nodes that join, those that they serve with\n" +
+			"too: for the node's name, and for addresses that it says are its own and no other node\n" +
+			"has. Give the token to machines that you trust.\n\n" +
+			"With --print-join the output is a script for the host of the node. It writes the\n" +
+			"kubelet's configuration, and starts the kubelet by systemd. A container runtime, its\n" +
+			"network and the kubelet must be installed there.",
+		Example: "  byre token create --print-join | ssh root@node-1 sh",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			config, _, err := flags.load()
+			if err != nil {
+				return err
+			}
+			token, err := createToken(cmd.Context(), config, ttl)
+			if err != nil {
+				return err
+			}
+			if !printJoin {
+				_, err = fmt.Fprintln(cmd.OutOrStdout(), token)
+				return err
+			}
+			script, err := join.render(cmd.Context(), config, token)
+			if err == nil {
+				_, err = cmd.OutOrStdout().Write(script)
+			}
+			return err
+		},
+	}
+	flags.addTo(cmd)
+	cmd.Flags().DurationVar(&ttl, "ttl", 24*time.Hour, "How long the token is valid.")
+	cmd.Flags().BoolVar(&printJoin, "print-join", false, "Print a script by which a node joins, instead of the token.")
+	cmd.Flags().StringVar(&join.Server, "join-server", "", "URL by which the node finds the server. If not set, the address that the server advertises.")
+	return cmd
+}
+
+// createToken makes a token that is valid for ttl, and lets its nodes request certificates. It fails if the server
+// does not accept such tokens.
+func createToken(ctx context.Context, config *rest.Config, ttl time.Duration) (string, error) {
+	if ttl <= 0 {
+		return "", errors.New("--ttl: must be greater than 0")
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return "", err
+	}
+	if err := allowNodes(ctx, client); err != nil {
+		return "", err
+	}
+	token, err := bootstraputil.GenerateBootstrapToken()
+	if err != nil {
+		return "", err
+	}
+	id, secret, _ := strings.Cut(token, ".")
+	secrets := client.CoreV1().Secrets(metav1.NamespaceSystem)
+	created, err := secrets.Create(ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: bootstraputil.BootstrapTokenSecretName(id)},
+		Type:       bootstrapapi.SecretTypeBootstrapToken,
+		StringData: map[string]string{
+			bootstrapapi.BootstrapTokenIDKey:               id,
+			bootstrapapi.BootstrapTokenSecretKey:           secret,
+			bootstrapapi.BootstrapTokenUsageAuthentication: "true",
+			bootstrapapi.BootstrapTokenExtraGroupsKey:      bootstrapGroup,
+			bootstrapapi.BootstrapTokenExpirationKey:       time.Now().Add(ttl).UTC().Format(time.RFC3339),
+			bootstrapapi.BootstrapTokenDescriptionKey:      "made by byre token create",
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return "", err
+	}
+	if err := tryToken(ctx, config, token); err != nil {
+		return "", errors.Join(err, secrets.Delete(ctx, created.Name, metav1.DeleteOptions{}))
+	}
+	return token, nil
+}
+
+// tryToken asks the server for something that every authenticated user may read.
+func tryToken(ctx context.Context, config *rest.Config, token string) error {
+	joining := rest.AnonymousClientConfig(config)
+	joining.BearerToken = token
+	client, err := kubernetes.NewForConfig(joining)
+	if err != nil {
+		return err
+	}
+	err = client.RESTClient().Get().AbsPath("/version").Do(ctx).Error()
+	if apierrors.IsUnauthorized(err) {
+		return errors.New("the server accepts no bootstrap tokens: start it with --enable-bootstrap-token-auth")
+	}
+	return err
+}
+
+// allowNodes lets nodes that join by a token request certificates, which the server's controllers then approve. What is
+// there already stays.
+func allowNodes(ctx context.Context, client kubernetes.Interface) error {
+	const certificates = "system:certificates.k8s.io:certificatesigningrequests:"
+	const serving = "byre:node-serving-certificates"
+	_, err := client.RbacV1().ClusterRoles().Create(ctx, &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: serving},
+		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"certificates.k8s.io"}, Resources: []string{"certificatesigningrequests/selfnodeserver"}, Verbs: []string{"create"}}},
+	}, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	for _, binding := range []struct{ name, role, group string }{
+		{"byre:node-bootstrapper", "system:node-bootstrapper", bootstrapGroup},
+		{"byre:node-client-certificates", certificates + "nodeclient", bootstrapGroup},
+		{"byre:node-client-certificate-renewals", certificates + "selfnodeclient", "system:nodes"},
+		{serving, serving, "system:nodes"},
+	} {
+		_, err := client.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: binding.name},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: binding.role},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: binding.group}},
+		}, metav1.CreateOptions{})
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// joinTemplate is the script that "byre token create --print-join" prints.
+//
+//go:embed join.sh
+var joinTemplate string
+
+// joinScript is what the script is made of.
+type joinScript struct {
+	// Server is the URL of the server.
+	Server string
+	// ClientCA is the CA of the certificate with which the server connects to kubelets.
+	ClientCA string
+	// Kubeconfig has the token.
+	Kubeconfig string
+}
+
+func (s joinScript) render(ctx context.Context, config *rest.Config, token string) ([]byte, error) {
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	if s.Server, err = cmp.Or(s.Server, advertised(ctx, client)), nil; s.Server == "" {
+		return nil, errors.New("the server advertises no address: name one by --join-server")
+	}
+	if err := rest.LoadTLSFiles(config); err != nil {
+		return nil, err
+	}
+	// A server writes it soon after its start.
+	if err := retry.OnError(retry.DefaultBackoff, apierrors.IsNotFound, func() error {
+		authentication, err := client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, "extension-apiserver-authentication", metav1.GetOptions{})
+		s.ClientCA = authentication.Data["client-ca-file"]
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	kubeconfig := clientcmdapi.NewConfig()
+	kubeconfig.Clusters["byre"] = &clientcmdapi.Cluster{Server: s.Server, CertificateAuthorityData: config.CAData}
+	kubeconfig.AuthInfos["bootstrap"] = &clientcmdapi.AuthInfo{Token: token}
+	kubeconfig.Contexts["byre"] = &clientcmdapi.Context{Cluster: "byre", AuthInfo: "bootstrap"}
+	kubeconfig.CurrentContext = "byre"
+	text, err := clientcmd.Write(*kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	s.Kubeconfig = string(text)
+	var script bytes.Buffer
+	err = template.Must(template.New("join").Parse(joinTemplate)).Execute(&script, s)
+	return script.Bytes(), err
+}
+
+// advertised returns the URL of the first endpoint of the Service kubernetes; "" if it has none.
+func advertised(ctx context.Context, client kubernetes.Interface) string {
+	found, err := client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).Get(ctx, "kubernetes", metav1.GetOptions{})
+	if err != nil || len(found.Endpoints) == 0 || len(found.Ports) == 0 {
+		return ""
+	}
+	return "https://" + net.JoinHostPort(found.Endpoints[0].Addresses[0], strconv.Itoa(int(*found.Ports[0].Port)))
+}

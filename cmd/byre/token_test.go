@@ -1,0 +1,180 @@
+package main
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"byre/sqlstore/eventually"
+)
+
+func TestToken_IsRefusedIfTheServerAcceptsNone(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	server := startServer(t, dir)
+	_, _, errOut := call("token", "create", "--kubeconfig", filepath.Join(dir, "admin.kubeconfig"))
+	if !strings.Contains(errOut, "start it with --enable-bootstrap-token-auth") {
+		t.Error(errOut)
+	}
+	secrets, err := kubernetes.NewForConfigOrDie(server.config(t)).CoreV1().Secrets("kube-system").List(t.Context(), metav1.ListOptions{})
+	if err != nil || len(secrets.Items) > 0 {
+		t.Errorf("%d Secrets are left: %v", len(secrets.Items), err)
+	}
+}
+
+// TestToken_LetsANodeJoin runs the script, without systemd, and requests certificates as the kubelet does which it
+// configures.
+func TestToken_LetsANodeJoin(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	server := startServer(t, dir, "--enable-bootstrap-token-auth")
+	script, _ := succeed(t, "token", "create", "--print-join", "--kubeconfig", filepath.Join(dir, "admin.kubeconfig"), "--join-server", server.config(t).Host)
+	host := t.TempDir()
+	script = strings.NewReplacer("/etc/", host+"/etc/").Replace(script)
+	script = regexp.MustCompile(`(?m)^systemctl .*\n`).ReplaceAllString(script, "")
+	if err := os.MkdirAll(filepath.Join(host, "etc/systemd/system"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), "sh", "-c", script).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, file := range []string{"kubernetes/kubelet.yaml", "kubernetes/pki/ca.crt", "systemd/system/kubelet.service"} {
+		if content, err := os.ReadFile(filepath.Join(host, "etc", file)); err != nil || len(content) == 0 {
+			t.Errorf("%s: %v", file, err)
+		}
+	}
+	joining, err := clientcmd.BuildConfigFromFlags("", filepath.Join(host, "etc/kubernetes/bootstrap.kubeconfig"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	usages := []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth}
+	name := request(t, joining, certificatesv1.KubeAPIServerClientKubeletSignerName, usages, nodeRequest("node-1"))
+	root := kubernetes.NewForConfigOrDie(server.config(t))
+	expectApproved(t, root, name)
+
+	advertised, err := root.DiscoveryV1().EndpointSlices("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ownAddress := advertised.Endpoints[0].Addresses[0]
+	hostname, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	hostname = strings.ToLower(hostname)
+	for name, addresses := range map[string][]string{
+		"node-1": {"198.51.100.1", "198.51.100.3"}, "node-2": {"198.51.100.2", "198.51.100.3"}, "liar": {"10.0.0.1", "127.0.0.1"},
+		"kubernetes": {"198.51.100.9"}, hostname: {ownAddress},
+	} {
+		node, err := root.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, address := range addresses {
+			node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: address})
+		}
+		if _, err := root.CoreV1().Nodes().UpdateStatus(t.Context(), node, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var pending, approved []string
+	for _, c := range []struct {
+		node, name, address string
+		isApproved          bool
+	}{
+		{"liar", "", "10.0.0.1", false}, // the Service kubernetes
+		{"liar", "", "127.0.0.1", false},
+		{"liar", "", ownAddress, false},
+		{"liar", "kubernetes.default.svc", "", false},
+		{"kubernetes", "kubernetes", "198.51.100.9", false},
+		{"node-1", "node-2", "198.51.100.1", false},
+		{"node-1", "node-1", "198.51.100.2", false},
+		{"node-1", "node-1", "198.51.100.3", false}, // two Nodes have it
+		{"node-1", "node-1", "198.51.100.4", false},
+		{"node-1", "node-1", "198.51.100.1", true},
+		{hostname, hostname, ownAddress, true},
+	} {
+		wanted := nodeRequest(c.node)
+		if c.name != "" {
+			wanted.DNSNames = []string{c.name}
+		}
+		if c.address != "" {
+			wanted.IPAddresses = []net.IP{net.ParseIP(c.address)}
+		}
+		as := server.config(t)
+		as.Impersonate = rest.ImpersonationConfig{UserName: "system:node:" + c.node, Groups: []string{"system:nodes", "system:authenticated"}}
+		usages := []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth}
+		made := request(t, as, certificatesv1.KubeletServingSignerName, usages, wanted)
+		if c.isApproved {
+			approved = append(approved, made)
+		} else {
+			pending = append(pending, made)
+		}
+	}
+	for _, name := range approved { // they were asked for last, and each is looked at in turn
+		expectApproved(t, root, name)
+	}
+	for _, name := range pending {
+		csr, err := root.CertificatesV1().CertificateSigningRequests().Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil || len(csr.Status.Conditions) > 0 {
+			t.Errorf("%v, %v: want a request that waits for a human", csr, err)
+		}
+	}
+}
+
+// nodeRequest is a request by a kubelet.
+func nodeRequest(node string) x509.CertificateRequest {
+	return x509.CertificateRequest{Subject: pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}}}
+}
+
+// request makes a CertificateSigningRequest, and returns its name.
+func request(t *testing.T, config *rest.Config, signer string, usages []certificatesv1.KeyUsage, wanted x509.CertificateRequest) string {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, &wanted, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := kubernetes.NewForConfigOrDie(config).CertificatesV1().CertificateSigningRequests().Create(t.Context(), &certificatesv1.CertificateSigningRequest{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "csr-"},
+		Spec: certificatesv1.CertificateSigningRequestSpec{
+			SignerName: signer, Usages: usages, Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}),
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made.Name
+}
+
+// expectApproved waits until a request is approved and signed.
+func expectApproved(t *testing.T, client kubernetes.Interface, name string) {
+	t.Helper()
+	eventually.True(t, name+" is signed", func() bool {
+		csr, err := client.CertificatesV1().CertificateSigningRequests().Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(csr.Status.Certificate) > 0
+	})
+}
