@@ -3,58 +3,92 @@ package apiserver
 import (
 	"context"
 
+	"k8s.io/apiserver/pkg/authentication/request/union"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
-	"k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/component-base/tracing"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"byre/apiserver/access/admission"
 	"byre/apiserver/access/audit"
 	"byre/apiserver/access/auth"
 	"byre/apiserver/access/auth/rbac"
 	"byre/apiserver/access/filters"
+	"byre/apiserver/options"
+	"byre/apiserver/process/loopback"
 )
 
-// buildAccess makes authentication, authorization, audit, admission, and priority and
-// fairness. ctx ends the goroutines that their constructors start.
-func (s *Server) buildAccess(ctx context.Context, resolver webhook.ServiceResolver, webhooks webhook.AuthenticationInfoResolverWrapper) error {
-	o := s.config.Options
-	var err error
-	s.auth, err = auth.New(ctx, auth.Config{
+// access decides which requests are served: authentication, authorization, audit, admission, and
+// priority and fairness.
+type access struct {
+	auth      *auth.Auth
+	audit     *audit.Audit
+	admission *admission.Admission
+	flow      *filters.FlowControl // nil without priority and fairness
+}
+
+// newAccess makes its parts. ctx ends the goroutines that their constructors start.
+func newAccess(ctx context.Context, o options.Completed, n network, s *storageBackend, c clients) (*access, error) {
+	authenticated, err := auth.New(ctx, auth.Config{
 		Options:         o.Auth,
-		ServerID:        s.id,
-		Client:          s.clients.kube,
-		Reader:          s.clients.reader,
-		Informers:       s.clients.informers,
-		RBAC:            rbac.New(s.getter.Lookup, s.core.feed),
-		ExternalAddress: s.externalAddress(),
-		Egress:          s.egress.selector,
+		ServerID:        n.id,
+		Client:          c.kube,
+		Reader:          c.reader,
+		Informers:       c.informers,
+		RBAC:            rbac.New(s.getter.Lookup, s.Feed),
+		ExternalAddress: n.address,
+		Egress:          n.egress.selector,
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if s.audit, err = audit.New(o.Audit, s.egress.controlPlane); err != nil {
-		return err
+	audited, err := audit.New(o.Audit, n.egress.controlPlane)
+	if err != nil {
+		return nil, err
 	}
 	plugins := o.Admission
-	if s.core.fork != nil {
+	if s.fork != nil {
 		plugins = withoutWebhooks(*plugins)
 	}
-	s.admission, err = admission.New(ctx, admission.Config{
+	admitted, err := admission.New(ctx, admission.Config{
 		Options:                           plugins,
-		ServerID:                          s.id,
-		Client:                            s.clients.kube,
-		Reader:                            s.clients.reader,
-		DynamicClient:                     s.clients.dynamic,
-		Informers:                         s.clients.informers,
-		Authorizer:                        s.auth.Authorizer,
+		ServerID:                          n.id,
+		Client:                            c.kube,
+		Reader:                            c.reader,
+		DynamicClient:                     c.dynamic,
+		Informers:                         c.informers,
+		Authorizer:                        authenticated.Authorizer,
 		FeatureGate:                       utilfeature.DefaultFeatureGate,
-		APIResourceConfigSource:           s.config.Options.APIResources,
+		APIResourceConfigSource:           o.APIResources,
 		EffectiveVersion:                  effectiveVersion(),
-		ServiceResolver:                   resolver,
-		AuthenticationInfoResolverWrapper: webhooks,
+		ServiceResolver:                   c.resolver,
+		AuthenticationInfoResolverWrapper: c.webhooks,
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	s.flow = filters.NewFlowControl(o.Filters, s.clients.informers, s.clients.kube, s.getter.Stats)
-	return nil
+	flow := filters.NewFlowControl(o.Filters, c.informers, c.kube, s.getter.Stats)
+	return &access{authenticated, audited, admitted, flow}, nil
+}
+
+// filterConfig configures the filters of requests of a lifecycle.
+func (a *access) filterConfig(o options.Completed, tracer tracing.TracerProvider, l filters.Lifecycle) filters.Config {
+	config := filters.Config{
+		Options:       o.Filters,
+		Serializer:    legacyscheme.Codecs,
+		Authenticator: loopback.Authenticator(),
+		APIAudiences:  a.auth.APIAudiences,
+		RequestHeader: a.auth.RequestHeader,
+		Authorizer:    a.auth.Authorizer,
+		AuditBackend:  a.audit.Backend,
+		AuditPolicy:   a.audit.Policy,
+		FlowControl:   a.flow,
+		FeatureGate:   utilfeature.DefaultFeatureGate,
+		HTTP2:         !o.Serving.DisableHTTP2,
+		Tracer:        tracer,
+		Lifecycle:     l,
+	}
+	if a.auth.Authenticator != nil {
+		config.Authenticator = union.New(loopback.Authenticator(), a.auth.Authenticator)
+	}
+	return config
 }

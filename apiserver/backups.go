@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/klog/v2"
 
+	"byre/apiserver/options"
 	"byre/sqlstore"
 	"byre/sqlstore/backup/location"
 	"byre/sqlstore/backup/schedule"
@@ -28,21 +29,15 @@ var lastBackupDesc = prometheus.NewDesc("byre_store_last_backup_timestamp_second
 	"When byre backup, or --backup-schedule, has last completed a backup of this database, with its revision and where it was written to.",
 	[]string{"revision", "location"}, nil)
 
-// makeBackups makes the backups of --backup-schedule once the server is ready.
-func (s *Server) makeBackups(ctx context.Context) error {
-	o, database := s.config.Options.Backup, s.core.database
-	times, err := schedule.Parse(o.Schedule)
+// makeBackups makes the backups of --backup-schedule.
+func makeBackups(ctx context.Context, o options.Completed, database Database) error {
+	times, err := schedule.Parse(o.Backup.Schedule)
 	if err != nil {
 		return err
 	}
-	select {
-	case <-ctx.Done():
-		return nil
-	case <-s.signals.HasBeenReady.Signaled():
-	}
 	shared, _ := database.Driver.(sqlstore.Shared)
 	backups := schedule.Schedule{
-		Times: times, To: location.Directory{Name: o.To, S3: s.config.Options.Store.S3}, Keep: o.Keep, Program: ProgramVersion(),
+		Times: times, To: location.Directory{Name: o.Backup.To, S3: o.Store.S3}, Keep: o.Backup.Keep, Program: ProgramVersion(),
 		Database: schedule.Database{
 			Read: database.ReadSnapshot, Last: database.Driver.LastBackup, Record: database.RecordBackup, Shared: shared,
 		},

@@ -1,7 +1,6 @@
 package apiserver
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -12,38 +11,34 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/kubeapiserver/authorizer/modes"
 
+	"byre/apiserver/options"
 	"byre/apiserver/process/pki"
 )
 
-func (s *Server) pkiConfig() pki.Config {
-	o := s.config.Options
-	group := pki.ClusterAdmins
-	if !s.config.Options.Auth.Authorization.UsesMode(modes.ModeRBAC) {
-		group = pki.SystemMasters // no binding would give the other its rights
-	}
-	return pki.Config{
-		AdminGroup:  group,
+// certificates are those that the server issues itself.
+type certificates struct {
+	config pki.Config
+	files  pki.Files
+}
+
+// ensureCertificates creates and renews certificates where necessary, and logs what it wrote.
+func ensureCertificates(o options.Completed, n network) (*certificates, error) {
+	config := pki.Config{
+		AdminGroup:  pki.ClusterAdmins,
 		Dir:         o.CertDir,
 		Kubeconfig:  o.Kubeconfig(),
-		Server:      o.LocalURL(s.port),
+		Server:      n.self.String(),
 		ServingCert: o.Serving.CertFile,
 		RootCA:      o.Serving.RootCAFile,
 		Hosts:       o.CertificateHosts(),
 		Now:         time.Now(),
 	}
-}
-
-// rootCA is the file with the CA that clients verify the server by.
-func (s *Server) rootCA(files pki.Files) string {
-	return cmp.Or(s.config.Options.Serving.RootCAFile, files.CACert)
-}
-
-// ensurePKI creates and renews certificates where necessary, and logs what it wrote.
-func (s *Server) ensurePKI() (pki.Files, error) {
-	config := s.pkiConfig()
+	if !o.Auth.Authorization.UsesMode(modes.ModeRBAC) {
+		config.AdminGroup = pki.SystemMasters // no binding would give the other its rights
+	}
 	files, report, err := pki.Ensure(config)
 	if err != nil {
-		return files, err
+		return nil, err
 	}
 	legacyregistry.Registerer().MustRegister(certificateCollector{config})
 	logWritten(config.Dir, report)
@@ -54,21 +49,20 @@ func (s *Server) ensurePKI() (pki.Files, error) {
 	if err := report.Unverified; err != nil {
 		klog.Warningf("Pods and admin.kubeconfig can't verify the server: %v: name the CA of the certificate with --root-ca-file", err)
 	}
-	return files, nil
+	return &certificates{config, files}, nil
 }
 
-// renewCertificates renews certificates until ctx ends.
-func (s *Server) renewCertificates(ctx context.Context) error {
-	config := s.pkiConfig()
+// renew renews certificates until ctx ends.
+func (c *certificates) renew(ctx context.Context) error {
 	var known []string
-	return pki.Run(ctx, config, func(report pki.Report, err error) {
+	return pki.Run(ctx, c.config, func(report pki.Report, err error) {
 		if err != nil {
-			klog.ErrorS(err, "Certificates could not be renewed, and are tried again in an hour", "directory", config.Dir)
+			klog.ErrorS(err, "Certificates could not be renewed, and are tried again in an hour", "directory", c.config.Dir)
 			return
 		}
-		logWritten(config.Dir, report)
+		logWritten(c.config.Dir, report)
 		if !slices.Equal(known, report.NotRenewable) {
-			logNotRenewable(config.Dir, report)
+			logNotRenewable(c.config.Dir, report)
 			known = report.NotRenewable
 		}
 	})

@@ -8,11 +8,13 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	endpointfilters "k8s.io/apiserver/pkg/endpoints/filters"
 	"k8s.io/apiserver/pkg/server/mux"
 	"k8s.io/apiserver/pkg/util/compatibility"
 	"k8s.io/apiserver/pkg/util/notfoundhandler"
 	basecompatibility "k8s.io/component-base/compatibility"
+	"k8s.io/component-base/tracing"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	generated "k8s.io/kubernetes/pkg/generated/openapi"
@@ -23,7 +25,11 @@ import (
 	"byre/apiserver/handlers/managedfields"
 	"byre/apiserver/handlers/openapi"
 	"byre/apiserver/history"
+	"byre/apiserver/options"
+	"byre/apiserver/process/health"
+	"byre/apiserver/process/pki"
 	"byre/apiserver/query"
+	"byre/apiserver/registry"
 	"byre/apiserver/storage/changes"
 	"byre/apiserver/storage/factory"
 	"byre/sqlstore"
@@ -34,68 +40,13 @@ func effectiveVersion() basecompatibility.EffectiveVersion {
 	return compatibility.DefaultComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent)
 }
 
-// newStorage makes the storage configuration that all servers of the delegation chain
-// share.
-func (s *Server) newStorage() factory.Backend {
-	o := s.config.Options.Store
-	return factory.Backend{
-		Store:                   s.core.store,
-		Feed:                    s.core.feed,
-		Program:                 factory.Program(effectiveVersion()),
-		Transformers:            s.encryption.transformers,
-		DeleteCollectionWorkers: o.DeleteCollectionWorkers,
-		NoGarbageCollection:     !o.GarbageCollection,
-	}
-}
-
-// externalAddress is the host and port at which clients find this server.
-func (s *Server) externalAddress() string {
-	return net.JoinHostPort(s.config.Options.AdvertiseAddress.String(), s.port)
-}
-
-// newDiscovery makes the registry of the API groups that are served. It tells clients
-// within the cluster the address of the kubernetes Service, and other clients the
-// external address.
-func (s *Server) newDiscovery() *discovery.Registry {
-	return discovery.NewRegistry(s.externalAddress(), discovery.CIDRRule{
-		IPRange: s.config.Options.ServiceIPRange,
-		Address: net.JoinHostPort(s.config.Options.ServiceIP.String(), "443"), // the port of the kubernetes Service
-	})
-}
-
-// newGroups makes the groups of the built-in API: those of Kubernetes, and byre's own.
-func (s *Server) newGroups() []handlers.Group {
-	builtin := factory.BuiltinResources(effectiveVersion())
-	log := &changes.Log{
-		Driver:       s.core.database.Driver,
-		Authorizer:   s.auth.Authorizer,
-		Transformers: s.encryption.transformers,
-		Prefix: func(of sqlstore.Resource) string {
-			if of.Owner == sqlstore.Custom {
-				return of.Group + "/" + of.Resource
-			}
-			return builtin.ResourcePrefix(schema.GroupResource{Group: of.Group, Resource: of.Resource})
-		},
-	}
-	s.changes = history.New(history.Config{Log: log, Feed: s.core.feed})
-	groups := append(s.builtin.Groups(), history.NewGroup(s.changes))
-	if o := &s.config.Options.SQL; o.Enabled {
-		s.queries = query.New(query.Config{
-			Feed:        s.core.feed,
-			Log:         log,
-			Tables:      &s.tables,
-			Timeout:     o.Timeout,
-			Memory:      o.Memory.Value(),
-			Concurrency: o.Parallel(),
-		})
-		groups = append(groups, query.NewGroup(s.queries))
-	}
-	return groups
-}
-
-// builtinModels are the built-in groups with the models of their types.
-type builtinModels struct {
-	groups []handlers.Group
+// builtinAPI is the built-in API, of Kubernetes and byre's own groups, with the models of its types.
+type builtinAPI struct {
+	groups  []handlers.Group
+	changes *history.Storage
+	queries *query.Storage // nil without --enable-sql
+	// tables are those that queries read. Each server of the chain adds its own.
+	tables query.Catalog
 	models *openapi.Models
 	// schemas makes the schemas of the groups' types.
 	schemas func() (map[string]*spec.Schema, error)
@@ -103,13 +54,44 @@ type builtinModels struct {
 	types *managedfields.TypeConverter
 }
 
-// newBuiltinModels makes the models of groups.
-func newBuiltinModels(groups []handlers.Group) (builtinModels, error) {
-	names, err := handlers.ModelNames(groups)
+// newBuiltinAPI adds byre's own groups to those of Kubernetes.
+func newBuiltinAPI(o options.Completed, s *storageBackend, a authorizer.Authorizer, kubernetes *registry.Builtin) (*builtinAPI, error) {
+	builtin := factory.BuiltinResources(effectiveVersion())
+	log := &changes.Log{
+		Driver:       s.database.Driver,
+		Authorizer:   a,
+		Transformers: s.Transformers,
+		Prefix: func(of sqlstore.Resource) string {
+			if of.Owner == sqlstore.Custom {
+				return of.Group + "/" + of.Resource
+			}
+			return builtin.ResourcePrefix(schema.GroupResource{Group: of.Group, Resource: of.Resource})
+		},
+	}
+	api := &builtinAPI{changes: history.New(history.Config{Log: log, Feed: s.Feed})}
+	api.groups = append(kubernetes.Groups(), history.NewGroup(api.changes))
+	if o.SQL.Enabled {
+		api.queries = query.New(query.Config{
+			Feed:        s.Feed,
+			Log:         log,
+			Tables:      &api.tables,
+			Timeout:     o.SQL.Timeout,
+			Memory:      o.SQL.Memory.Value(),
+			Concurrency: o.SQL.Parallel(),
+		})
+		api.groups = append(api.groups, query.NewGroup(api.queries))
+	}
+	names, err := handlers.ModelNames(api.groups)
+	if err != nil {
+		return nil, err
+	}
 	definitions := openapi.Join(generated.GetOpenAPIDefinitions, history.Definitions, query.Definitions)
-	models := openapi.NewModels(effectiveVersion().EmulationVersion().String(), definitions, schemesOf(groups)...)
-	schemas := models.Schemas(names...)
-	return builtinModels{groups, models, schemas, managedfields.NewTypeConverter(schemas)}, err
+	api.models = openapi.NewModels(effectiveVersion().EmulationVersion().String(), definitions, schemesOf(api.groups)...)
+	api.schemas = api.models.Schemas(names...)
+	api.types = managedfields.NewTypeConverter(api.schemas)
+	tables, err := query.NewBuiltin(kubernetes.Groups(), s.getter.Lookup, api.schemas)
+	api.tables = query.Catalog{tables}
+	return api, err
 }
 
 // schemesOf returns the schemes of groups, each once.
@@ -130,37 +112,78 @@ const fieldSetBytes = 4 << 20
 // bytes: enough for about five hundred shapes of Pods.
 const parsedFieldBytes = 8 << 20
 
-// newServing makes what the handlers of all resources share.
-func (s *Server) newServing(builtin builtinModels) handlers.Serving {
-	return handlers.Serving{
-		Admission:         s.admission.Plugins,
-		Authorizer:        s.auth.Authorizer,
-		TypeConverter:     builtin.types,
-		FieldSets:         managedfields.NewCache(fieldSetBytes),
-		ParsedFields:      managedfields.NewSets(parsedFieldBytes),
-		MinRequestTimeout: time.Duration(s.config.Options.Filters.MinRequestTimeout) * time.Second,
+// newDependencies makes what all servers of the delegation chain share. Its discovery tells clients
+// within the cluster the address of the kubernetes Service, and other clients the external address.
+func newDependencies(o options.Completed, n network, s *storageBackend, files pki.Files, c clients, a *access, api *builtinAPI) delegation.Dependencies {
+	return delegation.Dependencies{
+		Storage:          s.Backend,
+		EffectiveVersion: effectiveVersion(),
+		Serving: handlers.Serving{
+			Admission:         a.admission.Plugins,
+			Authorizer:        a.auth.Authorizer,
+			TypeConverter:     api.types,
+			FieldSets:         managedfields.NewCache(fieldSetBytes),
+			ParsedFields:      managedfields.NewSets(parsedFieldBytes),
+			MinRequestTimeout: time.Duration(o.Filters.MinRequestTimeout) * time.Second,
+		},
+		Discovery: discovery.NewRegistry(n.address, discovery.CIDRRule{
+			IPRange: o.ServiceIPRange,
+			Address: net.JoinHostPort(o.ServiceIP.String(), "443"), // the port of the kubernetes Service
+		}),
+		OpenAPI:               openapi.NewService(),
+		Build:                 openapi.BuildIdentity(time.Now()),
+		Loopback:              c.loopback,
+		Client:                c.kube,
+		Informers:             c.informers,
+		ServiceResolver:       c.resolver,
+		WebhookAuthentication: c.webhooks,
+		Backends:              newBackends(o.Cluster, n, files),
 	}
 }
 
-// buildChain makes the delegation chain, which the filters pass requests to. It builds
-// from the last delegate to the first: 404, custom resources, the built-in API, the
-// other paths of this server, the aggregator.
-func (s *Server) buildChain(builtin builtinModels, d delegation.Dependencies) (http.Handler, error) {
-	notFound := notfoundhandler.New(legacyscheme.Codecs, endpointfilters.NoMuxAndDiscoveryIncompleteKey)
-	tables, err := query.NewBuiltin(s.builtin.Groups(), s.getter.Lookup, builtin.schemas)
-	if err != nil {
-		return nil, err
+// newBackends says how aggregated API servers are reached. files are the certificates and
+// keys that the server issues itself; flags may name others.
+func newBackends(o options.ClusterOptions, n network, files pki.Files) delegation.Backends {
+	b := delegation.Backends{
+		ProxyCert:        files.FrontProxyCert,
+		ProxyKey:         files.FrontProxyKey,
+		Dial:             n.egress.cluster,
+		RouteToEndpoints: o.RouteToEndpoints,
+		Self:             n.self,
+		RejectRedirects:  o.RejectRedirects,
 	}
-	s.tables = append(s.tables, tables)
-	handler, err := s.addServer(s.config.CustomResources, d, notFound)
-	if err != nil {
+	if o.ProxyCertFile != "" {
+		b.ProxyCert, b.ProxyKey = o.ProxyCertFile, o.ProxyKeyFile
+	}
+	if n.tracer != nil {
+		b.Trace = tracing.WrapperFor(n.tracer)
+	}
+	return b
+}
+
+// chain is the delegation chain.
+type chain struct {
+	// handler is the first server of the chain. The filters pass requests to it.
+	handler http.Handler
+	// servers are those other than the built-in API.
+	servers []delegation.Server
+	// startChecks pass when the start is done.
+	startChecks []health.Checker
+}
+
+// newChain makes the chain from the last delegate to the first: 404, custom resources, the built-in
+// API, the other paths of this server, the aggregator. checks are those of this server; those of the
+// other servers are added.
+func newChain(config Config, d delegation.Dependencies, s *storageBackend, a *access, builtin *builtinAPI, checks health.Checks) (*chain, error) {
+	c := &chain{handler: notfoundhandler.New(legacyscheme.Codecs, endpointfilters.NoMuxAndDiscoveryIncompleteKey)}
+	if err := c.add(config.CustomResources, d, builtin); err != nil {
 		return nil, err
 	}
 	api, err := handlers.New(handlers.Config{
 		Groups:    builtin.groups,
 		Serving:   d.Serving,
 		Discovery: d.Discovery,
-		NotFound:  handler,
+		NotFound:  c.handler,
 	})
 	if err != nil {
 		return nil, err
@@ -170,31 +193,35 @@ func (s *Server) buildChain(builtin builtinModels, d delegation.Dependencies) (h
 	d.OpenAPI.Set("builtin", builtin.models.Source(roots, d.Build))
 	paths := mux.NewPathRecorderMux("byre")
 	paths.NotFoundHandler(api)
-	if s.queries != nil {
-		paths.UnlistedHandle(query.Path, query.NewHandler(s.queries, s.admission.Plugins, api))
+	if builtin.queries != nil {
+		paths.UnlistedHandle(query.Path, query.NewHandler(builtin.queries, a.admission.Plugins, api))
 	}
-	if handler, err = s.addServer(s.config.Aggregator, d, paths); err != nil {
+	c.handler = paths
+	if err := c.add(config.Aggregator, d, builtin); err != nil {
 		return nil, err
 	}
-	// The paths include the health checks of the other servers, so these are made
-	// before.
-	s.installPaths(paths, api, d)
-	return handler, nil
+	for _, server := range c.servers {
+		checks.BootSequence = append(checks.BootSequence, server.Checks()...)
+	}
+	served := newCheckPaths(api)
+	c.startChecks = health.Install(served, checks)
+	installPaths(paths, config.Options, d, s, a, served)
+	return c, nil
 }
 
-// addServer makes a server of the chain that delegates to delegate. Where newServer is
-// nil, the chain begins with delegate.
-func (s *Server) addServer(newServer delegation.NewServer, d delegation.Dependencies, delegate http.Handler) (http.Handler, error) {
+// add makes a server that delegates to the chain so far, and puts it before it. Where newServer is
+// nil, the chain stays as it is.
+func (c *chain) add(newServer delegation.NewServer, d delegation.Dependencies, builtin *builtinAPI) error {
 	if newServer == nil {
-		return delegate, nil
+		return nil
 	}
-	server, err := newServer(d, delegate)
+	server, err := newServer(d, c.handler)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	s.chain = append(s.chain, server)
+	c.handler, c.servers = server, append(c.servers, server)
 	if tables, ok := server.(query.Tables); ok {
-		s.tables = append(s.tables, tables)
+		builtin.tables = append(builtin.tables, tables)
 	}
-	return server, nil
+	return nil
 }

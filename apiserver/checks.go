@@ -7,25 +7,24 @@ import (
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/client-go/informers"
 
+	"byre/apiserver/options"
 	"byre/apiserver/process/health"
+	"byre/apiserver/process/lifecycle"
+	"byre/apiserver/registry"
 )
 
-// checks are the checks of /livez, /readyz and /healthz. A check that kube-apiserver
+// newChecks makes the checks of /livez, /readyz and /healthz. A check that kube-apiserver
 // has too bears kube-apiserver's name, because probes and dashboards name it.
-func (s *Server) checks() health.Checks {
-	store, storeReady := health.Store(s.core.checkDatabase)
-	checks := health.Checks{
+func newChecks(o options.Completed, s *storageBackend, c clients, a *access, b *registry.Builtin, h *hooks, signals *lifecycle.Signals) health.Checks {
+	store, storeReady := health.Store(s.checkDatabase)
+	return health.Checks{
 		Always:           slices.Concat([]health.Checker{health.Log(), store}, s.encryption.checks),
-		BootSequence:     s.bootChecks(),
-		Writes:           append([]health.Checker{s.core.writable(storeReady)}, s.core.quotaCheck(s.config.Options.Store.DatabaseQuota.Value())...),
-		ReadyzOnly:       []health.Checker{informerCheck(s.auth.Ready, s.clients.informers), health.Shutdown(s.signals.ShutdownInitiated.Signaled())},
-		Separate:         s.core.replicationCheck(),
-		LivezGracePeriod: s.config.Options.LivezGracePeriod,
+		BootSequence:     newBootChecks(a, b, h, signals),
+		Writes:           append([]health.Checker{s.writable(storeReady)}, s.quotaCheck(o.Store.DatabaseQuota.Value())...),
+		ReadyzOnly:       []health.Checker{informerCheck(a.auth.Ready, c.informers), health.Shutdown(signals.ShutdownInitiated.Signaled())},
+		Separate:         s.replicationCheck(),
+		LivezGracePeriod: o.LivezGracePeriod,
 	}
-	for _, server := range s.chain {
-		checks.BootSequence = append(checks.BootSequence, server.Checks()...)
-	}
-	return checks
 }
 
 // informerCheck is kube-apiserver's check of its informers, of which the Node authorizer here
@@ -40,9 +39,9 @@ func informerCheck(isReady func() error, shared informers.SharedInformerFactory)
 	})
 }
 
-// bootChecks are the checks that pass once the parts of this server have started.
-func (s *Server) bootChecks() []health.Checker {
-	started := s.signals.MuxAndDiscoveryComplete.Signaled()
+// newBootChecks makes the checks that pass once the parts of this server have started.
+func newBootChecks(a *access, b *registry.Builtin, h *hooks, signals *lifecycle.Signals) []health.Checker {
+	started := signals.MuxAndDiscoveryComplete.Signaled()
 	checks := health.PostStartHooks(started,
 		// MuxAndDiscoveryComplete is signaled after the store has its first revision
 		// and the feed follows the store.
@@ -50,17 +49,17 @@ func (s *Server) bootChecks() []health.Checker {
 		"start-apiserver-admission-initializer",
 		"generic-apiserver-start-informers",
 	)
-	if s.flow == nil {
+	if a.flow == nil {
 		checks = append(checks, health.PostStartHook("max-in-flight-filter", started))
 	} else {
 		checks = append(checks, health.PostStartHooks(started, "priority-and-fairness-config-consumer", "priority-and-fairness-filter")...)
 	}
-	checks = append(checks, health.PostStartHook("start-service-ip-repair-controllers", s.builtin.Repaired()))
-	for i, step := range s.bootstrap.Checks() {
+	checks = append(checks, health.PostStartHook("start-service-ip-repair-controllers", b.Repaired()))
+	for i, step := range h.bootstrap.Checks() {
 		checks = append(checks, healthz.NamedCheck(health.PostStartHookPrefix+step.Name, func(*http.Request) error {
-			return s.bootstrap.Checks()[i].Err
+			return h.bootstrap.Checks()[i].Err
 		}))
 	}
-	checks = append(checks, health.PostStartHook("start-cluster-authentication-info-controller", s.triedToRecordKeys.Signaled()))
-	return append(checks, s.controlplane.Checks()...)
+	checks = append(checks, health.PostStartHook("start-cluster-authentication-info-controller", h.keys.tried.Signaled()))
+	return append(checks, h.controlplane.Checks()...)
 }

@@ -2,11 +2,13 @@ package apiserver
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -14,13 +16,15 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/component-base/tracing"
 
+	"byre/apiserver/options"
 	"byre/apiserver/process/loopback"
+	"byre/apiserver/process/routing"
 	"byre/apiserver/registry"
 	"byre/apiserver/storage"
 	"byre/apiserver/storage/lookup"
 )
 
-// clients send requests to the delegation chain within the process, as the server itself.
+// clients send requests as the server itself: to the delegation chain within the process, and to webhooks.
 type clients struct {
 	transport *loopback.Transport
 	loopback  *rest.Config
@@ -30,14 +34,22 @@ type clients struct {
 	reader *lookup.Reader
 	// informers are started after every part of the server has registered its own.
 	informers informers.SharedInformerFactory
+	// resolver finds the Services of webhooks, in the store. webhooks chooses the credentials
+	// with which the server authenticates itself to a webhook.
+	resolver webhook.ServiceResolver
+	webhooks webhook.AuthenticationInfoResolverWrapper
 }
 
-// newClients makes clients over roundTripper. Their requests fail until roundTripper
+// newClients makes the clients. Their requests within the process fail until their transport
 // serves the chain. stores finds the store of a resource.
-func newClients(roundTripper *loopback.Transport, tracer tracing.TracerProvider, stores func(schema.GroupResource) *storage.Store) (clients, error) {
-	config := loopback.Config(roundTripper)
+func newClients(o options.Completed, n network, stores func(schema.GroupResource) *storage.Store) (clients, error) {
+	transport := new(loopback.Transport)
+	config, self, tracer := loopback.Config(transport), loopback.SelfConfig(transport), n.tracer
 	if tracer != nil {
 		config.Wrap(tracing.WrapperFor(tracer))
+		self.Wrap(tracing.WrapperFor(tracer))
+	} else {
+		tracer = tracing.NewNoopTracerProvider()
 	}
 	kube, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -50,16 +62,34 @@ func newClients(roundTripper *loopback.Transport, tracer tracing.TracerProvider,
 	// Upstream's name of kube-apiserver's informers in their metrics. A process has it once: the
 	// informers of another server in it have no metrics.
 	name, _ := cache.NewInformerName("kube-apiserver")
+	reader := lookup.NewReader(stores)
 	return clients{
-		transport: roundTripper,
+		transport: transport,
 		loopback:  config,
 		kube:      kube,
 		dynamic:   dynamicClient,
-		reader:    lookup.NewReader(stores),
+		reader:    reader,
 		informers: informers.NewSharedInformerFactoryWithOptions(kube, 0,
 			informers.WithTransform(loopback.StripManagedFields), informers.WithCustomResyncConfig(registry.CustomResync()),
 			informers.WithInformerName(name)),
+		resolver: routing.NewResolver(reader, o.Cluster.RouteToEndpoints, n.self),
+		webhooks: webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, n.egress.selector, self, tracer),
 	}, nil
+}
+
+// stop ends the requests within the process. Those that are left are watches of informers
+// that nobody reads any more.
+func (c clients) stop() {
+	c.transport.Close()
+	c.transport.Wait()
+	c.informers.Shutdown()
+}
+
+// checkLive requests this server's /livez, through all filters. It excludes the check
+// of the database: while the database is away, the server still answers reads from its
+// watch cache, and a restart would end that.
+func (c clients) checkLive(ctx context.Context) error {
+	return c.kube.Discovery().RESTClient().Get().AbsPath("/livez").Param("exclude", "etcd").Do(ctx).Error()
 }
 
 // as returns the configuration of clients whose requests are those of another user. Their user

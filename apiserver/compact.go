@@ -68,8 +68,8 @@ func Compact(ctx context.Context, store *sqlstore.Store, keep time.Duration, res
 }
 
 // serveCompact answers a POST of CompactPath with the parameters keep and resource.
-func (c *core) serveCompact(w http.ResponseWriter, req *http.Request) {
-	result, err := c.compact(req)
+func (s *storageBackend) serveCompact(w http.ResponseWriter, req *http.Request) {
+	result, err := s.compact(req)
 	if err != nil {
 		responsewriters.ErrorNegotiated(err, legacyscheme.Codecs, schema.GroupVersion{Version: "v1"}, w, req)
 		return
@@ -78,7 +78,7 @@ func (c *core) serveCompact(w http.ResponseWriter, req *http.Request) {
 	_ = json.NewEncoder(w).Encode(result) // fails only if the client has gone
 }
 
-func (c *core) compact(req *http.Request) (CompactResult, error) {
+func (s *storageBackend) compact(req *http.Request) (CompactResult, error) {
 	if req.Method != http.MethodPost {
 		return CompactResult{}, apierrors.NewMethodNotSupported(schema.GroupResource{Resource: "compact"}, req.Method)
 	}
@@ -89,7 +89,7 @@ func (c *core) compact(req *http.Request) (CompactResult, error) {
 	ctx, cancel := context.WithTimeout(req.Context(), compactTime)
 	defer cancel()
 	resource := req.URL.Query().Get("resource")
-	result, err := Compact(ctx, c.store, keep, resource)
+	result, err := Compact(ctx, s.Store, keep, resource)
 	if apierrors.IsBadRequest(err) {
 		return result, err
 	}

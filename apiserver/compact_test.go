@@ -5,6 +5,7 @@ import (
 	"net/http/httptest"
 	"testing"
 
+	"byre/apiserver/storage/factory"
 	"byre/sqlstore"
 	"byre/sqlstore/storetest"
 )
@@ -12,10 +13,10 @@ import (
 // TestCompact_TakesDays: the request takes the durations that the command takes.
 func TestCompact_TakesDays(t *testing.T) {
 	t.Parallel()
-	c := &core{store: sqlstore.New(storetest.NewModel(), sqlstore.Options{})}
+	s := &storageBackend{Backend: factory.Backend{Store: sqlstore.New(storetest.NewModel(), sqlstore.Options{})}}
 	for keep, want := range map[string]bool{"2d": true, "1h": true, "2x": false, "-1h": false, "": false} {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, CompactPath+"?keep="+keep, nil)
-		if result, err := c.compact(r); result.Done != want || (err == nil) != want {
+		if result, err := s.compact(r); result.Done != want || (err == nil) != want {
 			t.Errorf("keep=%s: %+v, %v", keep, result, err)
 		}
 	}

@@ -24,9 +24,9 @@ const zpagesName = "apiserver"
 
 // installZPages adds /flagz and /statusz where upstream's feature gates enable them.
 // The caller adds all other paths before, because /statusz lists them.
-func (s *Server) installZPages(paths *mux.PathRecorderMux, listed func() []string) {
+func installZPages(paths *mux.PathRecorderMux, o *options.Options, listed func() []string) {
 	if utilfeature.DefaultFeatureGate.Enabled(zpages.ComponentFlagz) {
-		flagz.Install(paths, zpagesName, s.config.Options.Options)
+		flagz.Install(paths, zpagesName, o)
 	}
 	if utilfeature.DefaultFeatureGate.Enabled(zpages.ComponentStatusz) {
 		all := append(listed(), statusz.DefaultStatuszPath)
@@ -58,9 +58,9 @@ func installProfiling(o options.DebugOptions, paths *mux.PathRecorderMux) {
 	}
 }
 
-// serveDebugSocket serves profiles over the Unix socket until ctx ends.
-func (s *Server) serveDebugSocket(ctx context.Context) error {
-	socket := routes.NewDebugSocket(s.config.Options.Debug.SocketPath)
+// serveDebugSocket serves profiles over the Unix socket at path until ctx ends.
+func serveDebugSocket(ctx context.Context, path string) error {
+	socket := routes.NewDebugSocket(path)
 	socket.InstallProfiling()
 	socket.InstallDebugFlag("v", routes.StringFlagPutHandler(logs.GlogSetter))
 	if err := ignoreClosed(socket.RunWithContext(ctx)); err != nil {

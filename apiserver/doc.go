@@ -4,9 +4,10 @@
 //
 //	options.Options --Complete--> Config --New--> Server --Run--> exit
 //
-// Server.build (server.go) makes the parts in the order in which each needs those
-// before it. Server.stages (stages.go) lists the components that run, in the order in
-// which they start.
+// Server.build (server.go) makes the parts. The constructor of each takes those that it needs:
+// the network, the storage backend, the clients, access, the built-in API, the delegation chain,
+// the controllers, the HTTP servers. Server.stages (stages.go) lists the components that run, in
+// the order in which they start.
 //
 // # What is promised
 //

@@ -23,7 +23,7 @@ import (
 // resources, without which it could not read them.
 
 // readFork reads whether the database is a fork. With adopt it is served as any other, and its record
-// is deleted by core.adopt.
+// is deleted by storageBackend.deleteForkRecord.
 func readFork(ctx context.Context, driver sqlstore.Driver, adopt bool) (*sqlstore.Fork, error) {
 	fork, err := sqlstore.ReadFork(ctx, driver.Get)
 	if fork == nil || adopt || err != nil {
@@ -52,11 +52,11 @@ func withoutWebhooks(o admission.Options) *admission.Options {
 	return &o
 }
 
-// adopt deletes the record of a fork, if there is one.
-func (c *core) adopt(ctx context.Context) error {
-	record, _, err := c.database.Driver.Get(ctx, sqlstore.ForkKey)
+// deleteForkRecord deletes the record of a fork, if there is one.
+func (s *storageBackend) deleteForkRecord(ctx context.Context) error {
+	record, _, err := s.database.Driver.Get(ctx, sqlstore.ForkKey)
 	if err == nil {
-		_, err = c.store.Commit(ctx, sqlstore.Write{
+		_, err = s.Store.Commit(ctx, sqlstore.Write{
 			Op: sqlstore.Delete, Key: sqlstore.ForkKey, Replaces: record.Revision, Author: sqlstore.Author{User: "byre", Verb: "adopt"},
 		})
 	}

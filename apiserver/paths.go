@@ -22,7 +22,8 @@ import (
 	"byre/apiserver/console"
 	"byre/apiserver/delegation"
 	"byre/apiserver/handlers"
-	"byre/apiserver/process/health"
+	"byre/apiserver/options"
+	"byre/apiserver/storage/factory"
 	"byre/sqlstore"
 )
 
@@ -32,11 +33,8 @@ func counted(name string, handler http.Handler) http.Handler {
 	return endpointmetrics.InstrumentHandlerFunc(http.MethodGet, "", "", "", name, "", "", false, "", handler.ServeHTTP)
 }
 
-// installPaths adds the paths that belong to no API group. api answers requests for paths of
-// health checks that do not exist.
-func (s *Server) installPaths(paths *mux.PathRecorderMux, api http.Handler, d delegation.Dependencies) {
-	checks := newCheckPaths(api)
-	s.startChecks = health.Install(checks, s.checks())
+// installPaths adds the paths that belong to no API group, and checks.
+func installPaths(paths *mux.PathRecorderMux, o options.Completed, d delegation.Dependencies, s *storageBackend, a *access, checks *checkPaths) {
 	checks.addTo(paths)
 	index := routes.ListedPathProviders{paths, checks, listed(d.Discovery.Paths)}
 	routes.Index{}.Install(index, paths)
@@ -47,18 +45,18 @@ func (s *Server) installPaths(paths *mux.PathRecorderMux, api http.Handler, d de
 	exported := mux.NewPathRecorderMux("metrics")
 	routes.MetricsWithReset{}.Install(exported)
 	serviceaccount.RegisterMetrics()
-	metrics.SetStorageMonitorGetter(storageMonitors(s.core.database.Driver))
-	paths.Handle("/metrics", s.withStorageMetrics(exported))
+	metrics.SetStorageMonitorGetter(storageMonitors(s.database.Driver))
+	paths.Handle("/metrics", withStorageMetrics(s.getter, exported))
 	slis.SLIMetricsWithReset{}.Install(paths)
-	paths.UnlistedHandle(CompactPath, http.HandlerFunc(s.core.serveCompact))
-	if s.config.Options.Console {
+	paths.UnlistedHandle(CompactPath, http.HandlerFunc(s.serveCompact))
+	if o.Console {
 		paths.UnlistedHandlePrefix(console.Path, http.HandlerFunc(console.Gate))
 	}
-	installProfiling(s.config.Options.Debug, paths)
-	if s.flow != nil {
-		paths.UnlistedHandlePrefix(filters.DebugPath, s.flow.DebugHandler())
+	installProfiling(o.Debug, paths)
+	if a.flow != nil {
+		paths.UnlistedHandlePrefix(filters.DebugPath, a.flow.DebugHandler())
 	}
-	documents, err := s.auth.TokenIssuer.OpenIDMetadataHandlers()
+	documents, err := a.auth.TokenIssuer.OpenIDMetadataHandlers()
 	if err != nil {
 		// Tokens are issued all the same, but other servers cannot discover the keys
 		// that verify them.
@@ -67,7 +65,7 @@ func (s *Server) installPaths(paths *mux.PathRecorderMux, api http.Handler, d de
 	for path, handler := range documents {
 		handleDocument(paths, path, handler)
 	}
-	s.installZPages(paths, index.ListedPaths)
+	installZPages(paths, o.Options, index.ListedPaths)
 }
 
 // handleDocument serves a path that can only be read, also with a slash at its end.
@@ -94,9 +92,9 @@ func serveVersion(w http.ResponseWriter, _ *http.Request) {
 }
 
 // withStorageMetrics updates the gauges of what is stored before next reports them.
-func (s *Server) withStorageMetrics(next http.Handler) http.Handler {
+func withStorageMetrics(getter *factory.Getter, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		s.getter.UpdateMetrics()
+		getter.UpdateMetrics()
 		next.ServeHTTP(w, req)
 	})
 }

@@ -10,6 +10,8 @@ import (
 
 	"byre/apiserver/process/lifecycle"
 	"byre/apiserver/process/memory"
+	"byre/apiserver/process/systemd"
+	"byre/apiserver/storage"
 )
 
 // The names of the stages that a shutdown stops before all others.
@@ -20,17 +22,19 @@ const (
 
 // stages are the stages of components, in the order in which they start. They stop in
 // the reverse order, except that a shutdown stops membership and serving first (see
-// shutdown). release closes the listeners.
-func (s *Server) stages(release func()) []lifecycle.Stage {
+// shutdown).
+func (s *Server) stages() []lifecycle.Stage {
 	return []lifecycle.Stage{
 		{
 			Name:       "store",
-			Components: []lifecycle.Component{{Name: "store", Run: s.core.store.Run}},
+			Components: []lifecycle.Component{{Name: "store", Run: s.storage.Store.Run}},
 		},
 		{
 			Name:       "feed",
-			Components: []lifecycle.Component{{Name: "feed", Run: s.core.feed.Run}},
-			Await:      s.core.ensureFirstRevision,
+			Components: []lifecycle.Component{{Name: "feed", Run: s.storage.Feed.Run}},
+			Await: func(ctx context.Context) error {
+				return storage.EnsureFirstRevision(ctx, s.storage.Store, s.storage.Feed)
+			},
 		},
 		{
 			Name:       "request handling",
@@ -39,11 +43,14 @@ func (s *Server) stages(release func()) []lifecycle.Stage {
 		{
 			Name: "built-in API",
 			Components: []lifecycle.Component{
-				{Name: "built-in groups", Run: s.builtin.Run},
-				{Name: "watches of changes", Run: s.changes.Run},
+				{Name: "built-in groups", Run: s.registry.Run},
+				{Name: "watches of changes", Run: s.api.changes.Run},
 			},
 			Prepare: s.startInformers,
-			Release: s.stopLoopback,
+			Release: func() {
+				s.endBase()
+				s.clients.stop()
+			},
 		},
 		{
 			Name:       "controllers",
@@ -56,7 +63,7 @@ func (s *Server) stages(release func()) []lifecycle.Stage {
 		{
 			Name:       servingStage,
 			Components: s.servingComponents(),
-			Release:    release,
+			Release:    s.http.closeListeners,
 		},
 	}
 }
@@ -64,21 +71,23 @@ func (s *Server) stages(release func()) []lifecycle.Stage {
 // requestComponents are the components that the handling of a request relies on.
 func (s *Server) requestComponents() []lifecycle.Component {
 	components := []lifecycle.Component{
-		{Name: "audit", Run: s.audit.Run},
-		{Name: "certificates", Run: s.certs.Run},
-		{Name: "certificate renewal", Run: s.renewCertificates},
-		{Name: "authentication and authorization", Run: s.auth.Run},
-		{Name: "admission", Run: s.admission.Run},
-		{Name: "priority and fairness", Run: s.flow.Run},
+		{Name: "audit", Run: s.access.audit.Run},
+		{Name: "certificates", Run: s.http.certs.Run},
+		{Name: "certificate renewal", Run: s.certificates.renew},
+		{Name: "authentication and authorization", Run: s.access.auth.Run},
+		{Name: "admission", Run: s.access.admission.Run},
+		{Name: "priority and fairness", Run: s.access.flow.Run},
 	}
-	if s.encryption.reload != nil {
+	if reload := s.storage.encryption.reload; reload != nil {
 		components = append(components, lifecycle.Component{Name: "encryption configuration", Run: func(ctx context.Context) error {
-			s.encryption.reload.Run(ctx)
+			reload.Run(ctx)
 			return nil
 		}})
 	}
-	if s.config.Options.Debug.SocketPath != "" {
-		components = append(components, lifecycle.Component{Name: "debug socket", Run: s.serveDebugSocket})
+	if path := s.options.Debug.SocketPath; path != "" {
+		components = append(components, lifecycle.Component{Name: "debug socket", Run: func(ctx context.Context) error {
+			return serveDebugSocket(ctx, path)
+		}})
 	}
 	return components
 }
@@ -90,40 +99,33 @@ func (s *Server) startInformers(ctx context.Context) {
 	s.clients.informers.StartWithContext(ctx)
 }
 
-// stopLoopback ends the loopback requests. Those that are left are watches of informers
-// that nobody reads any more.
-func (s *Server) stopLoopback() {
-	s.endBase()
-	s.transport.Close()
-	s.transport.Wait()
-	s.clients.informers.Shutdown()
-}
-
 // workComponents are the components that make requests themselves. They include the
 // controllers where no other server uses the database; otherwise the controllers are
 // among membershipComponents.
 func (s *Server) workComponents() []lifecycle.Component {
+	ready := s.signals.HasBeenReady.Signaled()
 	components := []lifecycle.Component{
-		{Name: "bootstrap objects", Run: s.runBootstrap},
+		{Name: "bootstrap objects", Run: s.hooks.runBootstrap},
 		{Name: "readiness", Run: s.awaitReady, MayEnd: true},
-		{Name: "record of trusted keys", Run: s.recordTrustedKeys, MayEnd: true},
-		{Name: "watchdog", Run: s.runWatchdog, MayEnd: true},
-		{Name: "memory", Run: func(ctx context.Context) error { return memory.Tune(ctx, s.signals.HasBeenReady.Signaled()) }},
+		{Name: "record of trusted keys", Run: after(s.hooks.bootstrap.Done(), s.hooks.keys.run), MayEnd: true},
+		// systemd, too, starts its watchdog at READY=1.
+		{Name: "watchdog", Run: after(ready, func(ctx context.Context) error { return systemd.RunWatchdog(ctx, s.clients.checkLive) }), MayEnd: true},
+		{Name: "memory", Run: func(ctx context.Context) error { return memory.Tune(ctx, ready) }},
 	}
 	// A fork may have the configuration of the cluster that it is of, whose backups it must not delete.
-	if s.config.Options.Backup.Schedule != "" && s.core.fork == nil {
-		components = append(components, lifecycle.Component{Name: "scheduled backups", Run: s.makeBackups})
+	if s.options.Backup.Schedule != "" && s.storage.fork == nil {
+		components = append(components, lifecycle.Component{Name: "scheduled backups", Run: after(ready, func(ctx context.Context) error {
+			return makeBackups(ctx, s.options, s.storage.database)
+		})})
 	}
-	for _, server := range s.chain {
+	for _, server := range s.chain.servers {
 		components = append(components, lifecycle.Component{Name: "server of the delegation chain", Run: server.Run})
 	}
-	if keep := s.config.KeepViews; keep != nil {
-		components = append(components, lifecycle.Component{Name: "views for SQL", Run: func(ctx context.Context) error {
-			return keep(ctx, s.core.database, s.clients.loopback)
-		}})
+	if s.keepViews != nil {
+		components = append(components, lifecycle.Component{Name: "views for SQL", Run: s.keepViews})
 	}
-	if !s.core.database.Shared {
-		components = append(components, lifecycle.Component{Name: "controllers", Run: s.runControllers})
+	if !s.storage.database.Shared {
+		components = append(components, s.controllersComponent())
 	}
 	return components
 }
@@ -133,24 +135,31 @@ func (s *Server) workComponents() []lifecycle.Component {
 // use the database too, is a candidate for running the controllers.
 func (s *Server) membershipComponents() []lifecycle.Component {
 	components := []lifecycle.Component{
-		{Name: "endpoint of the kubernetes Service", Run: s.bootstrap.PublishEndpoints},
-		{Name: "control plane", Run: s.runControlPlane},
+		{Name: "endpoint of the kubernetes Service", Run: s.hooks.bootstrap.PublishEndpoints},
+		// The bootstrap component creates the namespace that the control plane writes to.
+		{Name: "control plane", Run: after(s.hooks.bootstrap.Done(), s.hooks.controlplane.Run)},
 	}
-	if s.core.database.Shared {
-		components = append(components, lifecycle.Component{Name: "controllers", Run: s.runControllers})
+	if s.storage.database.Shared {
+		components = append(components, s.controllersComponent())
 	}
 	return components
+}
+
+// controllersComponent starts the controllers once the server is ready, so that they do not
+// delay the start.
+func (s *Server) controllersComponent() lifecycle.Component {
+	return lifecycle.Component{Name: "controllers", Run: after(s.signals.HasBeenReady.Signaled(), s.controllers.Run)}
 }
 
 // servingComponents serve the connections that the listeners accept.
 func (s *Server) servingComponents() []lifecycle.Component {
 	components := []lifecycle.Component{{Name: "listener", Run: func(context.Context) error {
-		return ignoreClosed(s.http.ServeTLS(s.listener, "", ""))
+		return ignoreClosed(s.http.tls.ServeTLS(s.network.listener, "", ""))
 	}}}
-	if s.insecure != nil {
+	if s.network.insecure != nil {
 		components = append(components, lifecycle.Component{Name: "insecure listener", Run: func(context.Context) error {
-			klog.Warningf("Serving without TLS and without credentials on %s: whoever reaches this port is an administrator", s.insecure.Addr())
-			return ignoreClosed(s.plain.Serve(s.insecure))
+			klog.Warningf("Serving without TLS and without credentials on %s: whoever reaches this port is an administrator", s.network.insecure.Addr())
+			return ignoreClosed(s.http.plain.Serve(s.network.insecure))
 		}})
 	}
 	return components

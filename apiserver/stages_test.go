@@ -16,14 +16,17 @@ import (
 func TestStages_StartAndStopInOrder(t *testing.T) {
 	order := func(shared bool) map[string][]string {
 		s := &Server{
-			config:    Config{Options: options.Completed{Options: options.New()}},
-			core:      &core{database: Database{Shared: shared}},
-			signals:   lifecycle.NewSignals(),
-			auth:      &auth.Auth{},
-			bootstrap: &bootstrap.Bootstrap{},
+			options: options.Completed{Options: options.New()},
+			signals: lifecycle.NewSignals(),
+			storage: &storageBackend{database: Database{Shared: shared}},
+			access:  &access{auth: &auth.Auth{}},
+			api:     &builtinAPI{},
+			hooks:   &hooks{bootstrap: &bootstrap.Bootstrap{}},
+			chain:   &chain{},
+			http:    &httpServers{},
 		}
 		components := map[string][]string{}
-		for _, stage := range s.stages(nil) {
+		for _, stage := range s.stages() {
 			components["order"] = append(components["order"], stage.Name)
 			for _, c := range stage.Components {
 				components[stage.Name] = append(components[stage.Name], c.Name)

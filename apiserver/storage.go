@@ -21,7 +21,7 @@ import (
 	"byre/apiserver/options"
 	"byre/apiserver/process/health"
 	"byre/apiserver/process/memory"
-	"byre/apiserver/storage"
+	"byre/apiserver/storage/factory"
 	"byre/migrations/fileowner"
 	"byre/sqlstore"
 	"byre/watch"
@@ -30,15 +30,16 @@ import (
 // replicationLag is how far a copy of the database may be behind.
 const replicationLag = time.Minute
 
-// core is the database with the store and the feed over it.
-type core struct {
-	database Database
-	store    *sqlstore.Store
-	feed     *watch.Feed
-	fork     *sqlstore.Fork // nil unless the server must act as that of a fork
+// storageBackend is the database with the store and the feed over it.
+type storageBackend struct {
+	factory.Backend
+	database   Database
+	fork       *sqlstore.Fork // nil unless the server must act as that of a fork
+	encryption encryption
+	getter     *factory.Getter // of the built-in resources
 }
 
-func openCore(ctx context.Context, c Config) (*core, error) {
+func openStorage(ctx context.Context, c Config, e encryption) (*storageBackend, error) {
 	if err := makeDataDir(c.Options.Store.DataDir); err != nil {
 		return nil, err
 	}
@@ -85,7 +86,17 @@ func openCore(ctx context.Context, c Config) (*core, error) {
 		Quota:            c.Options.Store.DatabaseQuota.Value(),
 		CompactInterval:  c.Options.Store.CompactionInterval,
 	})
-	return &core{database: database, store: store, feed: feed, fork: fork}, nil
+	effective := effectiveVersion()
+	backend := factory.Backend{
+		Store:                   store,
+		Feed:                    feed,
+		Program:                 factory.Program(effective),
+		Transformers:            e.transformers,
+		DeleteCollectionWorkers: c.Options.Store.DeleteCollectionWorkers,
+		NoGarbageCollection:     !c.Options.Store.GarbageCollection,
+	}
+	getter := factory.NewRESTOptionsGetter(backend, factory.BuiltinResources(effective))
+	return &storageBackend{Backend: backend, database: database, fork: fork, encryption: e, getter: getter}, nil
 }
 
 // newStoreInfo makes the metric byre_store_info. Its labels tell which database the
@@ -101,12 +112,6 @@ func newStoreInfo(database Database, o options.StoreOptions) prometheus.Collecto
 	})
 	info.Set(1)
 	return info
-}
-
-// ensureFirstRevision writes the first record of an empty store. The caller runs the
-// store and the feed before.
-func (c *core) ensureFirstRevision(ctx context.Context) error {
-	return storage.EnsureFirstRevision(ctx, c.store, c.feed)
 }
 
 // unlimited turns 0, which means no limit in a flag, into -1, which means no limit in
@@ -138,11 +143,11 @@ func makeDataDir(dir string) error {
 
 // checkDatabase is the health check of the store. Its error is answered to any client, so
 // it names neither the driver's text nor the database.
-func (c *core) checkDatabase(ctx context.Context) (err error) {
-	if driver, ok := c.database.Driver.(sqlstore.Exclusive); ok {
+func (s *storageBackend) checkDatabase(ctx context.Context) (err error) {
+	if driver, ok := s.database.Driver.(sqlstore.Exclusive); ok {
 		err = driver.Probe(ctx)
 	} else {
-		_, err = c.database.Driver.State(ctx)
+		_, err = s.database.Driver.State(ctx)
 	}
 	if err == nil {
 		return nil
@@ -153,9 +158,9 @@ func (c *core) checkDatabase(ctx context.Context) (err error) {
 
 // writable makes a check that fails where the given check fails, and also while the
 // database takes no writes.
-func (c *core) writable(check health.Checker) health.Checker {
+func (s *storageBackend) writable(check health.Checker) health.Checker {
 	return healthz.NamedCheck(check.Name(), func(r *http.Request) error {
-		if err := c.store.Writable(); err != nil {
+		if err := s.Store.Writable(); err != nil {
 			return err
 		}
 		return check.Check(r)
@@ -164,23 +169,23 @@ func (c *core) writable(check health.Checker) health.Checker {
 
 // quotaCheck is the check of /readyz that fails while the database is at its quota.
 // Without a quota (0 bytes) there is no such check.
-func (c *core) quotaCheck(quota int64) []health.Checker {
+func (s *storageBackend) quotaCheck(quota int64) []health.Checker {
 	if quota == 0 {
 		return nil
 	}
-	return []health.Checker{healthz.NamedCheck("database-quota", func(*http.Request) error { return c.store.Quota() })}
+	return []health.Checker{healthz.NamedCheck("database-quota", func(*http.Request) error { return s.Store.Quota() })}
 }
 
 // replicationCheck is the check that fails while a destination of --replicate-to misses commits
 // that are a minute old. Without replication there is no such check.
-func (c *core) replicationCheck() []health.Checker {
-	if c.database.Replication == nil {
+func (s *storageBackend) replicationCheck() []health.Checker {
+	if s.database.Replication == nil {
 		return nil
 	}
 	return []health.Checker{healthz.NamedCheck("replication", func(*http.Request) error {
-		for _, s := range c.database.Replication.Status() {
-			if s.Lag > replicationLag {
-				return fmt.Errorf("a copy is %s behind: see \"byre status\"", s.Lag.Round(time.Second))
+		for _, copied := range s.database.Replication.Status() {
+			if copied.Lag > replicationLag {
+				return fmt.Errorf("a copy is %s behind: see \"byre status\"", copied.Lag.Round(time.Second))
 			}
 		}
 		return nil
@@ -188,9 +193,9 @@ func (c *core) replicationCheck() []health.Checker {
 }
 
 // close releases the database after everything that uses it has stopped.
-func (c *core) close() {
+func (s *storageBackend) close() {
 	start := time.Now()
-	if err := c.database.Driver.Close(); err != nil {
+	if err := s.database.Driver.Close(); err != nil {
 		klog.ErrorS(err, "Closing the database failed")
 		return
 	}

@@ -1,0 +1,120 @@
+package apiserver
+
+import (
+	"context"
+	"net"
+	"os"
+	"strconv"
+	"time"
+
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/informers"
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/controlplane/controller/clusterauthenticationtrust"
+
+	"byre/apiserver/access/auth"
+	"byre/apiserver/controllers/controlplane"
+	"byre/apiserver/options"
+	"byre/apiserver/process/lifecycle"
+	"byre/apiserver/registry/bootstrap"
+)
+
+// hooks are the post-start hooks: what every server of a cluster does once it serves.
+type hooks struct {
+	informers    informers.SharedInformerFactory
+	bootstrap    *bootstrap.Bootstrap
+	keys         *keyRecorder
+	controlplane *controlplane.ControlPlane
+}
+
+func newHooks(o options.Completed, n network, s *storageBackend, c clients, a *auth.Auth, trust *auth.TrustedKeys, ready *lifecycle.Signal) (*hooks, error) {
+	objects, err := newBootstrap(o, n, s, c, a, ready)
+	if err != nil {
+		return nil, err
+	}
+	hostname, err := os.Hostname()
+	if err != nil {
+		return nil, err
+	}
+	return &hooks{
+		informers: c.informers,
+		bootstrap: objects,
+		keys:      &keyRecorder{trust, s, o.Store.Adopt, lifecycle.NewSignal("TriedToRecordKeys")},
+		controlplane: controlplane.New(controlplane.Config{
+			ServerID:                n.id,
+			Hostname:                hostname,
+			PeerAddress:             o.Peers.Address(o.AdvertiseAddress, n.port),
+			Client:                  c.kube,
+			Loopback:                c.loopback,
+			Informers:               c.informers,
+			APIResourceConfigSource: o.APIResources,
+			FeatureGate:             utilfeature.DefaultFeatureGate,
+			LeaderElection:          o.Election,
+			Logger:                  klog.Background(),
+		}),
+	}, nil
+}
+
+// newBootstrap makes the component that writes the objects that every cluster has, such
+// as the system namespaces and the Service "kubernetes".
+func newBootstrap(o options.Completed, n network, s *storageBackend, c clients, a *auth.Auth, ready *lifecycle.Signal) (*bootstrap.Bootstrap, error) {
+	port, err := strconv.Atoi(n.port)
+	if err != nil {
+		return nil, err
+	}
+	config := bootstrap.Config{
+		Client:                  c.kube,
+		APIResourceConfigSource: o.APIResources,
+		ServiceCIDRs:            []net.IPNet{o.ServiceIPRange},
+		Service: bootstrap.Service{
+			ClusterIP:        o.ServiceIP,
+			AdvertiseAddress: o.EndpointAddress(),
+			AdvertisePort:    port,
+			NodePort:         o.Cluster.ServiceNodePort,
+		},
+		Ready:                     ready.Signaled(),
+		ClusterAuthenticationInfo: clusterAuthenticationInfo(a),
+		Logger:                    klog.Background(),
+	}
+	if o.SecondaryServiceIPRange.IP != nil {
+		config.ServiceCIDRs = append(config.ServiceCIDRs, o.SecondaryServiceIPRange)
+	}
+	if s.database.Shared {
+		if config.Leases, err = bootstrap.NewStoredLeases(s.getter, replicaTTL); err != nil {
+			return nil, err
+		}
+	}
+	return bootstrap.New(config)
+}
+
+// replicaTTL is how long a server that is gone stays among the endpoints of the
+// Service "kubernetes"; kube-apiserver's value.
+const replicaTTL = 15 * time.Second
+
+// clusterAuthenticationInfo is what an aggregated API server needs to authenticate the
+// requests that this server proxies to it. The bootstrap component writes it into the
+// ConfigMap extension-apiserver-authentication.
+func clusterAuthenticationInfo(a *auth.Auth) *clusterauthenticationtrust.ClusterAuthenticationInfo {
+	info := &clusterauthenticationtrust.ClusterAuthenticationInfo{ClientCA: a.ClientCA}
+	if h := a.RequestHeader; h != nil {
+		info.RequestHeaderCA = h.CAContentProvider
+		info.RequestHeaderUsernameHeaders = h.UsernameHeaders
+		info.RequestHeaderUIDHeaders = h.UIDHeaders
+		info.RequestHeaderGroupHeaders = h.GroupHeaders
+		info.RequestHeaderExtraHeaderPrefixes = h.ExtraHeaderPrefixes
+		info.RequestHeaderAllowedNames = h.AllowedClientNames
+	}
+	return info
+}
+
+// informersPatience bounds how long runBootstrap waits for the informers.
+const informersPatience = time.Second
+
+// runBootstrap creates the bootstrap objects. It waits for the informers first, since an
+// admission plugin that a write finds without its objects looks for them only every 0.1 s.
+func (h *hooks) runBootstrap(ctx context.Context) error {
+	waiting, cancel := context.WithTimeout(ctx, informersPatience)
+	h.informers.WaitForCacheSyncWithContext(waiting)
+	cancel()
+	return h.bootstrap.Run(ctx)
+}
