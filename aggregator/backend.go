@@ -21,9 +21,9 @@ const (
 	firstRetry      = 500 * time.Millisecond
 )
 
-// backendClaims are the claims that lead to backends.
-type backendClaims interface {
-	// groupVersions returns the group versions whose claims lead to a backend, without
+// backendRoutes are the routes that lead to backends.
+type backendRoutes interface {
+	// groupVersions returns the group versions whose routes lead to a backend, without
 	// the given ones.
 	groupVersions(b *backend, without ...schema.GroupVersion) []schema.GroupVersion
 	// publishBackend publishes what the backend has fetched.
@@ -34,7 +34,7 @@ type backendClaims interface {
 // server has fetched from it.
 type backend struct {
 	client
-	claims backendClaims
+	routes backendRoutes
 
 	// stop ends run.
 	stop context.CancelFunc
@@ -53,11 +53,11 @@ type backend struct {
 	openapi       openAPISpecs
 }
 
-func newBackend(key backendKey, r *routing.Resolver, claims backendClaims) *backend {
+func newBackend(key backendKey, r *routing.Resolver, routes backendRoutes) *backend {
 	discovered := make(chan struct{})
 	return &backend{
 		client:           client{key: key, resolver: r},
-		claims:           claims,
+		routes:           routes,
 		refreshRequested: make(chan struct{}, 1),
 		discovered:       discovered,
 		closeDiscovered:  sync.OnceFunc(func() { close(discovered) }),
@@ -110,17 +110,17 @@ func (b *backend) run(ctx context.Context, endpointsSynced <-chan struct{}) {
 
 // refresh fetches the documents and publishes them.
 //
-// While refresh fetches, further APIServices may claim group versions for this backend.
+// While refresh fetches, further APIServices may route group versions to this backend.
 // What refresh has fetched does not contain these. refresh therefore keeps what the
 // backend has of them already, which inherit may have copied.
 func (b *backend) refresh(ctx context.Context) error {
-	gvs := b.claims.groupVersions(b)
+	gvs := b.routes.groupVersions(b)
 	b.mu.Lock()
 	last, etag := b.discovery, b.discoveryETag
 	b.mu.Unlock()
 
 	found, etag, err := b.fetchDiscovery(ctx, gvs, last, etag)
-	later := b.claims.groupVersions(b, gvs...)
+	later := b.routes.groupVersions(b, gvs...)
 	b.mu.Lock()
 	if len(later) > 0 {
 		found, etag = found.merge(b.discovery, later), ""
@@ -128,18 +128,18 @@ func (b *backend) refresh(ctx context.Context) error {
 	b.discovery, b.discoveryETag = found, etag
 	lastOpenAPI := b.openapi
 	b.mu.Unlock()
-	b.claims.publishBackend(b)
+	b.routes.publishBackend(b)
 	b.closeDiscovered()
 	if err != nil {
 		return err
 	}
 
 	specs, err := b.fetchOpenAPI(ctx, gvs, lastOpenAPI)
-	later = b.claims.groupVersions(b, gvs...)
+	later = b.routes.groupVersions(b, gvs...)
 	b.mu.Lock()
 	b.openapi = specs.merge(b.openapi, later)
 	b.mu.Unlock()
-	b.claims.publishBackend(b)
+	b.routes.publishBackend(b)
 	return err
 }
 

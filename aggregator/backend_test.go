@@ -202,8 +202,8 @@ func (s *server) endpoints(t testing.TB, name string, ready bool) {
 	}
 }
 
-// claim registers a version of the group <service>.example.com with the backend.
-func (b *backend) claim(t testing.TB, s *server, version string, change ...func(*apiregistrationv1.APIServiceSpec)) string {
+// register registers a version of the group <service>.example.com with the backend.
+func (b *backend) register(t testing.TB, s *server, version string, change ...func(*apiregistrationv1.APIServiceSpec)) string {
 	t.Helper()
 	service := &apiregistrationv1.APIService{
 		ObjectMeta: metav1.ObjectMeta{Name: version + "." + b.group()},
@@ -222,7 +222,7 @@ func (b *backend) claim(t testing.TB, s *server, version string, change ...func(
 	if _, err := s.services.Create(t.Context(), service, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if service.Spec.Service != nil { // the first such claim starts the watch
+	if service.Spec.Service != nil { // the first such APIService starts the watch
 		s.awaitWatch(t, "endpointslices")
 	}
 	return service.Name
@@ -230,10 +230,10 @@ func (b *backend) claim(t testing.TB, s *server, version string, change ...func(
 
 func (b *backend) group() string { return b.name + ".example.com" }
 
-// available claims version v1 for the backend and waits until it is served.
+// available registers version v1 for the backend and waits until it is served.
 func (b *backend) available(t testing.TB, s *server) {
 	t.Helper()
-	s.condition(t, b.claim(t, s, "v1"), apiregistrationv1.ConditionTrue, "Passed")
+	s.condition(t, b.register(t, s, "v1"), apiregistrationv1.ConditionTrue, "Passed")
 	b.served(t, s, "v1")
 }
 

@@ -84,14 +84,14 @@ func TestAvailability_FalseForABackendWithoutDiscovery(t *testing.T) {
 		{"gone", newAPI("gone"), func(b *backend) { b.at = unserved(t) }, "connection refused"},
 	} {
 		b := newBackend(t, s, bad.name, bad.handler, bad.change)
-		name := b.claim(t, s, "v1")
+		name := b.register(t, s, "v1")
 		t.Run(bad.name, func(t *testing.T) {
 			message := s.condition(t, name, apiregistrationv1.ConditionFalse, "FailedDiscoveryCheck")
 			message = strings.ReplaceAll(message, b.Listener.Addr().String(), "SERVER")
 			if !strings.Contains(message, bad.want) {
 				t.Errorf("message %q, want %q in it", message, bad.want)
 			}
-			// The condition may be set before the server has seen the claim.
+			// The condition may be set before the server has seen the APIService.
 			s.awaitStatus(t, b.url(s, ""), http.StatusServiceUnavailable)
 			for _, path := range []string{"", "/", "/widgets", "/namespaces/a/widgets/b"} {
 				if status, body, _ := get(t, b.url(s, path)); status != http.StatusServiceUnavailable || body != "service unavailable\n" {
@@ -119,10 +119,10 @@ func TestBackend_ThatIsSlowDelaysOnlyItsOwnClients(t *testing.T) {
 	// If the good one waited for all of these in turn, it would wait for longer than eventually does.
 	for i := range 13 {
 		slow := newBackend(t, s, fmt.Sprintf("slow%d", i), http.HandlerFunc(hang))
-		slow.claim(t, s, "v1")
+		slow.register(t, s, "v1")
 	}
 	good := newBackend(t, s, "good", newAPI("good"))
-	good.claim(t, s, "v1")
+	good.register(t, s, "v1")
 	s.awaitFreshness(t, good.group(), apidiscoveryv2.DiscoveryFreshnessCurrent)
 	if message := s.condition(t, "v1.slow0.example.com", apiregistrationv1.ConditionFalse, "FailedDiscoveryCheck"); !strings.Contains(message, "exceeded") {
 		t.Errorf("message %q", message)
@@ -222,12 +222,12 @@ func TestAvailability_ReasonsOfAService(t *testing.T) {
 	s := start(t)
 	b := newBackend(t, s, "widgets", newAPI("widgets"))
 	wrong := int32(444)
-	b.claim(t, s, "v2", func(spec *apiregistrationv1.APIServiceSpec) { spec.Service.Port = &wrong })
-	b.claim(t, s, "v3", func(spec *apiregistrationv1.APIServiceSpec) { spec.Service.Name = "sprockets" })
+	b.register(t, s, "v2", func(spec *apiregistrationv1.APIServiceSpec) { spec.Service.Port = &wrong })
+	b.register(t, s, "v3", func(spec *apiregistrationv1.APIServiceSpec) { spec.Service.Name = "sprockets" })
 	s.service(t, "empty", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1})
 	s.endpoints(t, "empty", false)
-	b.claim(t, s, "v4", func(spec *apiregistrationv1.APIServiceSpec) { spec.Service.Name = "empty" })
-	b.claim(t, s, "v5", func(spec *apiregistrationv1.APIServiceSpec) {
+	b.register(t, s, "v4", func(spec *apiregistrationv1.APIServiceSpec) { spec.Service.Name = "empty" })
+	b.register(t, s, "v5", func(spec *apiregistrationv1.APIServiceSpec) {
 		spec.Service, spec.CABundle = nil, nil
 	})
 	for _, test := range []struct {

@@ -44,7 +44,7 @@ func TestAPIService_NewCABundleAppliesAtOnce(t *testing.T) {
 	b := newBackend(t, s, "widgets", newAPI("widgets"))
 	right := b.ca
 	b.ca = newAuthority(t, "wrong")
-	name := b.claim(t, s, "v1")
+	name := b.register(t, s, "v1")
 	s.condition(t, name, apiregistrationv1.ConditionFalse, "FailedDiscoveryCheck")
 	for _, change := range []func(*apiregistrationv1.APIServiceSpec){
 		func(spec *apiregistrationv1.APIServiceSpec) { spec.CABundle = right.pem },
@@ -64,9 +64,9 @@ func TestAPIService_NewCABundleAppliesAtOnce(t *testing.T) {
 	}
 }
 
-// TestClaims_SwapAnswersEveryRequest: while a group version moves from this server to a
+// TestRoutes_SwapAnswersEveryRequest: while a group version moves from this server to a
 // backend and back, one of the two answers every request.
-func TestClaims_SwapAnswersEveryRequest(t *testing.T) {
+func TestRoutes_SwapAnswersEveryRequest(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	b := newBackend(t, s, "widgets", newAPI("widgets"))
@@ -128,7 +128,7 @@ func TestMetrics_HaveUpstreamsNames(t *testing.T) {
 	b := newBackend(t, s, "widgets", newAPI("widgets").serve("/widgets", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
 	b.available(t, s)
 	get(t, b.url(s, "/widgets"))
-	b.claim(t, s, "v2", func(spec *apiregistrationv1.APIServiceSpec) { spec.Service.Name = "sprockets" })
+	b.register(t, s, "v2", func(spec *apiregistrationv1.APIServiceSpec) { spec.Service.Name = "sprockets" })
 	s.condition(t, "v2."+b.group(), apiregistrationv1.ConditionFalse, "ServiceNotFound")
 	// The backend still runs: an availability check that begins before this change would
 	// count another reason.

@@ -55,9 +55,9 @@ func TestDiscovery_MergesBackends(t *testing.T) {
 	add(t, s, discovery.Custom, "custom.example.com", "v1")
 	var asked atomic.Int32
 	widgets, gadgets := newBackend(t, s, "widgets", newAPI("widgets")), newBackend(t, s, "gadgets", aggregatedAPI("gadgets", &asked))
-	widgets.claim(t, s, "v1", place(20000, 5))
-	widgets.claim(t, s, "v2", place(20000, 7))
-	gadgets.claim(t, s, "v1", place(10, 1))
+	widgets.register(t, s, "v1", place(20000, 5))
+	widgets.register(t, s, "v2", place(20000, 7))
+	gadgets.register(t, s, "v1", place(10, 1))
 	for _, version := range []string{"v1", "v2"} {
 		widgets.served(t, s, version)
 	}
@@ -100,7 +100,7 @@ func TestDiscovery_MergesBackends(t *testing.T) {
 		t.Errorf("the group's document: %s", body)
 	}
 	// The same document describes a second version of the same server.
-	gadgets.claim(t, s, "v2", place(10, 2))
+	gadgets.register(t, s, "v2", place(10, 2))
 	gadgets.served(t, s, "v2")
 	s.awaitListed(t, "gadgets.example.com/v2")
 	if err := s.services.Delete(t.Context(), "v1.gadgets.example.com", metav1.DeleteOptions{}); err != nil {
@@ -108,7 +108,7 @@ func TestDiscovery_MergesBackends(t *testing.T) {
 	}
 	s.awaitNotListed(t, "gadgets.example.com/v1")
 	if status, _, _ := get(t, s.front.URL+"/apis/gadgets.example.com/v1/gadgets"); status != http.StatusNotFound {
-		t.Errorf("a path whose claim was removed answers %d", status)
+		t.Errorf("a path whose route was removed answers %d", status)
 	}
 }
 
@@ -173,7 +173,7 @@ func TestOpenAPI_MergesBackends(t *testing.T) {
 	serveText(elsewhere, "/openapi/v2", v2Text("elsewhere.example.com"))
 	serveText(elsewhere, "/openapi/v3", `{"paths":{"apis/elsewhere.example.com/v1":{"serverRelativeURL":"https://169.254.169.254/"}}}`)
 	for name, handler := range map[string]http.Handler{"young": v3, "old": v2, "garbage": garbage, "elsewhere": elsewhere} {
-		newBackend(t, s, name, handler).claim(t, s, "v1")
+		newBackend(t, s, name, handler).register(t, s, "v1")
 	}
 	for _, group := range []string{"young.example.com", "old.example.com"} {
 		s.awaitText(t, "/openapi/v3", `"apis/`+group+`/v1"`)

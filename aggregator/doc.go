@@ -1,5 +1,5 @@
 // Package aggregator is the first server of the delegation chain. It serves
-// apiregistration.k8s.io, proxies the requests that an APIService claims to another API
+// apiregistration.k8s.io, proxies the requests that an APIService routes to another API
 // server (a backend), and passes all others on to its delegate.
 //
 // It takes the place of k8s.io/kube-aggregator/pkg/apiserver. The registry of
@@ -13,9 +13,9 @@
 //     they would see of upstream's proxy.
 //   - Streams, upgrades and bodies of any size pass. When the client goes, the backend
 //     sees the request end. No redirect is followed.
-//   - Claims may change at any time. A request is answered either by the server that had
+//   - Routes may change at any time. A request is answered either by the server that had
 //     the group version before or by the one that has it since; requests in flight finish
-//     as they began. Until the claims are known after a start, requests that one may claim
+//     as they began. Until the routes are known after a start, requests that one may route
 //     wait: they are not answered with 404.
 //   - A backend that is slow, dead or faulty causes 503 on its own paths only. It delays
 //     no other backend's discovery, cannot describe group versions that do not lead to it,
@@ -26,7 +26,7 @@
 //
 // # Parts
 //
-// The follower follows the APIServices with an informer and keeps the claims. APIServices
+// The controller follows the APIServices with an informer and keeps the routes. APIServices
 // that name the same Service with the same CA bundle share a backend, which has one
 // transport and one goroutine that fetches its discovery and OpenAPI documents. When the
 // CA bundle changes, a new backend inherits the documents of the old one. The registrar

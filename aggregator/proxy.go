@@ -27,13 +27,13 @@ type failure struct {
 // and the APIService's condition do.
 var unavailable = &failure{"service unavailable", http.StatusServiceUnavailable}
 
-// proxyRequest sends a request to the backend of a claim in the name of its user, and
+// proxyRequest sends a request to the backend of a route in the name of its user, and
 // the answer to the client.
-func proxyRequest(w http.ResponseWriter, req *http.Request, c *claim, m *aggregatorMetrics) {
+func proxyRequest(w http.ResponseWriter, req *http.Request, r *route, m *aggregatorMetrics) {
 	recorded := &statusRecorder{ResponseWriter: w}
-	defer func() { m.countRequest(c.name, recorded.code) }()
+	defer func() { m.countRequest(r.name, recorded.code) }()
 	w = responsewriter.WrapForHTTP1Or2(recorded)
-	t, outgoing, done, failed := newBackendRequest(req, c)
+	t, outgoing, done, failed := newBackendRequest(req, r)
 	if failed != nil {
 		http.Error(w, failed.message, failed.code)
 		if info, ok := request.RequestInfoFrom(req.Context()); ok {
@@ -52,11 +52,11 @@ func proxyRequest(w http.ResponseWriter, req *http.Request, c *claim, m *aggrega
 
 // newBackendRequest makes the request to the backend. done must be called after it was
 // answered.
-func newBackendRequest(req *http.Request, c *claim) (t *backendTransport, outgoing *http.Request, done context.CancelFunc, failed *failure) {
-	if !c.available {
+func newBackendRequest(req *http.Request, r *route) (t *backendTransport, outgoing *http.Request, done context.CancelFunc, failed *failure) {
+	if !r.available {
 		return nil, nil, nil, unavailable
 	}
-	t, err := c.backend.transport()
+	t, err := r.backend.transport()
 	if err != nil {
 		return nil, nil, nil, &failure{err.Error(), http.StatusInternalServerError}
 	}
@@ -67,9 +67,9 @@ func newBackendRequest(req *http.Request, c *claim) (t *backendTransport, outgoi
 	if query != "" {
 		query = req.URL.Query().Encode() // without what cannot be parsed
 	}
-	location, err := c.backend.locate(req.URL.Path, query)
+	location, err := r.backend.locate(req.URL.Path, query)
 	if err != nil {
-		klog.FromContext(req.Context()).Error(err, "Backend can't be found", "apiservice", c.name, "service", c.backend.key)
+		klog.FromContext(req.Context()).Error(err, "Backend can't be found", "apiservice", r.name, "service", r.backend.key)
 		return nil, nil, nil, unavailable
 	}
 	if info, ok := request.RequestInfoFrom(req.Context()); !ok || !info.IsResourceRequest || httpstream.IsUpgradeRequest(req) {

@@ -42,7 +42,7 @@ func TestOpenAPI_ShowsVersion3WithoutVersion2(t *testing.T) {
 	s := start(t)
 	var broken atomic.Bool
 	broken.Store(true)
-	newBackend(t, s, "widgets", documented(newAPI("widgets"), &broken)).claim(t, s, "v1")
+	newBackend(t, s, "widgets", documented(newAPI("widgets"), &broken)).register(t, s, "v1")
 	s.awaitText(t, "/openapi/v3", `"apis/widgets.example.com/v1"`)
 	if _, text, _ := get(t, s.front.URL+"/openapi/v3/apis/widgets.example.com/v1"); !strings.Contains(text, "third of widgets") {
 		t.Error(text)

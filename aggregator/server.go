@@ -32,7 +32,7 @@ import (
 	"byre/apiserver/query"
 )
 
-// Server is an http.Handler of APIServices and of the requests that they claim.
+// Server is an http.Handler of APIServices and of the requests that they route.
 type Server struct {
 	// Builtin has the table of APIServices.
 	*query.Builtin
@@ -49,17 +49,17 @@ type Server struct {
 	// followCertificate reloads certificate when its files change, until the context ends.
 	followCertificate func(context.Context)
 	metrics           *aggregatorMetrics
-	follower          *follower
+	controller        *controller
 	registrar         *registrar
 
 	// builtin has the paths of the built-in group versions.
 	builtin sets.Set[string]
 	// started is closed when all parts of Run have been started.
 	started chan struct{}
-	// claimsSynced is closed when the claims that existed at the start are known, and the
+	// routesSynced is closed when the routes that existed at the start are known, and the
 	// endpoints of their Services.
-	claimsSynced chan struct{}
-	// discovered is closed when discovery was fetched from all backends of these claims.
+	routesSynced chan struct{}
+	// discovered is closed when discovery was fetched from all backends of these routes.
 	discovered chan struct{}
 }
 
@@ -91,7 +91,7 @@ func New(d delegation.Dependencies, o Options, delegate http.Handler) (*Server, 
 		registrar:    newRegistrar(d.Discovery),
 		builtin:      builtinRoots(d.Discovery),
 		started:      make(chan struct{}),
-		claimsSynced: make(chan struct{}),
+		routesSynced: make(chan struct{}),
 		discovered:   make(chan struct{}),
 	}
 	if s.metrics, err = newMetrics(o.Metrics); err != nil {
@@ -111,7 +111,7 @@ func New(d delegation.Dependencies, o Options, delegate http.Handler) (*Server, 
 		ToEndpoints: d.Backends.RouteToEndpoints,
 		Self:        d.Backends.Self,
 	}
-	s.follower = newFollower(d, resolver, &transportConfig{
+	s.controller = newController(d, resolver, &transportConfig{
 		certificate:     s.certificate.CurrentCertKeyContent,
 		dial:            d.Backends.Dial,
 		trace:           d.Backends.Trace,
@@ -119,7 +119,7 @@ func New(d delegation.Dependencies, o Options, delegate http.Handler) (*Server, 
 		metrics:         s.metrics,
 		buffers:         &bufferPool{},
 	})
-	s.certificate.AddListener(s.follower)
+	s.certificate.AddListener(s.controller)
 	s.followCertificate = func(ctx context.Context) {
 		pki.Follow(ctx, s.certificate, d.Backends.ProxyCert, d.Backends.ProxyKey)
 	}
@@ -136,28 +136,28 @@ func builtinRoots(registry *discovery.Registry) sets.Set[string] {
 	return all
 }
 
-// ServeHTTP proxies requests that an APIService claims, and serves APIServices.
+// ServeHTTP proxies requests that an APIService routes, and serves APIServices.
 func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	if !s.waitForClaims(req) {
+	if !s.waitForRoutes(req) {
 		http.Error(w, unavailable.message, unavailable.code)
 		return
 	}
-	if c := s.follower.claims.find(req.URL.Path); c != nil {
-		proxyRequest(w, req, c, s.metrics)
+	if r := s.controller.routes.find(req.URL.Path); r != nil {
+		proxyRequest(w, req, r, s.metrics)
 		return
 	}
 	s.services.ServeHTTP(w, req)
 }
 
-// waitForClaims waits until it is known which APIService claims a request's path, and
+// waitForRoutes waits until it is known which APIService routes a request's path, and
 // returns false if the request ends before.
 //
-// Invariant: a path that an APIService claims is never answered with 404 by this server.
-// Right after the start the claims are not known yet. Controllers conclude from a 404 that
+// Invariant: a path that an APIService routes is never answered with 404 by this server.
+// Right after the start the routes are not known yet. Controllers conclude from a 404 that
 // a resource does not exist, and the garbage collector deletes its dependents.
-func (s *Server) waitForClaims(req *http.Request) bool {
+func (s *Server) waitForRoutes(req *http.Request) bool {
 	select {
-	case <-s.claimsSynced:
+	case <-s.routesSynced:
 		return true
 	default:
 	}
@@ -166,7 +166,7 @@ func (s *Server) waitForClaims(req *http.Request) bool {
 		return true
 	}
 	select {
-	case <-s.claimsSynced:
+	case <-s.routesSynced:
 		return true
 	case <-req.Context().Done():
 		return false
@@ -178,9 +178,9 @@ func (s *Server) waitForClaims(req *http.Request) bool {
 func (s *Server) Run(ctx context.Context) error {
 	parts, ctx := errgroup.WithContext(ctx)
 	services := s.factory.Apiregistration().V1().APIServices()
-	s.follower.ctx = ctx
-	defer s.follower.running.Wait()
-	registered, err := services.Informer().AddEventHandler(s.follower.handler())
+	s.controller.ctx = ctx
+	defer s.controller.running.Wait()
+	registered, err := services.Informer().AddEventHandler(s.controller.handler())
 	if err != nil {
 		return fmt.Errorf("aggregator: %w", err)
 	}
@@ -239,20 +239,20 @@ func (s *Server) runBackends(ctx context.Context, services registration.APIServi
 	if !cache.WaitFor(ctx, "", registered) {
 		return nil
 	}
-	claimsSynced := sync.OnceFunc(func() { close(s.claimsSynced) })
+	routesSynced := sync.OnceFunc(func() { close(s.routesSynced) })
 	discovered := sync.OnceFunc(func() { close(s.discovered) })
-	if s.follower.claims.empty() {
-		claimsSynced()
+	if s.controller.routes.empty() {
+		routesSynced()
 		discovered()
 	}
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-s.follower.hasBackends:
+	case <-s.controller.hasBackends:
 	}
 	slices := s.slices.Discovery().V1().EndpointSlices()
 	available, err := remote.New(services, s.informers.Core().V1().Services(), slices, s.client.ApiregistrationV1(),
-		s.follower.transport.dialHolder(), s.certificate.CurrentCertKeyContent, s.follower.resolver, s.metrics.availability)
+		s.controller.transport.dialHolder(), s.certificate.CurrentCertKeyContent, s.controller.resolver, s.metrics.availability)
 	if err != nil {
 		return fmt.Errorf("aggregator: availability of backends: %w", err)
 	}
@@ -261,12 +261,12 @@ func (s *Server) runBackends(ctx context.Context, services registration.APIServi
 	if !cache.WaitFor(ctx, "", slices.Informer().HasSyncedChecker(), s.informers.Core().V1().Services().Informer().HasSyncedChecker()) {
 		return nil
 	}
-	close(s.follower.endpointsSynced)
-	claimsSynced()
+	close(s.controller.endpointsSynced)
+	routesSynced()
 	var group sync.WaitGroup
 	defer group.Wait()
 	group.Go(func() {
-		s.follower.waitForDiscovery(ctx)
+		s.controller.waitForDiscovery(ctx)
 		discovered()
 	})
 	available.Run(workers, ctx.Done())
@@ -282,7 +282,7 @@ func (s *Server) Checks() []health.Checker {
 		// openapi.Service merges the documents of backends: no controller of its own starts.
 		"apiservice-openapi-controller", "apiservice-openapiv3-controller")
 	return append(checks,
-		health.PostStartHook("apiservice-registration-controller", s.claimsSynced),
+		health.PostStartHook("apiservice-registration-controller", s.routesSynced),
 		health.PostStartHook("apiservice-discovery-controller", s.discovered),
 		healthz.NamedCheck("autoregister-completion", s.registrar.ready))
 }

@@ -115,7 +115,7 @@ func startOn(t testing.TB, driver sqlstore.Driver, options ...option) *server {
 	var err error
 	next := http.NewServeMux()
 	next.Handle("/openapi/", documents)
-	next.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "not claimed", http.StatusNotFound) })
+	next.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "not routed", http.StatusNotFound) })
 	if s.Server, err = aggregator.New(dependencies, own, next); err != nil {
 		t.Fatal(err)
 	}

@@ -34,7 +34,7 @@ type Server struct {
 	// ownTables has the table of definitions.
 	ownTables *query.Builtin
 	resolver  *resolver
-	*follower
+	*controller
 }
 
 // errUnresolved is what a client is told when a definition cannot be served.
@@ -64,7 +64,7 @@ func New(d delegation.Dependencies, delegate http.Handler) (*Server, error) {
 	})
 	changed := newChangedGroups()
 	s.resolver = newResolver(env, own, changed)
-	if s.follower, err = newFollower(d, s.resolver, own, changed); err != nil {
+	if s.controller, err = newController(d, s.resolver, own, changed); err != nil {
 		return nil, err
 	}
 	return s, nil

@@ -82,7 +82,7 @@ type Registry struct {
 	// observers are called after each change.
 	observers []func()
 	versions  map[schema.GroupVersion]map[Origin]Version
-	// placed has the priorities that Place has set.
+	// placed has the priorities that SetPriority has set.
 	placed map[schema.GroupVersion]Priority
 	// groups are the groups in the order of /apis. nil after a change; the next
 	// request builds them.
@@ -175,10 +175,10 @@ func (r *Registry) setPriorities(v *Version) {
 	v.GroupPriority, v.Priority = cmp.Or(v.GroupPriority, group), cmp.Or(v.Priority, version)
 }
 
-// Place sets the priorities of a group version that this server serves itself in the lists
+// SetPriority sets the priorities of a group version that this server serves itself in the lists
 // of groups and versions, by its APIService; the zero Priority restores those of Add. As with
 // upstream, the aggregated document does not follow.
-func (r *Registry) Place(gv schema.GroupVersion, p Priority) {
+func (r *Registry) SetPriority(gv schema.GroupVersion, p Priority) {
 	if gv.Group == registrationGroup {
 		return // it is always the first
 	}

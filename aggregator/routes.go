@@ -9,8 +9,8 @@ import (
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration/v1/helper"
 )
 
-// claim is a group version that a backend serves, by an APIService. It is immutable.
-type claim struct {
+// route is a group version that a backend serves, by an APIService. It is immutable.
+type route struct {
 	// name is that of the APIService.
 	name      string
 	gv        schema.GroupVersion
@@ -20,8 +20,8 @@ type claim struct {
 	backend                 *backend
 }
 
-func newClaim(service *apiregistrationv1.APIService, b *backend) *claim {
-	return &claim{
+func newRoute(service *apiregistrationv1.APIService, b *backend) *route {
+	return &route{
 		name:          service.Name,
 		gv:            schema.GroupVersion{Group: service.Spec.Group, Version: service.Spec.Version},
 		available:     helper.IsAPIServiceConditionTrue(service, apiregistrationv1.Available),
@@ -34,36 +34,36 @@ func newClaim(service *apiregistrationv1.APIService, b *backend) *claim {
 // legacy is the name of the APIService of the core group, /api.
 const legacy = "v1."
 
-// root is the path that is claimed, with all paths below it.
-func (c *claim) root() string {
-	if c.name == legacy {
+// root is the path that is routed, with all paths below it.
+func (r *route) root() string {
+	if r.name == legacy {
 		return "/api"
 	}
-	return "/apis/" + c.gv.Group + "/" + c.gv.Version
+	return "/apis/" + r.gv.Group + "/" + r.gv.Version
 }
 
-// claims has the claims by root. Every set replaces all of them at once, so that a request
+// routes has the routes by root. Every set replaces all of them at once, so that a request
 // never sees a mix of two sets. The zero value is empty.
-type claims struct {
-	byRoot atomic.Pointer[map[string]*claim]
+type routes struct {
+	byRoot atomic.Pointer[map[string]*route]
 }
 
-func (c *claims) set(byRoot map[string]*claim) { c.byRoot.Store(&byRoot) }
+func (r *routes) set(byRoot map[string]*route) { r.byRoot.Store(&byRoot) }
 
-func (c *claims) empty() bool {
-	byRoot := c.byRoot.Load()
+func (r *routes) empty() bool {
+	byRoot := r.byRoot.Load()
 	return byRoot == nil || len(*byRoot) == 0
 }
 
-// find returns the claim of a path, or nil.
-func (c *claims) find(path string) *claim {
-	if c.empty() {
+// find returns the route of a path, or nil.
+func (r *routes) find(path string) *route {
+	if r.empty() {
 		return nil // the common case
 	}
-	return (*c.byRoot.Load())[rootOf(path)]
+	return (*r.byRoot.Load())[rootOf(path)]
 }
 
-// rootOf returns the part of a path that could be a claim's root.
+// rootOf returns the part of a path that could be a route's root.
 func rootOf(path string) string {
 	if path == "/api" || strings.HasPrefix(path, "/api/") {
 		return "/api"

@@ -24,10 +24,10 @@ import (
 	"byre/crd/definition"
 )
 
-// follower follows the definitions with an informer. It updates the resolver, discovery
+// controller follows the definitions with an informer. It updates the resolver, discovery
 // and OpenAPI, and runs upstream's controllers, which set the conditions of definitions
 // and delete the instances of deleted ones.
-type follower struct {
+type controller struct {
 	resolver  *resolver
 	changed   *changedGroups
 	factory   externalversions.SharedInformerFactory
@@ -51,12 +51,12 @@ type follower struct {
 // upstream's value.
 const controllerWorkers = 5
 
-func newFollower(d delegation.Dependencies, r *resolver, own *group, changed *changedGroups) (*follower, error) {
+func newController(d delegation.Dependencies, r *resolver, own *group, changed *changedGroups) (*controller, error) {
 	client, err := clientset.NewForConfig(d.Loopback)
 	if err != nil {
 		return nil, fmt.Errorf("crd: loopback client: %w", err)
 	}
-	f := &follower{
+	c := &controller{
 		resolver:  r,
 		changed:   changed,
 		factory:   externalversions.NewSharedInformerFactory(client, 0),
@@ -69,23 +69,23 @@ func newFollower(d delegation.Dependencies, r *resolver, own *group, changed *ch
 	}
 	// The factory keeps the informer of the first call of InformerFor, and gives it to all
 	// controllers.
-	f.informer = f.factory.InformerFor(&apiextensionsv1.CustomResourceDefinition{}, func(_ clientset.Interface, resync time.Duration) cache.SharedIndexInformer {
+	c.informer = c.factory.InformerFor(&apiextensionsv1.CustomResourceDefinition{}, func(_ clientset.Interface, resync time.Duration) cache.SharedIndexInformer {
 		return own.newInformer(resync)
 	})
-	definitions, api := f.factory.Apiextensions().V1().CustomResourceDefinitions(), statusClient{client.ApiextensionsV1(), f.calls}
-	f.establishing = establish.NewEstablishingController(definitions, api)
+	definitions, api := c.factory.Apiextensions().V1().CustomResourceDefinitions(), statusClient{client.ApiextensionsV1(), c.calls}
+	c.establishing = establish.NewEstablishingController(definitions, api)
 	naming := status.NewNamingConditionController(klog.Background(), definitions, api)
 	structural := nonstructuralschema.NewConditionController(definitions, api)
 	approval := apiapproval.NewKubernetesAPIApprovalPolicyConformantConditionController(definitions, api)
-	finalizing := finalizer.NewCRDFinalizer(definitions, api, cleaners{r, f.calls})
-	f.controllers = []func(context.Context){
-		f.establishing.RunWithContext,
+	finalizing := finalizer.NewCRDFinalizer(definitions, api, cleaners{r, c.calls})
+	c.controllers = []func(context.Context){
+		c.establishing.RunWithContext,
 		naming.RunWithContext,
 		func(ctx context.Context) { structural.RunWithContext(controllerWorkers, ctx) },
 		func(ctx context.Context) { approval.RunWithContext(controllerWorkers, ctx) },
 		func(ctx context.Context) { finalizing.RunWithContext(controllerWorkers, ctx) },
 	}
-	return f, nil
+	return c, nil
 }
 
 // releaseInterval is how long compiled validation and types stay in memory without a
@@ -93,40 +93,40 @@ func newFollower(d delegation.Dependencies, r *resolver, own *group, changed *ch
 const releaseInterval = 5 * time.Minute
 
 // Run follows the definitions until ctx ends.
-func (f *follower) Run(ctx context.Context) error {
-	handler, err := f.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(object any) { f.onChange(object) },
-		UpdateFunc: func(_, object any) { f.onChange(object) },
-		DeleteFunc: f.onDelete,
+func (c *controller) Run(ctx context.Context) error {
+	handler, err := c.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(object any) { c.onChange(object) },
+		UpdateFunc: func(_, object any) { c.onChange(object) },
+		DeleteFunc: c.onDelete,
 	})
 	if err != nil {
 		return fmt.Errorf("crd: %w", err)
 	}
 	var group sync.WaitGroup
-	defer f.resolver.env.Drain()
-	defer f.calls.drain()
+	defer c.resolver.env.Drain()
+	defer c.calls.drain()
 	defer group.Wait()
-	f.factory.StartWithContext(ctx)
-	defer f.factory.Shutdown()
-	for _, run := range f.controllers {
+	c.factory.StartWithContext(ctx)
+	defer c.factory.Shutdown()
+	for _, run := range c.controllers {
 		group.Go(func() { run(ctx) })
 	}
-	close(f.started)
+	close(c.started)
 	if !cache.WaitFor(ctx, "", handler.HasSyncedChecker()) {
 		return nil
 	}
-	f.publish()
-	close(f.synced)
+	c.publish()
+	close(c.synced)
 	idle := time.NewTicker(releaseInterval)
 	defer idle.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-f.changed.notify:
-			f.publish()
+		case <-c.changed.notify:
+			c.publish()
 		case <-idle.C:
-			f.resolver.release()
+			c.resolver.release()
 		}
 	}
 }
@@ -134,28 +134,28 @@ func (f *follower) Run(ctx context.Context) error {
 // Synced is closed when discovery lists all definitions that existed when Run began.
 // Requests for instances are answered before: the resolver reads definitions that the
 // informer has not shown yet from the store.
-func (f *follower) Synced() <-chan struct{} { return f.synced }
+func (c *controller) Synced() <-chan struct{} { return c.synced }
 
 // Checks are the readiness checks, under upstream's names.
-func (f *follower) Checks() []health.Checker {
-	return append(health.PostStartHooks(f.started, "start-apiextensions-informers", "start-apiextensions-controllers"),
-		health.PostStartHook("crd-informer-synced", f.synced))
+func (c *controller) Checks() []health.Checker {
+	return append(health.PostStartHooks(c.started, "start-apiextensions-informers", "start-apiextensions-controllers"),
+		health.PostStartHook("crd-informer-synced", c.synced))
 }
 
-func (f *follower) onChange(object any) {
+func (c *controller) onChange(object any) {
 	crd, ok := object.(*apiextensionsv1.CustomResourceDefinition)
 	if !ok {
 		return
 	}
-	f.resolver.put(crd, false)
+	c.resolver.put(crd, false)
 	if apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted) && !definition.IsEstablished(crd) {
 		// Upstream delays this until other servers have seen the definition. Here every
 		// server reads what its informer has not shown yet; see resolver.
-		f.establishing.QueueCRD(crd.Name, 0)
+		c.establishing.QueueCRD(crd.Name, 0)
 	}
 }
 
-func (f *follower) onDelete(object any) {
+func (c *controller) onDelete(object any) {
 	missed := false
 	if last, ok := object.(cache.DeletedFinalStateUnknown); ok {
 		object, missed = last.Obj, true
@@ -167,23 +167,23 @@ func (f *follower) onDelete(object any) {
 	// A DELETED event has the object at the revision of its deletion.
 	revision := definition.Revision(crd)
 	if missed {
-		revision = max(revision, f.revision())
+		revision = max(revision, c.revision())
 	}
-	f.resolver.remove(crd, revision)
+	c.resolver.remove(crd, revision)
 }
 
 // publish brings discovery and OpenAPI up to date with the groups that have changed.
-func (f *follower) publish() {
-	groups := f.changed.take()
+func (c *controller) publish() {
+	groups := c.changed.take()
 	if groups.Len() == 0 {
 		return
 	}
 	var errs []error
 	for group := range groups {
-		errs = append(errs, f.discovery.update(group))
-		f.openapi.update(group)
+		errs = append(errs, c.discovery.update(group))
+		c.openapi.update(group)
 	}
-	f.openapi.publish()
+	c.openapi.publish()
 	if err := errors.Join(errs...); err != nil {
 		klog.ErrorS(err, "Discovery of custom resources is not complete")
 	}

@@ -2,7 +2,7 @@ package aggregator
 
 import "testing"
 
-// TestRootOf_IsTheGroupVersionsPath: a claim covers the path of its group version and all
+// TestRootOf_IsTheGroupVersionsPath: a route covers the path of its group version and all
 // paths below it, and no other.
 func TestRootOf_IsTheGroupVersionsPath(t *testing.T) {
 	t.Parallel()
