@@ -50,7 +50,7 @@ func (s logSink) Init(logr.RuntimeInfo) {}
 func (s logSink) Info(level int, message string, keysAndValues ...any) {
 	from := findOrigin()
 	if from.isWarning {
-		suppressed, ok := s.repeats.admit(from.place)
+		suppressed, ok := s.repeats.admit(from.callSite)
 		if !ok {
 			return
 		}
@@ -63,7 +63,7 @@ func (s logSink) Info(level int, message string, keysAndValues ...any) {
 
 // Error implements logr.LogSink.
 func (s logSink) Error(err error, message string, keysAndValues ...any) {
-	if suppressed, ok := s.repeats.admit(findOrigin().place); ok {
+	if suppressed, ok := s.repeats.admit(findOrigin().callSite); ok {
 		s.LogSink.Error(err, message, appendSuppressed(keysAndValues, suppressed)...)
 	}
 }
@@ -79,7 +79,7 @@ func (s logSink) writeBuffer(text textlogger.KlogBufferWriter, line []byte) {
 			return
 		}
 	default:
-		suppressed, ok := s.repeats.admit(from.place)
+		suppressed, ok := s.repeats.admit(from.callSite)
 		if !ok {
 			return
 		}
@@ -110,7 +110,7 @@ func (s logSink) WithCallDepth(depth int) logr.LogSink {
 
 // origin is where a line of the log comes from.
 type origin struct {
-	place
+	callSite
 	function  string
 	isWarning bool
 }
@@ -128,7 +128,7 @@ func findOrigin() (o origin) {
 	for {
 		frame, more := frames.Next()
 		if !isLogging(frame.Function) {
-			o.place, o.function = place{frame.File, frame.Line}, frame.Function
+			o.callSite, o.function = callSite{frame.File, frame.Line}, frame.Function
 			return o
 		}
 		o.isWarning = o.isWarning || strings.HasPrefix(frame.Function, "k8s.io/klog/v2.Warning")

@@ -17,17 +17,17 @@ const (
 	repeatInterval = 10 * time.Second
 )
 
-// place is a line of the source.
-type place struct {
+// callSite is a line of the source that logs.
+type callSite struct {
 	file string
 	line int
 }
 
-// repeats limits each place in the source by itself, so that a message that is repeated
-// displaces no other one. It has as many entries as the program has places that log.
+// repeats limits each call site by itself, so that a message that is repeated
+// discallSites no other one. It has as many entries as the program has call sites.
 type repeats struct {
-	mu     sync.Mutex
-	places map[place]*repeat
+	mu        sync.Mutex
+	callSites map[callSite]*repeat
 }
 
 type repeat struct {
@@ -36,17 +36,17 @@ type repeat struct {
 	suppressed int
 }
 
-func newRepeats() *repeats { return &repeats{places: map[place]*repeat{}} }
+func newRepeats() *repeats { return &repeats{callSites: map[callSite]*repeat{}} }
 
-// admit reports whether a place may write a line now, and then how many were left out since
+// admit reports whether a call site may write a line now, and then how many were left out since
 // its last one.
-func (r *repeats) admit(p place) (suppressed int, ok bool) {
+func (r *repeats) admit(p callSite) (suppressed int, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	at := r.places[p]
+	at := r.callSites[p]
 	if at == nil {
 		at = &repeat{limiter: rate.NewLimiter(rate.Every(repeatInterval), repeatBurst)}
-		r.places[p] = at
+		r.callSites[p] = at
 	}
 	if !at.limiter.Allow() {
 		at.suppressed++

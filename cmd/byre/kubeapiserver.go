@@ -20,7 +20,7 @@ import (
 // newKubeAPIServerCommand is byre under the name kube-apiserver: it takes every flag that
 // kube-apiserver takes.
 func newKubeAPIServerCommand() *cobra.Command {
-	o := options.NewStock()
+	o := options.NewKubeAPIServer()
 	cmd := &cobra.Command{
 		Use:   assets.KubeAPIServer,
 		Short: "byre in place of kube-apiserver",
@@ -47,7 +47,7 @@ func newKubeAPIServerCommand() *cobra.Command {
 }
 
 // serveInPlace serves until ctx ends, or the test's stand-in for etcd.
-func serveInPlace(ctx context.Context, o *options.Stock) error {
+func serveInPlace(ctx context.Context, o *options.KubeAPIServer) error {
 	if err := o.CompleteCertificates(); err != nil {
 		return err
 	}

@@ -10,7 +10,7 @@
 // # What it promises
 //
 //   - A field is named after its flag and has its meaning. Booleans and numbers are YAML's;
-//     durations, addresses and other values are strings in the flag's form; a flag that
+//     durations, addresses and other values are strings in the flag's format; a flag that
 //     takes several values is a list, and one that takes pairs is a mapping.
 //   - Load refuses an unknown field, a field that is given twice, and a value of the wrong
 //     type, in one line that names the file, the line and the field.

@@ -25,7 +25,7 @@ func Encode(flags *pflag.FlagSet) ([]byte, error) {
 		case isTracked(flag):
 			mapping = tracked
 		}
-		addField(mapping, flag.Name, formOf(flag).encode(flag.Value.String()))
+		addField(mapping, flag.Name, formatOf(flag).encode(flag.Value.String()))
 	})
 	fields, err := marshal(file)
 	if err != nil || len(tracked.Content) == 0 {
@@ -50,7 +50,7 @@ func EncodeChanged(flags *pflag.FlagSet, sources map[string]string) ([]byte, err
 		if !flag.Changed || flag.Value.String() == flag.DefValue && !isTracked(flag) {
 			return
 		}
-		value := formOf(flag).encode(flag.Value.String())
+		value := formatOf(flag).encode(flag.Value.String())
 		value.LineComment = sources[flag.Name]
 		if value.Kind != yaml.ScalarNode {
 			value.Style = yaml.FlowStyle // in one line with the comment
@@ -62,7 +62,7 @@ func EncodeChanged(flags *pflag.FlagSet, sources map[string]string) ([]byte, err
 
 // newFile returns a file without fields of flags.
 func newFile() *yaml.Node {
-	text := form{kind: yaml.ScalarNode, tags: []string{tagString}}
+	text := format{kind: yaml.ScalarNode, tags: []string{tagString}}
 	file := new(yaml.Node)
 	addField(file, "apiVersion", text.scalar(APIVersion))
 	addField(file, "kind", text.scalar(Kind))

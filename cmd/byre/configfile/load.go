@@ -121,7 +121,7 @@ func set(flags *pflag.FlagSet, fields []field) error {
 	values := make([][]string, len(fields))
 	for i, f := range fields {
 		var err error
-		if values[i], err = formOf(flags.Lookup(f.key.Value)).decode(f.value); err != nil {
+		if values[i], err = formatOf(flags.Lookup(f.key.Value)).decode(f.value); err != nil {
 			return f.errorf("%w", err)
 		}
 	}

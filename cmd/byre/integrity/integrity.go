@@ -49,10 +49,10 @@ type checker struct {
 	result      Result
 	open        Open
 	header      sqlstore.Header
-	objects     map[keyHash]place
-	revisions   map[int64]struct{}   // of the objects
-	chains      map[keyHash]place    // by the newest change of each key
-	damaged     map[keyHash]struct{} // keys of which a row can't be read: their history has gaps
+	objects     map[keyHash]objectVersion
+	revisions   map[int64]struct{}        // of the objects
+	chains      map[keyHash]objectVersion // by the newest change of each key
+	damaged     map[keyHash]struct{}      // keys of which a row can't be read: their history has gaps
 	allocations allocations
 	customs     customs
 }
@@ -60,8 +60,8 @@ type checker struct {
 // keyHash stands for a key, because keys are long and there are many.
 type keyHash [16]byte
 
-// place is one point in the history of an object.
-type place struct {
+// objectVersion is one point in the history of an object.
+type objectVersion struct {
 	revision, created int64
 	uid               [8]byte
 	gone              bool
@@ -75,7 +75,7 @@ func Check(s sqlstore.Snapshot, open Open) (Result, error) {
 	c := &checker{
 		open:    open,
 		header:  s.Header,
-		objects: make(map[keyHash]place), revisions: make(map[int64]struct{}), chains: make(map[keyHash]place),
+		objects: make(map[keyHash]objectVersion), revisions: make(map[int64]struct{}), chains: make(map[keyHash]objectVersion),
 		damaged:     make(map[keyHash]struct{}),
 		allocations: newAllocations(), customs: newCustoms(),
 	}
@@ -144,7 +144,7 @@ func (c *checker) checkObject(r *sqlstore.ObjectRow) {
 	if _, twice := c.revisions[r.Revision]; twice {
 		c.report(row, "has the revision of another object, %d", r.Revision)
 	}
-	c.objects[h] = place{revision: r.Revision, created: r.Created, uid: uidOf(r.UID), isKept: r.Revision > c.header.RetainedOf(r.Of()).Compacted}
+	c.objects[h] = objectVersion{revision: r.Revision, created: r.Created, uid: uidOf(r.UID), isKept: r.Revision > c.header.RetainedOf(r.Of()).Compacted}
 	c.revisions[r.Revision] = struct{}{}
 	value := c.checkValue(row, r.Key, r.UID, r.Value)
 	if value != nil {
@@ -194,7 +194,7 @@ func (c *checker) checkChange(r *sqlstore.ChangeRow) {
 	if r.Op != sqlstore.Create && r.Value != nil {
 		c.checkValue(row, r.Key, r.UID, r.Value)
 	}
-	after := place{revision: r.Revision, created: r.Created, gone: r.Op == sqlstore.Delete}
+	after := objectVersion{revision: r.Revision, created: r.Created, gone: r.Op == sqlstore.Delete}
 	if r.Op == sqlstore.Create {
 		after.uid = uidOf(r.UID)
 	}

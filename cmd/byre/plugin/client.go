@@ -105,11 +105,11 @@ func (c *Client) Find(args []string) (Object, error) {
 	if err != nil {
 		return Object{}, err
 	}
-	return c.place(resource, c.namespace, name)
+	return c.objectOf(resource, c.namespace, name)
 }
 
-// place returns an object of a resource, without the namespace if the resource has none.
-func (c *Client) place(resource schema.GroupVersionResource, namespace, name string) (Object, error) {
+// objectOf returns an object of a resource, without the namespace if the resource has none.
+func (c *Client) objectOf(resource schema.GroupVersionResource, namespace, name string) (Object, error) {
 	gvk, err := c.mapper.KindFor(resource)
 	if err != nil {
 		return Object{}, err

@@ -159,7 +159,7 @@ func (c *Client) exists(ctx context.Context, owner metav1.OwnerReference, namesp
 	if err != nil {
 		return false, nil //nolint:nilerr // a kind that is not served has no objects
 	}
-	o, err := c.place(mapping.Resource, namespace, owner.Name)
+	o, err := c.objectOf(mapping.Resource, namespace, owner.Name)
 	if err != nil {
 		return false, err
 	}

@@ -19,10 +19,10 @@ const (
 	tagString = "!!str"
 )
 
-// A form describes how the values of one type of flag are written in YAML, and in the
+// A format describes how the values of one type of flag are written in YAML, and in the
 // syntax of the command line.
-type form struct {
-	// what names the form in an error.
+type format struct {
+	// what names the format in an error.
 	what string
 	kind yaml.Kind
 	// tags are the tags that a scalar may have. A value is encoded with the first.
@@ -34,36 +34,36 @@ type form struct {
 	split func(value string) []string
 }
 
-// formOf returns the form of a flag, by its type. A type that is not listed is a string.
-func formOf(flag *pflag.Flag) form {
+// formatOf returns the format of a flag, by its type. A type that is not listed is a string.
+func formatOf(flag *pflag.Flag) format {
 	switch flag.Value.Type() {
 	case "bool":
-		return form{what: "true or false", kind: yaml.ScalarNode, tags: []string{tagBool}}
+		return format{what: "true or false", kind: yaml.ScalarNode, tags: []string{tagBool}}
 	case "int", "int32", "int64", "uint", "Level":
-		return form{what: "an integer", kind: yaml.ScalarNode, tags: []string{tagInt}}
+		return format{what: "an integer", kind: yaml.ScalarNode, tags: []string{tagInt}}
 	case "float32", "float64":
-		return form{what: "a number", kind: yaml.ScalarNode, tags: []string{tagFloat, tagInt}}
+		return format{what: "a number", kind: yaml.ScalarNode, tags: []string{tagFloat, tagInt}}
 	case "quantity":
-		return form{what: "a quantity such as 8Gi", kind: yaml.ScalarNode, tags: []string{tagString, tagInt, tagFloat}}
+		return format{what: "a quantity such as 8Gi", kind: yaml.ScalarNode, tags: []string{tagString, tagInt, tagFloat}}
 	case "stringSlice":
-		return form{what: "a list of strings", kind: yaml.SequenceNode, tags: []string{tagString}, join: joinCSV, split: splitCSV}
+		return format{what: "a list of strings", kind: yaml.SequenceNode, tags: []string{tagString}, join: joinCSV, split: splitCSV}
 	case "stringArray":
-		return form{what: "a list of strings", kind: yaml.SequenceNode, tags: []string{tagString}, split: splitCSV}
+		return format{what: "a list of strings", kind: yaml.SequenceNode, tags: []string{tagString}, split: splitCSV}
 	case "int32Slice":
-		return form{what: "a list of integers", kind: yaml.SequenceNode, tags: []string{tagInt}, split: splitCSV}
+		return format{what: "a list of integers", kind: yaml.SequenceNode, tags: []string{tagInt}, split: splitCSV}
 	case "namedCertKey":
-		return form{what: "a list of strings", kind: yaml.SequenceNode, tags: []string{tagString}, split: splitKeyPairs}
+		return format{what: "a list of strings", kind: yaml.SequenceNode, tags: []string{tagString}, split: splitKeyPairs}
 	case "stringToString":
-		return form{what: "a mapping of strings", kind: yaml.MappingNode, tags: []string{tagString, tagBool, tagInt, tagFloat}, join: joinCSV, split: splitCSV}
+		return format{what: "a mapping of strings", kind: yaml.MappingNode, tags: []string{tagString, tagBool, tagInt, tagFloat}, join: joinCSV, split: splitCSV}
 	case "mapStringString", "colonSeparatedMultimapStringString":
-		return form{what: "a mapping of strings", kind: yaml.MappingNode, tags: []string{tagString, tagBool, tagInt, tagFloat}, split: splitPairs}
+		return format{what: "a mapping of strings", kind: yaml.MappingNode, tags: []string{tagString, tagBool, tagInt, tagFloat}, split: splitPairs}
 	default:
-		return form{what: "a string", kind: yaml.ScalarNode, tags: []string{tagString}}
+		return format{what: "a string", kind: yaml.ScalarNode, tags: []string{tagString}}
 	}
 }
 
 // decode returns the values for successive calls of pflag.Value.Set.
-func (f form) decode(node *yaml.Node) ([]string, error) {
+func (f format) decode(node *yaml.Node) ([]string, error) {
 	if node.Kind != f.kind {
 		return nil, fmt.Errorf("must be %s, not %s", f.what, nameOf(node))
 	}
@@ -78,7 +78,7 @@ func (f form) decode(node *yaml.Node) ([]string, error) {
 }
 
 // items returns the scalars of a list, or NAME=VALUE for the pairs of a mapping.
-func (f form) items(node *yaml.Node) ([]string, error) {
+func (f format) items(node *yaml.Node) ([]string, error) {
 	var items []string
 	if f.kind == yaml.SequenceNode {
 		for _, item := range node.Content {
@@ -105,7 +105,7 @@ func (f form) items(node *yaml.Node) ([]string, error) {
 	return items, nil
 }
 
-func (f form) checkScalar(node *yaml.Node) error {
+func (f format) checkScalar(node *yaml.Node) error {
 	if node.Kind == yaml.ScalarNode && slices.Contains(f.tags, node.ShortTag()) {
 		return nil
 	}
@@ -133,7 +133,7 @@ func nameOf(node *yaml.Node) string {
 }
 
 // encode returns the YAML of a value that pflag.Value.String has returned.
-func (f form) encode(value string) *yaml.Node {
+func (f format) encode(value string) *yaml.Node {
 	if f.kind == yaml.ScalarNode {
 		return f.scalar(value)
 	}
@@ -159,7 +159,7 @@ func (f form) encode(value string) *yaml.Node {
 	return node
 }
 
-func (f form) scalar(value string) *yaml.Node {
+func (f format) scalar(value string) *yaml.Node {
 	node := &yaml.Node{Kind: yaml.ScalarNode, Value: value}
 	if f.tags[0] == tagString {
 		node.SetString(value)

@@ -13,10 +13,10 @@ import (
 	"byre/apiserver/options"
 )
 
-// parseStock applies kube-apiserver's arguments to fresh options.
-func parseStock(t *testing.T, args ...string) *options.Stock {
+// parseKubeAPIServer applies kube-apiserver's arguments to fresh options.
+func parseKubeAPIServer(t *testing.T, args ...string) *options.KubeAPIServer {
 	t.Helper()
-	o := options.NewStock()
+	o := options.NewKubeAPIServer()
 	flags := pflag.NewFlagSet("kube-apiserver", pflag.ContinueOnError)
 	for _, set := range o.Flags().FlagSets {
 		flags.AddFlagSet(set)
@@ -27,8 +27,8 @@ func parseStock(t *testing.T, args ...string) *options.Stock {
 	return o
 }
 
-func TestStock_AcceptsWhatServeRefuses(t *testing.T) {
-	o := parseStock(t, "--etcd-servers=http://127.0.0.1:2379,http://127.0.0.1:2380", "--etcd-prefix", "/other",
+func TestKubeAPIServer_AcceptsWhatServeRefuses(t *testing.T) {
+	o := parseKubeAPIServer(t, "--etcd-servers=http://127.0.0.1:2379,http://127.0.0.1:2380", "--etcd-prefix", "/other",
 		"--etcd-cafile", "ca.crt", "--storage-backend=etcd3", "--watch-cache", "--watch-cache-sizes=pods#1",
 		"--apiserver-count", "3", "--enable-logs-handler")
 	if got := o.EtcdServers; !slices.Equal(got, []string{"http://127.0.0.1:2379", "http://127.0.0.1:2380"}) || o.EtcdPrefix != "/other" {
@@ -44,8 +44,8 @@ func TestStock_AcceptsWhatServeRefuses(t *testing.T) {
 }
 
 // kube-apiserver's flags accept the deprecated master-count, and refuse unknown values.
-func TestStock_AcceptsMasterCountAsLease(t *testing.T) {
-	o := parseStock(t, "--endpoint-reconciler-type=master-count", "--apiserver-count=3")
+func TestKubeAPIServer_AcceptsMasterCountAsLease(t *testing.T) {
+	o := parseKubeAPIServer(t, "--endpoint-reconciler-type=master-count", "--apiserver-count=3")
 	if got := o.Cluster.EndpointReconciler; got != "lease" {
 		t.Errorf("the reconciler is %q", got)
 	}
@@ -55,16 +55,16 @@ func TestStock_AcceptsMasterCountAsLease(t *testing.T) {
 	if _, err := o.Complete(); err != nil {
 		t.Error(err)
 	}
-	if o = parseStock(t, "--endpoint-reconciler-type=none"); o.Cluster.EndpointReconciler != "none" || len(o.Ignored()) != 0 {
+	if o = parseKubeAPIServer(t, "--endpoint-reconciler-type=none"); o.Cluster.EndpointReconciler != "none" || len(o.Ignored()) != 0 {
 		t.Errorf("none became %q, ignored are %q", o.Cluster.EndpointReconciler, o.Ignored())
 	}
-	if _, err := parseStock(t, "--endpoint-reconciler-type=gossip").Complete(); err == nil {
+	if _, err := parseKubeAPIServer(t, "--endpoint-reconciler-type=gossip").Complete(); err == nil {
 		t.Error("an unknown reconciler is accepted")
 	}
 }
 
-func TestStock_DefaultsAreThoseOfServeWithoutControllers(t *testing.T) {
-	o := parseStock(t)
+func TestKubeAPIServer_DefaultsAreThoseOfServeWithoutControllers(t *testing.T) {
+	o := parseKubeAPIServer(t)
 	completed, err := o.Complete()
 	if err != nil {
 		t.Fatal(err)
@@ -72,22 +72,22 @@ func TestStock_DefaultsAreThoseOfServeWithoutControllers(t *testing.T) {
 	if len(completed.EnabledControllers) != 0 || len(o.Ignored()) != 0 || o.EtcdPrefix != "/registry" {
 		t.Errorf("controllers %q, ignored %q, prefix %q", completed.EnabledControllers, o.Ignored(), o.EtcdPrefix)
 	}
-	some := parseStock(t, "--controllers=*")
+	some := parseKubeAPIServer(t, "--controllers=*")
 	if completed, err = some.Complete(); err != nil || len(completed.EnabledControllers) == 0 {
 		t.Errorf("controllers %q, %v", completed.EnabledControllers, err)
 	}
 	for args, want := range map[string]bool{"--data-dir=/data": true, "--endpoint=sqlite:///data/byre.db": true, "--retention=1h": false} {
-		if got := parseStock(t, args).ChoosesDatabase(); got != want {
+		if got := parseKubeAPIServer(t, args).ChoosesDatabase(); got != want {
 			t.Errorf("%s chooses the database: %v", args, got)
 		}
 	}
 }
 
-func TestStock_CertDirHoldsTheServingCertificate(t *testing.T) {
+func TestKubeAPIServer_CertDirHoldsTheServingCertificate(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "certs")
-	complete := func(args ...string) *options.Stock {
+	complete := func(args ...string) *options.KubeAPIServer {
 		t.Helper()
-		o := parseStock(t, append([]string{"--bind-address=127.0.0.1", "--cert-dir=" + dir}, args...)...)
+		o := parseKubeAPIServer(t, append([]string{"--bind-address=127.0.0.1", "--cert-dir=" + dir}, args...)...)
 		if err := o.CompleteCertificates(); err != nil {
 			t.Fatal(err)
 		}
@@ -118,7 +118,7 @@ func TestStock_CertDirHoldsTheServingCertificate(t *testing.T) {
 	if err != nil || !again.Leaf.Equal(pair.Leaf) {
 		t.Errorf("the second start made another certificate, %v", err)
 	}
-	wrong := parseStock(t, "--cert-dir="+dir, "--service-cluster-ip-range=10.0.0.0")
+	wrong := parseKubeAPIServer(t, "--cert-dir="+dir, "--service-cluster-ip-range=10.0.0.0")
 	if err := wrong.CompleteCertificates(); err == nil || !strings.Contains(err.Error(), "--service-cluster-ip-range") {
 		t.Errorf("with a wrong range: %v", err)
 	}

@@ -13,7 +13,7 @@ import (
 	netutils "k8s.io/utils/net"
 )
 
-// Stock are Options for a command line that was written for kube-apiserver. They differ
+// KubeAPIServer are Options for a command line that was written for kube-apiserver. They differ
 // from those of byre serve as follows:
 //
 //   - The flags about etcd, and all other flags that byre serve refuses, are accepted.
@@ -23,7 +23,7 @@ import (
 //   - --cert-dir has kube-apiserver's meaning: it holds the serving certificate,
 //     apiserver.crt, which is used if it exists and created otherwise.
 //   - --endpoint-reconciler-type=master-count, which is deprecated, means lease.
-type Stock struct {
+type KubeAPIServer struct {
 	*Options
 	// EtcdServers are the URLs of --etcd-servers.
 	EtcdServers []string
@@ -34,15 +34,15 @@ type Stock struct {
 	reconciler reconcilerType
 }
 
-// NewStock returns the defaults.
-func NewStock() *Stock {
-	s := &Stock{Options: New(), EtcdPrefix: "/registry"}
+// NewKubeAPIServer returns the defaults.
+func NewKubeAPIServer() *KubeAPIServer {
+	s := &KubeAPIServer{Options: New(), EtcdPrefix: "/registry"}
 	s.Controllers = []string{}
 	return s
 }
 
 // Flags returns all flags of kube-apiserver and of byre serve in their sections.
-func (s *Stock) Flags() cliflag.NamedFlagSets {
+func (s *KubeAPIServer) Flags() cliflag.NamedFlagSets {
 	sets := s.Options.Flags()
 	misc := sets.FlagSet("misc")
 	for name := range refusedFlags() {
@@ -68,7 +68,7 @@ func (s *Stock) Flags() cliflag.NamedFlagSets {
 }
 
 // ignore makes a flag accept every value. A switch accepts no value, too.
-func (s *Stock) ignore(flag *pflag.Flag, isSwitch bool) {
+func (s *KubeAPIServer) ignore(flag *pflag.Flag, isSwitch bool) {
 	flag.Value, flag.DefValue, flag.NoOptDefVal = new(ignored), "", ""
 	if isSwitch {
 		flag.NoOptDefVal = "true"
@@ -77,7 +77,7 @@ func (s *Stock) ignore(flag *pflag.Flag, isSwitch bool) {
 }
 
 // Ignored are the names of the flags that were given and change nothing, sorted.
-func (s *Stock) Ignored() []string {
+func (s *KubeAPIServer) Ignored() []string {
 	names := s.Options.Ignored()
 	for _, flag := range s.ignored {
 		if flag.Changed {
@@ -93,7 +93,7 @@ func (s *Stock) Ignored() []string {
 
 // ChoosesDatabase reports whether one of byre's own flags says where objects are
 // stored.
-func (s *Stock) ChoosesDatabase() bool {
+func (s *KubeAPIServer) ChoosesDatabase() bool {
 	fs := s.flags.FlagSet("store")
 	return fs.Changed("endpoint") || fs.Changed("data-dir")
 }
@@ -102,7 +102,7 @@ func (s *Stock) ChoosesDatabase() bool {
 // apiserver.crt and apiserver.key in it is the serving certificate, unless
 // --tls-cert-file names another one. If the files do not exist, a self-signed pair is
 // written there.
-func (s *Stock) CompleteCertificates() error {
+func (s *KubeAPIServer) CompleteCertificates() error {
 	serving := &s.Serving
 	dir := serving.CertDir
 	serving.CertDir = ""
