@@ -22,7 +22,7 @@
 //     definition only when it has no instances.
 //   - Instances are answered from the stored bytes where these are what a decode would
 //     give. Records are marked with the program, the storage version and a hash of its
-//     schema (their Form); other records are decoded, defaulted and pruned by the current
+//     schema (their Encoding); other records are decoded, defaulted and pruned by the current
 //     schema.
 //   - A webhook converts a stored value to a version once for all readers, and a page of
 //     values in one call. A GET without resourceVersion, or a write, uses the result for 10
@@ -40,7 +40,7 @@
 //
 // Package definition is the core: what a definition serves, and what a change of it
 // means. Package instances has the handlers of one definition's instances. The resolver
-// holds both by name and finds them for a request. The follower feeds the resolver from an
+// holds both by name and finds them for a request. The controller feeds the resolver from an
 // informer, and publishes discovery and OpenAPI. The informer reads the stored bytes and
 // decodes no schemas.
 //

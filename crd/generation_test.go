@@ -85,14 +85,14 @@ func TestRequest_KeepsItsDefinition(t *testing.T) {
 	})
 }
 
-// TestForm_FollowsTheStoredSchema: the form of stored instances changes only with what
+// TestEncoding_FollowsTheStoredSchema: the encoding of stored instances changes only with what
 // their bytes depend on.
-func TestForm_FollowsTheStoredSchema(t *testing.T) {
+func TestEncoding_FollowsTheStoredSchema(t *testing.T) {
 	t.Parallel()
 	onDatabases(t, func(t *testing.T, s *server) {
 		c := newConverter(t)
 		s.defineConverted(t, c)
-		formOf := func(name string) string {
+		encodingOf := func(name string) string {
 			t.Helper()
 			if w := s.do(t, http.MethodPost, crontabPath("v1"), crontab("v1", name, `{"schedule":"* *"}`)); w.Code != http.StatusCreated {
 				t.Fatalf("%d %s", w.Code, w.Body)
@@ -101,24 +101,24 @@ func TestForm_FollowsTheStoredSchema(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return record.Form
+			return record.Encoding
 		}
-		first := formOf("a")
+		first := encodingOf("a")
 		s.change(t, "crontabs.example.com", func(crd *apiextensionsv1.CustomResourceDefinition) {
 			config := crd.Spec.Conversion.Webhook.ClientConfig
 			config.CABundle = append(config.CABundle, '\n')
 			crd.Spec.Versions[1].Schema.OpenAPIV3Schema.Description = "not the stored one"
 			crd.Spec.Names.ShortNames = []string{"ct"}
 		})
-		if form := formOf("b"); form != first {
-			t.Errorf("the form became %s, was %s", form, first)
+		if encoding := encodingOf("b"); encoding != first {
+			t.Errorf("the encoding became %s, was %s", encoding, first)
 		}
 		s.change(t, "crontabs.example.com", func(crd *apiextensionsv1.CustomResourceDefinition) {
 			spec := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]
 			spec.Properties["user"] = apiextensionsv1.JSONSchemaProps{Type: "string", Default: &apiextensionsv1.JSON{Raw: []byte(`"root"`)}}
 		})
-		if form := formOf("c"); form == first {
-			t.Error("the form stayed although there is a new default")
+		if encoding := encodingOf("c"); encoding == first {
+			t.Error("the encoding stayed although there is a new default")
 		}
 	})
 }

@@ -24,7 +24,7 @@ func (s *server) leftBehind(t *testing.T, version string, names ...string) {
 	for _, name := range names {
 		uid := "uid-" + name
 		if _, err := s.store.Commit(t.Context(), sqlstore.Write{
-			Op: sqlstore.Create, UID: uid, Form: "another",
+			Op: sqlstore.Create, UID: uid, Encoding: "another",
 			Key:   sqlstore.Key{Group: "example.com", Resource: "widgets", Owner: sqlstore.Custom, Namespace: "default", Name: name},
 			Value: fmt.Appendf(nil, `{"apiVersion":"example.com/%s","kind":"Widget","metadata":{"name":%q,"namespace":"default","uid":%q,"finalizers":["example.com/f"]},"spec":{"size":3}}`, version, name, uid),
 		}); err != nil {
@@ -66,7 +66,7 @@ func TestDefinition_GoesWithoutItsWebhook(t *testing.T) {
 		key := sqlstore.Key{Group: "example.com", Resource: "crontabs", Owner: sqlstore.Custom, Namespace: "default", Name: "a"}
 		write := func(op sqlstore.Op, replaces int64, finalizers string) int64 {
 			t.Helper()
-			o, err := s.store.Commit(t.Context(), sqlstore.Write{Op: op, Key: key, UID: "uid-a", Form: "another", Replaces: replaces, Value: []byte(
+			o, err := s.store.Commit(t.Context(), sqlstore.Write{Op: op, Key: key, UID: "uid-a", Encoding: "another", Replaces: replaces, Value: []byte(
 				`{"apiVersion":"example.com/v1beta1","kind":"CronTab","metadata":{"name":"a","namespace":"default","uid":"uid-a","finalizers":[` + finalizers + `]}}`)})
 			if err != nil {
 				t.Fatal(err)

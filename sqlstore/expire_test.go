@@ -53,7 +53,7 @@ func logWhileDelayed(t *testing.T, ahead time.Duration) string {
 	if _, err := store.Commit(ctx, sqlstore.Write{
 		Op:  sqlstore.Create,
 		Key: sqlstore.Key{Resource: "pods", Namespace: "n", Name: "a"},
-		UID: "a", Form: "v1", Value: []byte(`"v"`), Expires: time.Now().Add(time.Hour),
+		UID: "a", Encoding: "v1", Value: []byte(`"v"`), Expires: time.Now().Add(time.Hour),
 	}); err != nil {
 		t.Fatal(err)
 	}

@@ -32,7 +32,7 @@ func (f Fork) Record(revision int64) (Record, error) {
 	if err != nil {
 		return Record{}, fmt.Errorf("fork: %w", err)
 	}
-	return Record{Key: ForkKey, Created: revision, Revision: revision, Form: "byre/1", Value: value}, nil
+	return Record{Key: ForkKey, Created: revision, Revision: revision, Encoding: "byre/1", Value: value}, nil
 }
 
 // ReadFork reads the record by the Get of a Driver. It returns nil if the database is no fork.

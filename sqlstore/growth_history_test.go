@@ -96,13 +96,13 @@ func busyStore(changes int64) sqlstore.Snapshot {
 			if i >= quietObjects {
 				revision += (changes - revision) / busyObjects * busyObjects
 			}
-			r := sqlstore.Record{Key: busyKey(i), UID: "uid", Created: i + 1, Revision: revision, Form: "v1", Value: value}
+			r := sqlstore.Record{Key: busyKey(i), UID: "uid", Created: i + 1, Revision: revision, Encoding: "v1", Value: value}
 			if !yield(&sqlstore.ObjectRow{Record: r, Time: changedAt(revision), Author: author}, nil) {
 				return
 			}
 		}
 		for _, r := range []sqlstore.Record{{Key: seldomKey, Created: changes + 1, Revision: seldom}, {Key: otherKey, Created: seldom + 1, Revision: last}} {
-			r.UID, r.Form, r.Value = "uid", "v1", value
+			r.UID, r.Encoding, r.Value = "uid", "v1", value
 			if !yield(&sqlstore.ObjectRow{Record: r, Time: changedAt(r.Revision), Author: author}, nil) {
 				return
 			}
@@ -113,7 +113,7 @@ func busyStore(changes int64) sqlstore.Snapshot {
 			object, replaced := changed(revision)
 			c := sqlstore.ChangeRow{Key: busyKey(object), Op: sqlstore.Create, Revision: revision, Time: changedAt(revision), Author: author, UID: "uid", Created: object + 1}
 			if replaced > 0 {
-				c.Op, c.Replaces, c.Form, c.Value = sqlstore.Update, replaced, "v1", value
+				c.Op, c.Replaces, c.Encoding, c.Value = sqlstore.Update, replaced, "v1", value
 			}
 			if !yield(&c, nil) {
 				return
@@ -126,7 +126,7 @@ func busyStore(changes int64) sqlstore.Snapshot {
 			}
 			c := sqlstore.ChangeRow{Key: key, Op: sqlstore.Create, Revision: revision, Time: changedAt(revision), Author: author, UID: "uid", Created: created}
 			if revision > created {
-				c.Op, c.Replaces, c.Form, c.Value = sqlstore.Update, revision-1, "v1", value
+				c.Op, c.Replaces, c.Encoding, c.Value = sqlstore.Update, revision-1, "v1", value
 			}
 			if !yield(&c, nil) {
 				return

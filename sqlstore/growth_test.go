@@ -128,7 +128,7 @@ func grown(objects, changesEach int) sqlstore.Snapshot {
 	n, last, now, value := int64(objects), int64(objects*changesEach), time.Now(), grownValue()
 	author := sqlstore.Author{User: "someone", Verb: "update"}
 	record := func(i int64) sqlstore.Record {
-		return sqlstore.Record{Key: grownKey(int(i)), UID: "8cd0c3a4-4a8e-4d05-a3f3-6f5bb1d3d6a6", Created: i + 1, Revision: last - n + i + 1, Form: "v1", Value: value}
+		return sqlstore.Record{Key: grownKey(int(i)), UID: "8cd0c3a4-4a8e-4d05-a3f3-6f5bb1d3d6a6", Created: i + 1, Revision: last - n + i + 1, Encoding: "v1", Value: value}
 	}
 	all := func(yield func(*sqlstore.ObjectRow, error) bool) {
 		for i := range n {
@@ -142,7 +142,7 @@ func grown(objects, changesEach int) sqlstore.Snapshot {
 			r := record(i % n)
 			c := sqlstore.ChangeRow{Key: r.Key, Op: sqlstore.Create, Revision: i + 1, Time: now, Author: author, UID: r.UID, Created: r.Created}
 			if i >= n {
-				c.Op, c.Replaces, c.Form, c.Value = sqlstore.Update, i-n+1, r.Form, value
+				c.Op, c.Replaces, c.Encoding, c.Value = sqlstore.Update, i-n+1, r.Encoding, value
 			}
 			if !yield(&c, nil) {
 				return

@@ -71,10 +71,10 @@ type Record struct {
 	// wrote this state of it. 0 < Created <= Revision.
 	Created  int64
 	Revision int64
-	// Form identifies the encoding of Value (program, storage version, schema). The
+	// Encoding identifies how Value is encoded (program, storage version, schema). The
 	// store keeps it and does not look at it. A reader that would itself write with
-	// this Form may answer with Value as it is.
-	Form string
+	// this Encoding may answer with Value as it is.
+	Encoding string
 	// Expires is when the store deletes the record; zero means never.
 	Expires time.Time
 	// Value is a JSON text. It is shared: nobody writes to it.
@@ -119,10 +119,10 @@ type Write struct {
 	Requires *Requirement
 	// RequiresNone, unless nil, is a precondition too: the resource has no objects.
 	RequiresNone *Resource
-	// UID, Form and Value are those of the new state. A Delete ignores them.
-	UID   string
-	Form  string
-	Value []byte
+	// UID, Encoding and Value are those of the new state. A Delete ignores them.
+	UID      string
+	Encoding string
+	Value    []byte
 	// Expires is the absolute expiry of the new state; zero means never.
 	Expires time.Time
 	// Generation is metadata.generation of the new state; 0 if it has none. That of a
@@ -190,7 +190,7 @@ func (w *Write) Check() error {
 		return ErrKeyTooLong
 	case !w.Key.Storable():
 		return fmt.Errorf("%w: key %q", ErrInvalid, w.Key)
-	case !storable(w.UID) || !storable(w.Form):
+	case !storable(w.UID) || !storable(w.Encoding):
 		return fmt.Errorf("%w: uid or form of %q", ErrInvalid, w.Key)
 	case (w.Op == Create) != (w.Replaces == 0) || w.Replaces < 0:
 		return fmt.Errorf("%w: %s of revision %d", ErrInvalid, w.Op, w.Replaces)
@@ -267,7 +267,7 @@ type Change struct {
 	// the create revision and the revision of the Delete, and no Value.
 	New Record
 	// Old is the state that the change replaced; nil for a Create. In a change that
-	// Commit returns or Publish gets, Old has no Value and no Form, because the driver
+	// Commit returns or Publish gets, Old has no Value and no Encoding, because the driver
 	// does not return them.
 	Old *Record
 	// OldBytes is the length of the replaced value in bytes; 0 for a Create.

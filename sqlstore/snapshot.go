@@ -92,10 +92,10 @@ type ChangeRow struct {
 	Replaces int64
 	// Created is the revision that created the object.
 	Created int64
-	// Form, Expires and Value are those of the replaced state. Value is nil for a Create.
-	Form    string
-	Expires time.Time
-	Value   []byte
+	// Encoding, Expires and Value are those of the replaced state. Value is nil for a Create.
+	Encoding string
+	Expires  time.Time
+	Value    []byte
 }
 
 var (
@@ -165,7 +165,7 @@ func (h Header) check() error {
 }
 
 func (r *ObjectRow) check(h Header) error {
-	w := Write{Op: Update, Key: r.Key, Replaces: r.Revision, UID: r.UID, Form: r.Form, Value: r.Value, Expires: r.Expires}
+	w := Write{Op: Update, Key: r.Key, Replaces: r.Revision, UID: r.UID, Encoding: r.Encoding, Value: r.Value, Expires: r.Expires}
 	switch err := w.Check(); {
 	case err != nil:
 		return fmt.Errorf("%w: revision %d: %w", ErrBroken, r.Revision, err)
@@ -179,7 +179,7 @@ func (r *ObjectRow) check(h Header) error {
 
 // check checks a row that comes after the row of revision last; last is 0 for the first row.
 func (r *ChangeRow) check(h Header, last int64) error {
-	w := Write{Op: Update, Key: r.Key, Replaces: r.Replaces, UID: r.UID, Form: r.Form, Value: r.Value, Expires: r.Expires}
+	w := Write{Op: Update, Key: r.Key, Replaces: r.Replaces, UID: r.UID, Encoding: r.Encoding, Value: r.Value, Expires: r.Expires}
 	if r.Op == Create {
 		w.Op = Delete // of which no value is checked
 		w.Replaces = 1

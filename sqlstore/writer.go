@@ -149,6 +149,6 @@ func (w *Write) changeOf(o Outcome) Change {
 		c.New.UID = o.UID
 		return c
 	}
-	c.New.UID, c.New.Form, c.New.Expires, c.New.Value = w.UID, w.Form, w.Expires, w.Value
+	c.New.UID, c.New.Encoding, c.New.Expires, c.New.Value = w.UID, w.Encoding, w.Expires, w.Value
 	return c
 }

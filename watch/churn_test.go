@@ -45,7 +45,7 @@ func TestSubscription_SeesEachChangeWhileStateIsUnloaded(t *testing.T) {
 		"name": {subscribe(Interest{Namespace: "a", Name: "3"}), func(c sqlstore.Change) bool {
 			return isPod(c) && c.New.Name == "3"
 		}},
-		"index": {subscribe(Interest{Narrow: Narrowing{index, "v2"}}), func(c sqlstore.Change) bool {
+		"index": {subscribe(Interest{Match: MatchValue{index, "v2"}}), func(c sqlstore.Change) bool {
 			return isPod(c) && (string(c.New.Value) == "v2" || c.Old != nil && string(c.Old.Value) == "v2")
 		}},
 	}
@@ -90,7 +90,7 @@ func TestSubscription_SeesEachChangeWhileStateIsUnloaded(t *testing.T) {
 // disturb unloads state and loads it again.
 func (f *fixture) disturb(ctx context.Context, round int, index *Index) {
 	f.checks(idleChecks + 1)
-	f.history.dropUnused()
+	f.changePages.dropUnused()
 	if round%7 == 0 {
 		f.Forget(pods)
 	}

@@ -60,9 +60,9 @@ func TestLoad_RefusesAListOlderThanTheFeed(t *testing.T) {
 	}
 }
 
-// A call of Latest may learn a revision just before the feed adopts another epoch, which may
+// A call of Latest may learn a revision just before the feed takes over another epoch, which may
 // never reach that revision. Latest then asks again and returns a revision of the new epoch.
-func TestLatest_AfterTheEpochWasAdopted(t *testing.T) {
+func TestLatest_AfterARestart(t *testing.T) {
 	t.Parallel()
 	f := startShared(t, Options{Interval: never})
 	f.write(pod("a", "1"), "x")
@@ -70,17 +70,17 @@ func TestLatest_AfterTheEpochWasAdopted(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.awaitUsage()
-	adopt := true
+	restart := true
 	f.source.answer(func(s *source) {
 		s.state = func(state sqlstore.State) sqlstore.State {
 			before := state
 			state.Epoch = "another"
-			if !adopt {
+			if !restart {
 				return state
 			}
-			adopt = false
+			restart = false
 			f.tail.mu.Lock()
-			f.tail.adopt(state)
+			f.tail.restart(state)
 			f.tail.mu.Unlock()
 			return before
 		}

@@ -81,7 +81,7 @@ type Feed struct {
 	*state         // current records
 	*subscriptions // changes
 	*tail          // applies the store's changes
-	history        *history
+	changePages    *changePages
 	// representations has the representations of all records: those in memory, and those
 	// that readers have read from the store.
 	representations *representation.Cache
@@ -107,15 +107,15 @@ func New(source Source, opts Options) *Feed {
 		representations: representation.NewCache(opts.RepresentationBytes),
 	}
 	f.progress = &progress{lifecycle: f.lifecycle, isSoleWriter: isSoleWriter}
-	f.progress.adopted.Store(&adoption{ended: make(chan struct{})})
+	f.progress.generation.Store(&generation{ended: make(chan struct{})})
 	f.readIndex = &readIndex{source: source, exclusive: exclusive, lifecycle: f.lifecycle, progress: f.progress}
 	f.usages = &usages{source: source, opts: opts, lifecycle: f.lifecycle, progress: f.progress, counted: make(chan struct{})}
 	f.state = newState(source, opts, f.lifecycle, f.progress, f.usages)
-	f.history = newHistory(source, opts.Logger, f.lifecycle, f.progress)
-	f.subscriptions = &subscriptions{lifecycle: f.lifecycle, history: f.history, state: f.state, wakeInterval: defaultWakeInterval}
+	f.changePages = newChangePages(source, opts.Logger, f.lifecycle, f.progress)
+	f.subscriptions = &subscriptions{lifecycle: f.lifecycle, changePages: f.changePages, state: f.state, wakeInterval: defaultWakeInterval}
 	f.tail = &tail{
 		source: source, opts: opts, metrics: newMetrics(opts.Registerer, f.state),
-		lifecycle: f.lifecycle, progress: f.progress, readIndex: f.readIndex, usages: f.usages, history: f.history, state: f.state,
+		lifecycle: f.lifecycle, progress: f.progress, readIndex: f.readIndex, usages: f.usages, changePages: f.changePages, state: f.state,
 		behind: make(chan struct{}, 1),
 	}
 	f.progress.request = f.tail.hint
@@ -147,6 +147,6 @@ func (f *Feed) Run(ctx context.Context) error {
 func (f *Feed) unloadUnread(ctx context.Context) {
 	for sleep(ctx, unloadInterval) {
 		f.unload()
-		f.history.dropUnused()
+		f.changePages.dropUnused()
 	}
 }

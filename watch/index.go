@@ -151,20 +151,20 @@ func (t *indexTree) apply(ev Event) {
 	}
 }
 
-// Narrowing selects the records that have one value of an index.
-type Narrowing struct {
+// MatchValue selects the records that have one value of an index.
+type MatchValue struct {
 	Index *Index
 	Value string
 }
 
 // mayMatch returns false if the record certainly does not have the value. The caller must not
 // hold state.mu.
-func (n Narrowing) mayMatch(e *Entry) bool {
+func (m MatchValue) mayMatch(e *Entry) bool {
 	if e == nil {
 		return false
 	}
-	p := n.Index.locate(e)
-	return !p.known || p.value == n.Value
+	p := m.Index.locate(e)
+	return !p.known || p.value == m.Value
 }
 
 // SnapshotIndexed returns a Snapshot that has an index, unless index is nil; see Snapshot.Indexed.

@@ -52,7 +52,7 @@ func (f *fixture) found(index *Index, value string) (names string) {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	for e := range s.Indexed(Narrowing{index, value}, "", nil) {
+	for e := range s.Indexed(MatchValue{index, value}, "", nil) {
 		names += e.Name
 	}
 	return names
@@ -112,7 +112,7 @@ func TestIndex_LooksOnceAndOutsideTheLock(t *testing.T) {
 	for i := range 10 {
 		f.write(pod("a", fmt.Sprint(i)), fmt.Sprint(i%2))
 	}
-	one, other := Interest{Narrow: Narrowing{index, "1"}}, Interest{Narrow: Narrowing{index, "0"}}
+	one, other := Interest{Match: MatchValue{index, "1"}}, Interest{Match: MatchValue{index, "0"}}
 	before := f.snapshot().Revision()
 	subs := []*Subscription{f.subscribe(one, before), f.subscribe(other, before), f.subscribe(one, before)}
 	for _, s := range subs {
@@ -170,7 +170,7 @@ func TestIndex_PageBeginsAnywhere(t *testing.T) {
 		{"c", nil, ""},
 	} {
 		got := ""
-		for e := range s.Indexed(Narrowing{index, "1"}, test.namespace, test.after) {
+		for e := range s.Indexed(MatchValue{index, "1"}, test.namespace, test.after) {
 			got += e.Name
 		}
 		if got != test.want {
@@ -201,7 +201,7 @@ func TestIndex_FindsUnknownValuesByEveryValue(t *testing.T) {
 	if one, two := f.found(index, "1"), f.found(index, "2"); one != "0125" || two != "345" {
 		t.Errorf("1 finds %q, 2 finds %q after changes", one, two)
 	}
-	one := f.subscribe(Interest{Narrow: Narrowing{index, "1"}}, f.Revision())
+	one := f.subscribe(Interest{Match: MatchValue{index, "1"}}, f.Revision())
 	f.write(pod("b", "6"), "2")
 	f.write(pod("b", "7"), "?2")
 	if ev := f.next(one, 1)[0]; ev.New.Name != "7" {
@@ -218,7 +218,7 @@ func TestIndex_IsReplacedByName(t *testing.T) {
 	first, second, other := byValue(), byValue(), byValue()
 	second.Value = func(e *Entry) (string, bool) { return string(e.Value[1:]), true }
 	other.Name = "other"
-	old := f.subscribe(Interest{Narrow: Narrowing{first, "34"}}, f.Revision())
+	old := f.subscribe(Interest{Match: MatchValue{first, "34"}}, f.Revision())
 	for _, test := range []struct {
 		index *Index
 		value string

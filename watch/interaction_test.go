@@ -140,7 +140,7 @@ func (in *interaction) add(t *testing.T, d *datadriven.TestData) string {
 	scan(t, d, "name", &want.Name)
 	scan(t, d, "after", &after)
 	if scan(t, d, "value", &value) {
-		want.Narrow = Narrowing{byValue(), value}
+		want.Match = MatchValue{byValue(), value}
 	}
 	subscribe := func() (*Subscription, error) { return in.f.Subscribe(t.Context(), want, after) }
 	if d.HasArg("follow") {

@@ -8,7 +8,7 @@ import (
 
 // lifecycle starts and stops a feed once, and owns its goroutines.
 type lifecycle struct {
-	// started is closed when the feed has adopted the store's state for the first time,
+	// started is closed when the feed has taken over the store's state for the first time,
 	// done when Run is about to return.
 	started, done chan struct{}
 	// running is the context of Run. Run sets it before it closes started, and nobody
@@ -59,7 +59,7 @@ func (l *lifecycle) wait(ctx context.Context, c <-chan struct{}) error {
 	}
 }
 
-// awaitStart waits until the feed has adopted the store's state for the first time.
+// awaitStart waits until the feed has taken over the store's state for the first time.
 func (l *lifecycle) awaitStart(ctx context.Context) error { return l.wait(ctx, l.started) }
 
 // signal sends to c, whose capacity is 1, unless it is full: a second signal before the first is

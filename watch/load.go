@@ -105,6 +105,12 @@ func (s *state) Lookup(key sqlstore.Key) (e *Entry, revision int64, loaded bool)
 	return e, s.progress.Revision(), true
 }
 
+// IsLoaded reports whether the records of a resource are in memory.
+func (s *state) IsLoaded(r sqlstore.Resource) bool {
+	_, _, loaded := s.Lookup(sqlstore.Key{Owner: r.Owner, Group: r.Group, Resource: r.Resource})
+	return loaded
+}
+
 // cacheOf returns a resource cache that was loaded. The feed may drop the cache, or unload its
 // records, at any time: the caller then calls it again.
 func (s *state) cacheOf(ctx context.Context, r sqlstore.Resource) (*resourceCache, error) {
@@ -158,7 +164,7 @@ func (s *state) cacheOfLocked(r sqlstore.Resource) *resourceCache {
 // loading began.
 func (s *state) load(ctx context.Context, rc *resourceCache, load *loading) {
 	bytes := 0
-	a := s.progress.adopted.Load()
+	a := s.progress.generation.Load()
 	var objects atomic.Int64
 	stop := elapsed.Report(elapsed.After, elapsed.InLog, func(elapsed time.Duration) {
 		attributes := []any{"group", rc.resource.Group, "resource", rc.resource.Resource, "objects", objects.Load(), "elapsed", elapsed.Round(time.Second)}
@@ -191,7 +197,7 @@ func (s *state) load(ctx context.Context, rc *resourceCache, load *loading) {
 		err = fmt.Errorf("%w: list of revision %d, when %d was applied", sqlstore.ErrUnavailable, listed.Revision, load.from)
 	default:
 		// The records of a loaded resource cache are those of the feed's revision. So the
-		// feed must first apply the changes up to the list's revision. If it adopts
+		// feed must first apply the changes up to the list's revision. If it takes over
 		// another state meanwhile, it drops the cache.
 		err = s.progress.awaitApplied(ctx, listed.Revision, a)
 	}

@@ -19,25 +19,25 @@ type progress struct {
 	// request is tail.hint: it has the tail read the changes up to a revision.
 	request func(revision int64)
 
-	// revision is the last revision applied, adopted the last adoption of the store's state.
-	// They are read without mu, and written with it; in an adoption adopted is written first.
-	revision atomic.Int64
-	adopted  atomic.Pointer[adoption]
+	// revision is the last revision applied, generation the current generation of the store's state.
+	// They are read without mu, and written with it; at a restart, generation is written first.
+	revision   atomic.Int64
+	generation atomic.Pointer[generation]
 	// compacted is the store's compacted revision, as the feed has last read it.
 	compacted atomic.Int64
 
 	mu sync.Mutex
 	// waits has the calls of await that wait. Invariant: each waits for a revision of the
-	// last adoption that is greater than revision; advance and adopt end the others. mu
+	// current generation that is greater than revision; advance and restart end the others. mu
 	// guards it.
 	waits []*revisionWait
 }
 
-// adoption is one time that the feed has taken over the store's state: at its start, and
+// generation is the time for which the feed follows one state of the store. One begins at the feed's start, and
 // after each loss of the store's history. Revisions of two epochs can't be compared.
-type adoption struct {
+type generation struct {
 	epoch string
-	// ended is closed when the feed adopts another state.
+	// ended is closed when the feed takes over another state.
 	ended chan struct{}
 }
 
@@ -48,9 +48,9 @@ type revisionWait struct {
 	applied chan struct{}
 }
 
-// errAdopted means that the feed has adopted another state of the store, in which the
+// errRestarted means that the feed has taken over another state of the store, in which the
 // awaited revision may never come.
-var errAdopted = errors.New("the feed has started again")
+var errRestarted = errors.New("the feed has started again")
 
 // Revision returns the last revision that the feed has applied; 0 before Run has read the
 // store's state.
@@ -67,12 +67,12 @@ func (p *progress) WaitFor(ctx context.Context, revision int64) error {
 	if err := p.lifecycle.awaitStart(ctx); err != nil {
 		return err
 	}
-	for epoch := p.adopted.Load().epoch; ; {
-		a := p.adopted.Load()
+	for epoch := p.generation.Load().epoch; ; {
+		a := p.generation.Load()
 		if a.epoch != epoch {
 			return ErrCompacted
 		}
-		if err := p.awaitApplied(ctx, revision, a); !errors.Is(err, errAdopted) {
+		if err := p.awaitApplied(ctx, revision, a); !errors.Is(err, errRestarted) {
 			return err
 		}
 	}
@@ -81,8 +81,8 @@ func (p *progress) WaitFor(ctx context.Context, revision int64) error {
 // Position is a place in the changes of all resources.
 type Position struct {
 	// Revision is the last one before the position.
-	Revision int64
-	adopted  *adoption
+	Revision   int64
+	generation *generation
 }
 
 // Position returns the position after the last change that the feed has applied. It fails with
@@ -93,25 +93,25 @@ func (p *progress) Position(ctx context.Context) (Position, error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return Position{p.revision.Load(), p.adopted.Load()}, nil
+	return Position{p.revision.Load(), p.generation.Load()}, nil
 }
 
 // AwaitChange waits until the feed has applied a change after a position. It fails with
 // ErrCompacted where a Subscription would: if the feed has read all state again since the position
 // was made. It fails with ErrClosed, and with the context's error.
 func (p *progress) AwaitChange(ctx context.Context, after Position) error {
-	err := p.await(ctx, after.Revision+1, after.adopted)
-	if errors.Is(err, errAdopted) {
+	err := p.await(ctx, after.Revision+1, after.generation)
+	if errors.Is(err, errRestarted) {
 		return ErrCompacted
 	}
 	return err
 }
 
 // awaitApplied waits until the feed has applied a revision, which the caller has learned while a
-// was the last adoption. If other processes write to the store, the change may be theirs, and
-// awaitApplied has the tail read it at once. It fails with errAdopted when the feed adopts another
+// was the current generation. If other processes write to the store, the change may be theirs, and
+// awaitApplied has the tail read it at once. It fails with errRestarted when the feed takes over another
 // state, which may be at a lower revision and never reach the awaited one.
-func (p *progress) awaitApplied(ctx context.Context, revision int64, a *adoption) error {
+func (p *progress) awaitApplied(ctx context.Context, revision int64, a *generation) error {
 	if !p.isSoleWriter && revision > p.Revision() {
 		p.request(revision)
 	}
@@ -119,11 +119,11 @@ func (p *progress) awaitApplied(ctx context.Context, revision int64, a *adoption
 }
 
 // await is awaitApplied for a revision that may not exist yet: the tail does not look for it.
-func (p *progress) await(ctx context.Context, revision int64, a *adoption) error {
-	applied := p.Revision() >= revision // read before adopted, so that it is not a later adoption's
+func (p *progress) await(ctx context.Context, revision int64, a *generation) error {
+	applied := p.Revision() >= revision // read before the generation, so that it is not a later one's
 	switch {
-	case p.adopted.Load() != a:
-		return errAdopted
+	case p.generation.Load() != a:
+		return errRestarted
 	case applied:
 		return nil
 	}
@@ -133,7 +133,7 @@ func (p *progress) await(ctx context.Context, revision int64, a *adoption) error
 	case <-w.applied:
 		return nil
 	case <-a.ended:
-		err = errAdopted
+		err = errRestarted
 	case <-p.lifecycle.done:
 		err = ErrClosed
 	case <-ctx.Done():
@@ -145,13 +145,13 @@ func (p *progress) await(ctx context.Context, revision int64, a *adoption) error
 	return err
 }
 
-// addWait adds a wait. If the revision is applied, or the adoption has ended, the wait has ended.
-func (p *progress) addWait(revision int64, a *adoption) *revisionWait {
+// addWait adds a wait. If the revision is applied, or the generation has ended, the wait has ended.
+func (p *progress) addWait(revision int64, a *generation) *revisionWait {
 	w := &revisionWait{revision, make(chan struct{})}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
-	case p.adopted.Load() != a:
+	case p.generation.Load() != a:
 	case p.Revision() >= revision:
 		close(w.applied)
 	default:
@@ -174,13 +174,13 @@ func (p *progress) advance(revision int64) {
 	})
 }
 
-// adopt makes a state of the store the feed's, whatever was applied before. Waits for revisions of
+// restart makes a state of the store the feed's, whatever was applied before. Waits for revisions of
 // before end.
-func (p *progress) adopt(state sqlstore.State) {
+func (p *progress) restart(state sqlstore.State) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.compacted.Store(state.Compacted)
-	before := p.adopted.Swap(&adoption{epoch: state.Epoch, ended: make(chan struct{})})
+	before := p.generation.Swap(&generation{epoch: state.Epoch, ended: make(chan struct{})})
 	p.revision.Store(state.Revision)
 	close(before.ended)
 	p.waits = nil

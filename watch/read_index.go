@@ -57,10 +57,10 @@ func (r *readIndex) Latest(ctx context.Context) (int64, error) {
 }
 
 // latest is Latest without a span. If the database is in another epoch than the feed, it waits
-// until the feed has adopted another state. It asks again after each adoption.
+// until the feed has taken over another state. It asks again after each restart.
 func (r *readIndex) latest(ctx context.Context) (int64, error) {
 	for {
-		a := r.progress.adopted.Load()
+		a := r.progress.generation.Load()
 		state, err := r.State(ctx)
 		if err != nil {
 			return 0, err
@@ -72,7 +72,7 @@ func (r *readIndex) latest(ctx context.Context) (int64, error) {
 			}
 			continue
 		}
-		if err := r.progress.awaitApplied(ctx, state.Revision, a); !errors.Is(err, errAdopted) {
+		if err := r.progress.awaitApplied(ctx, state.Revision, a); !errors.Is(err, errRestarted) {
 			return state.Revision, err
 		}
 	}

@@ -12,9 +12,9 @@ type ring struct {
 
 	maxEvents int
 	maxBytes  int
-	// bare is true while the resource cache has no records. Then only the ring holds the
+	// unloaded is true while the resource cache has no records. Then only the ring holds the
 	// values that its events wrote, and its events may lack the values that they replaced.
-	bare bool
+	unloaded bool
 	// since is the revision after which the ring is complete.
 	// Invariant: the ring holds every event of the resource after since, up to
 	// progress.revision, in order. push and drop keep it. Otherwise a subscription
@@ -26,17 +26,17 @@ type ring struct {
 const ringStart = 16
 
 // reset empties the ring, which is then complete after a revision.
-func (r *ring) reset(since int64, bare bool) {
-	*r = ring{maxEvents: r.maxEvents, maxBytes: r.maxBytes, since: since, bare: bare}
+func (r *ring) reset(since int64, unloaded bool) {
+	*r = ring{maxEvents: r.maxEvents, maxBytes: r.maxBytes, since: since, unloaded: unloaded}
 }
 
-// bareFraction divides the bounds of a bare ring, because followers are few and seldom fall
+// unloadedFraction divides the bounds of an unloaded ring, because followers are few and seldom fall
 // behind.
-const bareFraction = 8
+const unloadedFraction = 8
 
 func (r *ring) bounds() (events, bytes int) {
-	if r.bare {
-		return max(r.maxEvents/bareFraction, 1), max(r.maxBytes/bareFraction, 1)
+	if r.unloaded {
+		return max(r.maxEvents/unloadedFraction, 1), max(r.maxBytes/unloadedFraction, 1)
 	}
 	return r.maxEvents, r.maxBytes
 }
@@ -44,7 +44,7 @@ func (r *ring) bounds() (events, bytes int) {
 // cost returns the number of bytes of an event's values that only the ring holds in memory.
 func (r *ring) cost(ev Event) int {
 	e := ev.Old
-	if r.bare {
+	if r.unloaded {
 		e = ev.New
 	}
 	if e == nil {

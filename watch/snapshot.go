@@ -86,7 +86,7 @@ func startOf(namespace string, after *sqlstore.Position) *Entry {
 // Indexed is All for the records that have a value of an index, or may have it because their
 // value is unknown. It does not iterate over other records. The snapshot must have
 // the index.
-func (s Snapshot) Indexed(n Narrowing, namespace string, after *sqlstore.Position) iter.Seq[*Entry] {
+func (s Snapshot) Indexed(n MatchValue, namespace string, after *sqlstore.Position) iter.Seq[*Entry] {
 	tree, start := s.indexes[n.Index.Name].tree, startOf(namespace, after)
 	at := func(p place) iter.Seq[*Entry] {
 		return func(yield func(*Entry) bool) {

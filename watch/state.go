@@ -74,14 +74,14 @@ func (s *state) takeDirty() map[*resourceCache]struct{} {
 	return dirty
 }
 
-// adopt drops all records, and makes a state of the store that of the feed.
-func (s *state) adopt(stored sqlstore.State) {
+// restart drops all records, and makes a state of the store that of the feed.
+func (s *state) restart(stored sqlstore.State) {
 	s.mu.Lock()
 	defer s.unlock()
 	for _, rc := range s.caches {
 		s.drop(rc)
 	}
-	s.progress.adopt(stored)
+	s.progress.restart(stored)
 }
 
 // apply applies the events that come next, of which there is one at least.

@@ -19,9 +19,9 @@ type Interest struct {
 	Namespace string
 	// Name selects one name; empty means all.
 	Name string
-	// Narrow selects the changes of records that have a value of an index after or before
-	// the change, or may have it. A Narrowing without an Index selects all.
-	Narrow Narrowing
+	// Match selects the changes of records that have a value of an index after or before
+	// the change, or may have it. A MatchValue without an Index selects all.
+	Match MatchValue
 }
 
 // Subscription is a cursor over the changes of an Interest. It costs no processor time while
@@ -44,9 +44,9 @@ type Subscription struct {
 // subscriptions makes the subscriptions to the changes of a state, and wakes those that wait. What
 // it knows of them is in the resource caches.
 type subscriptions struct {
-	lifecycle *lifecycle
-	history   *history
-	state     *state
+	lifecycle   *lifecycle
+	changePages *changePages
+	state       *state
 	// wakeInterval is defaultWakeInterval, except in benchmarks.
 	wakeInterval time.Duration
 }
@@ -92,9 +92,9 @@ func (ss *subscriptions) subscription(rc *resourceCache, counted *atomic.Int64, 
 	s.watcher.want = want
 	switch {
 	case want.Name != "":
-		s.watcher.want.Narrow = Narrowing{} // one name changes so seldom that any change may wake it
-	case want.Narrow.Index != nil:
-		rc.watchers.count(want.Narrow.Index, 1)
+		s.watcher.want.Match = MatchValue{} // one name changes so seldom that any change may wake it
+	case want.Match.Index != nil:
+		rc.watchers.count(want.Match.Index, 1)
 	}
 	return s
 }
@@ -135,7 +135,7 @@ func (s *Subscription) Poll(ctx context.Context) (events []Event, upTo int64, er
 		if err != nil || isSynced {
 			return events, s.pos, err
 		}
-		if events, err = s.readHistory(ctx); err != nil || len(events) > 0 {
+		if events, err = s.readChangePage(ctx); err != nil || len(events) > 0 {
 			return events, s.pos, err
 		}
 	}
@@ -158,11 +158,11 @@ func (s *Subscription) readRing() (events []Event, ok bool, err error) {
 // filterByIndex leaves out the events of records that don't have the value of the index. The
 // caller must not hold state.mu.
 func (s *Subscription) filterByIndex(events []Event) []Event {
-	if s.want.Narrow.Index == nil {
+	if s.want.Match.Index == nil {
 		return events
 	}
 	return slices.DeleteFunc(events, func(ev Event) bool {
-		return !s.want.Narrow.mayMatch(ev.Old) && !s.want.Narrow.mayMatch(ev.New)
+		return !s.want.Match.mayMatch(ev.Old) && !s.want.Match.mayMatch(ev.New)
 	})
 }
 
@@ -212,10 +212,10 @@ func (s *Subscription) nextInRing() (events []Event, ok bool, err error) {
 	return events, true, nil
 }
 
-// readHistory returns the events of one page of history, of which there may be none, and moves
+// readChangePage returns the events of one page of history, of which there may be none, and moves
 // pos to the end of the page.
-func (s *Subscription) readHistory(ctx context.Context) ([]Event, error) {
-	p, err := s.all.history.load(ctx, s.cache.resource, s.pos)
+func (s *Subscription) readChangePage(ctx context.Context) ([]Event, error) {
+	p, err := s.all.changePages.load(ctx, s.cache.resource, s.pos)
 	if err != nil {
 		return nil, err
 	}
@@ -243,7 +243,7 @@ func (s *Subscription) Close() {
 	}
 	s.counted.Add(-1)
 	s.counted = nil
-	if index := s.watcher.want.Narrow.Index; index != nil {
+	if index := s.watcher.want.Match.Index; index != nil {
 		s.cache.watchers.count(index, -1)
 	}
 	if s.waiting {

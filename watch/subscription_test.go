@@ -23,9 +23,9 @@ func TestSubscription_WakesForItsInterestOnly(t *testing.T) {
 		{"namespace", Interest{Namespace: "a"}, map[sqlstore.Key]bool{pod("a", "x"): true, pod("b", "x"): false}},
 		{"name", Interest{Namespace: "a", Name: "x"}, map[sqlstore.Key]bool{pod("a", "x"): true, pod("a", "y"): false, pod("b", "x"): false}},
 		{"name anywhere", Interest{Name: "x"}, map[sqlstore.Key]bool{pod("a", "x"): true, pod("a", "y"): false, pod("", "x"): true}},
-		{"index", Interest{Narrow: Narrowing{byValue(), "1"}}, map[sqlstore.Key]bool{pod("a", "x"): true, pod("b", "y"): true}},
-		{"another value", Interest{Narrow: Narrowing{byValue(), "2"}}, map[sqlstore.Key]bool{pod("a", "x"): false}},
-		{"index in a namespace", Interest{Namespace: "a", Narrow: Narrowing{byValue(), "1"}}, map[sqlstore.Key]bool{pod("a", "x"): true, pod("b", "y"): false, pod("", "z"): false}},
+		{"index", Interest{Match: MatchValue{byValue(), "1"}}, map[sqlstore.Key]bool{pod("a", "x"): true, pod("b", "y"): true}},
+		{"another value", Interest{Match: MatchValue{byValue(), "2"}}, map[sqlstore.Key]bool{pod("a", "x"): false}},
+		{"index in a namespace", Interest{Namespace: "a", Match: MatchValue{byValue(), "1"}}, map[sqlstore.Key]bool{pod("a", "x"): true, pod("b", "y"): false, pod("", "z"): false}},
 	} {
 		for key, wakes := range test.wakes {
 			t.Run(fmt.Sprintf("%s/%s/%s", test.name, key.Namespace, key.Name), func(t *testing.T) {
@@ -63,7 +63,7 @@ func checkWaking(t *testing.T, want Interest, key sqlstore.Key, wakes bool) {
 func TestSubscription_ByIndexSeesWhatLeaves(t *testing.T) {
 	t.Parallel()
 	f := start(t, Options{})
-	s := f.subscribe(Interest{Narrow: Narrowing{byValue(), "1"}}, 0)
+	s := f.subscribe(Interest{Match: MatchValue{byValue(), "1"}}, 0)
 	f.write(pod("a", "x"), "1")
 	f.next(s, 1)
 	f.write(pod("a", "x"), "2")

@@ -14,24 +14,24 @@ import (
 // tail gets the store's changes, those of this process by Publish and those of others from the
 // store, and applies them in the order of their revisions.
 type tail struct {
-	source    Source
-	opts      Options
-	metrics   metrics
-	lifecycle *lifecycle
-	progress  *progress
-	readIndex *readIndex
-	usages    *usages
-	history   *history
-	state     *state
+	source      Source
+	opts        Options
+	metrics     metrics
+	lifecycle   *lifecycle
+	progress    *progress
+	readIndex   *readIndex
+	usages      *usages
+	changePages *changePages
+	state       *state
 	// behind receives when the store may have changes that the feed lacks; run then reads
 	// them.
 	behind chan struct{}
 	// pollRequested is true when a hint may have been lost: run then reads the store's state.
 	pollRequested atomic.Bool
 
-	// mu guards what follows. Only its holder applies events and adopts states of the store.
+	// mu guards what follows. Only its holder applies events and takes over states of the store.
 	mu sync.Mutex
-	// begun is true once the feed has adopted the store's state.
+	// begun is true once the feed has taken over the store's state.
 	begun bool
 	// pending has published events that wait for earlier ones, ascending. Invariant: once begun
 	// is true, the revision of the first is greater than that after progress.revision. applyNext
@@ -83,7 +83,7 @@ func (t *tail) hint(revision int64) {
 // applyNext applies those events of an ascending list that come next, and returns those after a
 // missing revision. It leaves out those that were applied before. The caller holds mu.
 //
-// Invariant: within an adoption each event applied has the revision after the last one.
+// Invariant: within a generation each event applied has the revision after the last one.
 // Otherwise events would be missed or applied twice.
 func (t *tail) applyNext(events []Event) (later []Event) {
 	revision := t.progress.Revision()
@@ -105,14 +105,14 @@ func (t *tail) applyNext(events []Event) (later []Event) {
 	return events[n:]
 }
 
-// begin adopts the store's state for the first time. It returns false when ctx ends
+// begin takes over the store's state for the first time. It returns false when ctx ends
 // before the store answers.
 func (t *tail) begin(ctx context.Context) bool {
 	for {
 		stored, err := t.readIndex.ask(ctx)
 		if err == nil {
 			t.mu.Lock()
-			t.adopt(stored)
+			t.restart(stored)
 			t.begun = true
 			t.pending = t.applyNext(t.pending)
 			t.mu.Unlock()
@@ -129,11 +129,11 @@ func (t *tail) begin(ctx context.Context) bool {
 	}
 }
 
-// adopt makes a state of the store the feed's state, whatever was applied before, and has the
+// restart makes a state of the store the feed's state, whatever was applied before, and has the
 // database count again. The caller holds mu.
-func (t *tail) adopt(stored sqlstore.State) {
+func (t *tail) restart(stored sqlstore.State) {
 	counted := t.usages.restart(stored.Revision)
-	t.state.adopt(stored)
+	t.state.restart(stored)
 	t.lifecycle.spawn(func(ctx context.Context) { t.usages.count(ctx, counted) })
 }
 
@@ -214,7 +214,7 @@ func (t *tail) poll(ctx context.Context) error {
 	if state.Revision > before {
 		t.hint(state.Revision)
 	}
-	if state.Epoch != t.progress.adopted.Load().epoch || state.Revision < before {
+	if state.Epoch != t.progress.generation.Load().epoch || state.Revision < before {
 		t.opts.Logger.Warn("watch: the store's history has started again; reading everything, and ending all watches",
 			"applied", before, "revision", state.Revision, "epoch", state.Epoch)
 		return t.reset(ctx, resetRestored)
@@ -268,7 +268,7 @@ func (t *tail) fill(g gap, changes []sqlstore.Change) error {
 	return nil
 }
 
-// reset drops all state in memory and adopts the store's current state. reason is one of the
+// reset drops all state in memory and takes over the store's current state. reason is one of the
 // reasons in metrics.go.
 func (t *tail) reset(ctx context.Context, reason string) error {
 	stored, err := t.readIndex.ask(ctx)
@@ -276,14 +276,14 @@ func (t *tail) reset(ctx context.Context, reason string) error {
 		return err
 	}
 	t.metrics.resets.WithLabelValues(reason).Inc()
-	t.history.forget()
+	t.changePages.forget()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.pending = nil
-	if stored.Epoch != t.progress.adopted.Load().epoch {
+	if stored.Epoch != t.progress.generation.Load().epoch {
 		t.target = 0 // it is a revision of the earlier epoch
 	}
-	t.adopt(stored)
+	t.restart(stored)
 	// Changes that were published after the state was read are later than the state, and were
 	// dropped from pending. target stays at their revision, so that run reads them from the store.
 	t.raiseTarget(stored.Revision)

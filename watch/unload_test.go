@@ -12,11 +12,6 @@ import (
 	"byre/sqlstore"
 )
 
-func (f *fixture) has(r sqlstore.Resource) bool {
-	_, _, loaded := f.Lookup(sqlstore.Key{Group: r.Group, Resource: r.Resource, Owner: r.Owner, Name: "any"})
-	return loaded
-}
-
 // checks calls state.unload n times.
 func (f *fixture) checks(n int) {
 	for range n {
@@ -35,20 +30,20 @@ func TestUnload_UnreadStateLeavesMemory(t *testing.T) {
 		f.Lookup(pod("a", "x"))
 		f.unload()
 	}
-	if !f.has(pods) {
+	if !f.IsLoaded(pods) {
 		t.Fatal("records that are read were unloaded")
 	}
 	sub := f.subscribe(Interest{}, f.Revision())
 	f.checks(3 * idleChecks)
 	f.write(pod("a", "y"), "2")
 	f.next(sub, 1)
-	if !f.has(pods) {
+	if !f.IsLoaded(pods) {
 		t.Fatal("records that are watched were unloaded")
 	}
 	sub.Close()
 	sub.Close()
 	f.checks(idleChecks + 1)
-	if _, bytes := f.size(); f.has(pods) || bytes != 0 || len(f.caches) != 0 {
+	if _, bytes := f.size(); f.IsLoaded(pods) || bytes != 0 || len(f.caches) != 0 {
 		t.Errorf("%d bytes of %d resources are in memory", bytes, len(f.caches))
 	}
 	f.write(pod("a", "z"), "3")
@@ -120,7 +115,7 @@ func TestFollow_SeesEachChangeOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	if f.has(pods) {
+	if f.IsLoaded(pods) {
 		t.Error("a follower has the records loaded")
 	}
 	var group sync.WaitGroup
@@ -196,7 +191,7 @@ func TestFollow_IdleReadsNoHistory(t *testing.T) {
 		f.write(pod("a", "x"), "2")
 		poll(1)
 		f.checks(idleChecks + 1)
-		if f.has(pods) {
+		if f.IsLoaded(pods) {
 			t.Fatal("the records are in memory")
 		}
 		poll(0)

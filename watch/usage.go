@@ -13,7 +13,7 @@ import (
 // values.
 type Usage struct{ Objects, Bytes int64 }
 
-// usages counts objects and bytes by resource. After each adoption the database counts them
+// usages counts objects and bytes by resource. In each generation the database counts them
 // once, in the background. From then on every event changes the counts.
 type usages struct {
 	source    Source
@@ -22,8 +22,8 @@ type usages struct {
 	progress  *progress
 
 	mu sync.RWMutex // guards what follows
-	// counted is closed when the feed has adopted the database's counts, and when the
-	// feed adopts another state before that.
+	// counted is closed when the feed has taken over the database's counts, and when the
+	// feed takes over another state before that.
 	counted chan struct{}
 	// byResource is nil until the feed has the database's counts. It has no entry for a
 	// resource without objects. Invariant: the counts are those of the store at revision,
@@ -56,7 +56,7 @@ const (
 )
 
 // Usage returns the usage of a resource. It returns false while the usage is not known yet, for a
-// moment after each adoption.
+// moment after each restart.
 func (u *usages) Usage(r sqlstore.Resource) (Usage, bool) {
 	u.mu.RLock()
 	defer u.mu.RUnlock()
@@ -87,7 +87,7 @@ func (u *usages) AllUsage() map[sqlstore.Resource]Usage {
 	return maps.Clone(u.byResource)
 }
 
-// restart drops the counts, because the feed adopts a state of a revision. The caller then has the
+// restart drops the counts, because the feed takes over a state of a revision. The caller then has the
 // database count again.
 func (u *usages) restart(revision int64) (counted chan struct{}) {
 	u.mu.Lock()
@@ -100,8 +100,8 @@ func (u *usages) restart(revision int64) (counted chan struct{}) {
 	return u.counted
 }
 
-// count asks the database for the counts until the feed has adopted them or ctx ends. Each
-// adoption of the store's state starts it again, with another channel counted; then an earlier
+// count asks the database for the counts until the feed has taken them over or ctx ends. Each
+// restart of the feed starts it again, with another channel counted; then an earlier
 // call returns.
 func (u *usages) count(ctx context.Context, counted chan struct{}) {
 	isFailing := false
@@ -120,7 +120,7 @@ func (u *usages) count(ctx context.Context, counted chan struct{}) {
 	}
 }
 
-// beginCount begins an attempt to count. It returns false if the feed has adopted another state
+// beginCount begins an attempt to count. It returns false if the feed has taken over another state
 // since.
 func (u *usages) beginCount(counted chan struct{}) bool {
 	u.mu.Lock()
@@ -136,7 +136,7 @@ func (u *usages) beginCount(counted chan struct{}) bool {
 func (u *usages) read(ctx context.Context) (sqlstore.Usage, error) {
 	ctx, cancel := context.WithTimeout(ctx, usageTimeout)
 	defer cancel()
-	a := u.progress.adopted.Load()
+	a := u.progress.generation.Load()
 	usage, err := u.source.Usage(ctx)
 	if err != nil {
 		return usage, err
@@ -144,14 +144,14 @@ func (u *usages) read(ctx context.Context) (sqlstore.Usage, error) {
 	return usage, u.progress.awaitApplied(ctx, usage.Revision, a)
 }
 
-// endCount ends an attempt to count. It adopts the database's counts, and adds the events after
+// endCount ends an attempt to count. It takes over the database's counts, and adds the events after
 // their revision. It returns false if there must be another attempt: the database has failed, or
 // the backlog does not have all of those events.
 func (u *usages) endCount(usage sqlstore.Usage, err error, counted chan struct{}) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.counted != counted {
-		return true // the feed has adopted another state since
+		return true // the feed has taken over another state since
 	}
 	backlog, isComplete := u.backlog, u.isCounting && usage.Revision >= u.from
 	u.backlog, u.isCounting = nil, false

@@ -127,7 +127,7 @@ func TestUsage_BacklogIsBounded(t *testing.T) {
 		t.Errorf("%d events are kept", kept)
 	}
 	if f.endCount(sqlstore.Usage{Revision: f.Revision()}, nil, counted) {
-		t.Error("the feed has adopted counts without the events that they lack")
+		t.Error("the feed has taken over counts without the events that they lack")
 	}
 	if kept := apply(10); kept > 0 {
 		t.Errorf("%d events are kept after an attempt", kept)

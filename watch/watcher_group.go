@@ -150,13 +150,13 @@ func (ws *watcherGroup) takeIndexed(e *Entry, revision int64, taken []*watcher) 
 		p := index.locate(e)
 		if !p.known {
 			for want := range ws.lists {
-				if want.Narrow.Index == index {
+				if want.Match.Index == index {
 					taken = ws.takeList(want, revision, taken)
 				}
 			}
 			continue
 		}
-		want := Interest{Resource: e.Key.Of(), Narrow: Narrowing{index, p.value}}
+		want := Interest{Resource: e.Key.Of(), Match: MatchValue{index, p.value}}
 		taken = ws.takeList(want, revision, taken)
 		if want.Namespace = e.Namespace; want.Namespace != "" {
 			taken = ws.takeList(want, revision, taken)

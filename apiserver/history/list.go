@@ -26,8 +26,8 @@ const (
 	readBytes   = 1 << 20
 )
 
-// position is where a page of a list begins, the content of a continue token.
-type position struct {
+// continueToken is where a page of a list begins, the content of a token.
+type continueToken struct {
 	Version string `json:"v"`
 	// Revision is the last one of the list, that of its first page.
 	Revision int64 `json:"rv"`
@@ -81,7 +81,7 @@ func (s *Storage) List(ctx context.Context, options *internalversion.ListOptions
 	}
 	if p.after < at.Revision {
 		at.After, at.Lost = p.after, chosen.lostAfter(p.after, histories)
-		list.Continue = at.token()
+		list.Continue = at.encode()
 	}
 	return list, nil
 }
@@ -138,8 +138,8 @@ func (s *Storage) read(ctx context.Context, p *page) error {
 }
 
 // begin returns where the list of the options begins.
-func begin(options *internalversion.ListOptions, chosen *chosen, state sqlstore.State, histories []sqlstore.History) (position, error) {
-	at := position{Version: groupVersion.String(), Revision: state.Revision, Epoch: state.Epoch}
+func begin(options *internalversion.ListOptions, chosen *chosen, state sqlstore.State, histories []sqlstore.History) (continueToken, error) {
+	at := continueToken{Version: groupVersion.String(), Revision: state.Revision, Epoch: state.Epoch}
 	asked, err := storage.APIObjectVersioner{}.ParseResourceVersion(options.ResourceVersion)
 	if err != nil {
 		return at, apierrors.NewBadRequest("invalid resource version: " + err.Error())
@@ -162,7 +162,7 @@ func begin(options *internalversion.ListOptions, chosen *chosen, state sqlstore.
 }
 
 // bound moves the ends of a list to the moments that are chosen.
-func (s *Storage) bound(ctx context.Context, at *position, chosen *chosen, histories []sqlstore.History) (err error) {
+func (s *Storage) bound(ctx context.Context, at *continueToken, chosen *chosen, histories []sqlstore.History) (err error) {
 	if err := chosen.checkMoments(); err != nil {
 		return err
 	}
@@ -182,7 +182,7 @@ func (s *Storage) bound(ctx context.Context, at *position, chosen *chosen, histo
 	return nil
 }
 
-func resume(token string, state sqlstore.State) (at position, err error) {
+func resume(token string, state sqlstore.State) (at continueToken, err error) {
 	data, err := base64.RawURLEncoding.DecodeString(token)
 	if err == nil {
 		err = json.Unmarshal(data, &at)
@@ -200,8 +200,8 @@ func expiredPage() error {
 	return apierrors.NewResourceExpired("changes of the remaining pages were deleted since the first page: begin a new list")
 }
 
-func (p *position) token() string {
-	data, err := json.Marshal(p)
+func (t *continueToken) encode() string {
+	data, err := json.Marshal(t)
 	if err != nil {
 		panic(err) // a struct of numbers and strings
 	}

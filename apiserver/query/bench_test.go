@@ -24,16 +24,16 @@ func BenchmarkQueries(b *testing.B) {
 		namespace, name, node := fmt.Sprintf("ns-%d", i%namespaces), fmt.Sprintf("pod-%d", i), fmt.Sprintf("node-%d", i%nodes)
 		text := fmt.Sprintf(`{"kind":"Pod","apiVersion":"v1","metadata":{"name":%q,"namespace":%q,"uid":"u-%s","creationTimestamp":"2026-01-02T03:04:05Z","labels":{"app":"web-%d"},"ownerReferences":[{"apiVersion":"apps/v1","kind":"ReplicaSet","name":"rs-%d","uid":"x","controller":true}]},"spec":{"containers":[{"name":"c","image":"example.org/web:1","env":[%s{"name":"LAST","value":""}]}],"nodeName":%q,"priority":7,"hostNetwork":true},"status":{"conditions":[{"type":"PodScheduled","status":"True","lastTransitionTime":"2026-01-02T03:04:05Z"},{"type":"Ready","status":"False","lastTransitionTime":"2026-01-02T03:04:05Z","reason":"ContainersNotReady"}],"phase":"Running","podIP":"10.0.0.1"}}`,
 			name, namespace, name, i%100, i%1000, padding, node)
-		writes = append(writes, sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Namespace: namespace, Resource: "pods", Name: name}, Value: []byte(text), UID: "u-" + name, Form: form})
+		writes = append(writes, sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Namespace: namespace, Resource: "pods", Name: name}, Value: []byte(text), UID: "u-" + name, Encoding: form})
 	}
 	for i := range nodes {
 		name := fmt.Sprintf("node-%d", i)
-		writes = append(writes, sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "nodes", Name: name}, UID: "u-" + name, Form: form,
+		writes = append(writes, sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "nodes", Name: name}, UID: "u-" + name, Encoding: form,
 			Value: []byte(`{"kind":"Node","apiVersion":"v1","metadata":{"name":"` + name + `"},"spec":{"podCIDR":"10.0.0.0/24"}}`)})
 	}
 	for i := range 20 * namespaces {
 		namespace, name := fmt.Sprintf("ns-%d", i%namespaces), fmt.Sprintf("service-%d", i)
-		writes = append(writes, sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Namespace: namespace, Resource: "services", Name: name}, UID: "u-" + name, Form: form,
+		writes = append(writes, sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Namespace: namespace, Resource: "services", Name: name}, UID: "u-" + name, Encoding: form,
 			Value: fmt.Appendf(nil, `{"kind":"Service","apiVersion":"v1","metadata":{"name":%q,"namespace":%q},"spec":{"selector":{"app":"web-%d"}}}`, name, namespace, i%100)})
 	}
 	b.Logf("%d bytes a Pod", len(writes[0].Value))

@@ -216,7 +216,7 @@ func TestEdges_TakeOddObjects(t *testing.T) {
 		"deep": `{"metadata":{"labels":{"a":{"b":1}},"ownerReferences":[1,"a",null,[]]},"spec":{"containers":{"a":1},"initContainers":[1,{"env":{},"envFrom":[7]}]},"status":{"conditions":[{"type":{}}]}}`,
 	} {
 		for _, resource := range []string{"pods", "services"} {
-			w := sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Namespace: "odd", Resource: resource, Name: name}, Value: []byte(text), UID: "u-" + name, Form: "v1.37/v1"}
+			w := sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Namespace: "odd", Resource: resource, Name: name}, Value: []byte(text), UID: "u-" + name, Encoding: "v1.37/v1"}
 			if _, err := f.store.Commit(t.Context(), w); err != nil {
 				t.Fatal(err)
 			}

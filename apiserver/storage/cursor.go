@@ -169,8 +169,8 @@ func (c *cursor) interest() watch.Interest {
 		if name, ok := p.Field.RequiresExactMatch("metadata.name"); ok {
 			want.Name = name
 		}
-		if narrowing := c.s.selector.narrowing(p); narrowing != nil {
-			want.Narrow = *narrowing
+		if matchValue := c.s.selector.matchValue(p); matchValue != nil {
+			want.Match = *matchValue
 		}
 	}
 	return want
@@ -183,7 +183,7 @@ func (c *cursor) next(ctx context.Context) ([]change, error) {
 		return nil, c.watcherError(ctx, c.nextError)
 	}
 	for c.initial != nil {
-		if last, ending := c.s.cfg.Ending.revision(); ending && c.startRevision > last {
+		if last, terminating := c.s.cfg.WatchTermination.revision(); terminating && c.startRevision > last {
 			return nil, watch.ErrClosed // the initial objects belong to a later definition
 		}
 		batch, err := c.nextInitial(ctx)
@@ -220,10 +220,10 @@ func (c *cursor) next(ctx context.Context) ([]change, error) {
 }
 
 // poll reads the events that the feed has, and the revision up to which it has read.
-// Where Config.Ending has begun, it returns no event after Ending's last revision.
+// Where Config.WatchTermination has begun, it returns no event after WatchTermination's last revision.
 func (c *cursor) poll(ctx context.Context) ([]watch.Event, int64, error) {
-	last, ending := c.s.cfg.Ending.revision()
-	if ending {
+	last, terminating := c.s.cfg.WatchTermination.revision()
+	if terminating {
 		if c.readRevision >= last {
 			return nil, 0, watch.ErrClosed
 		}
@@ -238,7 +238,7 @@ func (c *cursor) poll(ctx context.Context) ([]watch.Event, int64, error) {
 		return nil, 0, err
 	}
 	c.readRevision = upTo
-	if ending {
+	if terminating {
 		// The events after last belong to a later definition.
 		if later := slices.IndexFunc(events, func(ev watch.Event) bool { return ev.Revision > last }); later >= 0 {
 			events = events[:later]
@@ -367,7 +367,7 @@ func (c *cursor) waitForWork(ctx context.Context) error {
 		return nil
 	case <-c.bookmarks.Timer():
 		return nil
-	case <-c.s.cfg.Ending.Begun():
+	case <-c.s.cfg.WatchTermination.Begun():
 		return nil
 	case <-c.subscription.Done():
 		return watch.ErrClosed

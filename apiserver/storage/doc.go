@@ -11,7 +11,7 @@
 //     resources that no client lists, query the database.
 //   - GetEncoded, ListEncoded and WatchEncoded answer with the stored bytes, without
 //     decoding, as long as these equal what a decode and an encode would give. A record
-//     of another Form is decoded, defaulted and encoded before it is answered.
+//     of another Encoding is decoded, defaulted and encoded before it is answered.
 //
 // # The forms of an object
 //

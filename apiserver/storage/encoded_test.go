@@ -135,10 +135,10 @@ func TestEncoded_DecodesNothing(t *testing.T) {
 func TestStaleForm_IsEncodedAgain(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
-		f := newFixture(t, b, func(cfg *Config) { cfg.Form = "newer" })
+		f := newFixture(t, b, func(cfg *Config) { cfg.Encoding = "newer" })
 		at := f.records.at("ns", "old")
 		old := []byte(`{"apiVersion":"example.apiserver.k8s.io/v1","kind":"Pod","metadata":{"namespace":"ns","name":"old"},"unknown":1}`)
-		change, err := f.store.Commit(t.Context(), sqlstore.Write{Op: sqlstore.Create, Key: at.Key, Form: "older", Value: old})
+		change, err := f.store.Commit(t.Context(), sqlstore.Write{Op: sqlstore.Create, Key: at.Key, Encoding: "older", Value: old})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -165,8 +165,8 @@ func TestStaleForm_IsEncodedAgain(t *testing.T) {
 			}
 		}
 		record, _, err := f.store.Get(t.Context(), at.Key)
-		if err != nil || record.Form != "newer" || bytes.Contains(record.Value, []byte("unknown")) {
-			t.Errorf("stored as %q: %s (%v)", record.Form, record.Value, err)
+		if err != nil || record.Encoding != "newer" || bytes.Contains(record.Value, []byte("unknown")) {
+			t.Errorf("stored as %q: %s (%v)", record.Encoding, record.Value, err)
 		}
 	})
 }

@@ -21,11 +21,11 @@ func EnsureFirstRevision(ctx context.Context, store *sqlstore.Store, feed *watch
 		return err
 	}
 	change, err := store.Commit(ctx, sqlstore.Write{
-		Op:     sqlstore.Create,
-		Key:    sqlstore.Key{Group: programName, Resource: "foundations", Owner: sqlstore.BuiltIn, Name: "store"},
-		Form:   "byre/1",
-		Value:  []byte(`{"apiVersion":"byre/1","kind":"Foundation","metadata":{"name":"store"}}`),
-		Author: sqlstore.Author{User: programName, Verb: "create"},
+		Op:       sqlstore.Create,
+		Key:      sqlstore.Key{Group: programName, Resource: "foundations", Owner: sqlstore.BuiltIn, Name: "store"},
+		Encoding: "byre/1",
+		Value:    []byte(`{"apiVersion":"byre/1","kind":"Foundation","metadata":{"name":"store"}}`),
+		Author:   sqlstore.Author{User: programName, Verb: "create"},
 	})
 	if err != nil && !errors.Is(err, sqlstore.ErrExists) { // by another server that starts now
 		return fmt.Errorf("first write: %w", err)

@@ -99,7 +99,7 @@ func newFixture(t testing.TB, b backend, change ...func(*Config)) *fixture {
 		ResourcePrefix:   "/pods/",
 		Codec:            apitesting.TestCodec(codecs, examplev1.SchemeGroupVersion),
 		StorageVersion:   examplev1.SchemeGroupVersion,
-		Form:             "test/v1",
+		Encoding:         "test/v1",
 		NewFunc:          func() runtime.Object { return &example.Pod{} },
 		NewListFunc:      func() runtime.Object { return &example.PodList{} },
 		AttrFunc:         podAttrs,

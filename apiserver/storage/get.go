@@ -33,7 +33,7 @@ func (s *Store) Get(ctx context.Context, key string, opts storage.GetOptions, ou
 // Load loads the resource into memory, so that later reads at resourceVersion "0" are
 // answered without a query.
 func (s *Store) Load(ctx context.Context) error {
-	if _, _, loaded := s.cfg.Feed.Lookup(s.records.at("", "").Key); loaded {
+	if s.cfg.Feed.IsLoaded(s.records.resource()) {
 		return nil
 	}
 	_, err := s.cfg.Feed.Snapshot(ctx, s.records.resource())

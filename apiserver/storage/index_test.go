@@ -21,7 +21,7 @@ func TestList_ByIndexedFieldReadsFewObjects(t *testing.T) {
 		value := fmt.Sprintf(`{"kind":"Pod","apiVersion":"example.apiserver.k8s.io/v1","metadata":{"name":"p%d","namespace":"ns"},"spec":{"nodeName":"node-%d"}}`, i, i%100)
 		_, err := f.store.Commit(t.Context(), sqlstore.Write{
 			Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Namespace: "ns", Name: fmt.Sprintf("p%d", i)},
-			Value: []byte(value), Form: []string{"test/v1", "another"}[i%2],
+			Value: []byte(value), Encoding: []string{"test/v1", "another"}[i%2],
 		})
 		if err != nil {
 			t.Fatal(err)

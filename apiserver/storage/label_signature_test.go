@@ -63,7 +63,7 @@ func TestList_ByLabelFindsWhatSelectorsSelect(t *testing.T) {
 		value := fmt.Sprintf(`{"kind":"Pod","apiVersion":"example.apiserver.k8s.io/v1","metadata":{"name":"p%03d","namespace":"ns","labels":{"app":"a%d","tier":"t%d"}}}`, i, i%20, i%3)
 		_, err := f.store.Commit(t.Context(), sqlstore.Write{
 			Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Namespace: "ns", Name: fmt.Sprintf("p%03d", i)},
-			Value: []byte(value), Form: []string{f.cfg.Form, "another"}[i%2],
+			Value: []byte(value), Encoding: []string{f.cfg.Encoding, "another"}[i%2],
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -136,7 +136,7 @@ func watchMetadata(t *testing.T, f *fixture, driver sqlstore.Driver) {
 	f.delete(t, "a", "kept")
 	expect("DELETED a/kept keeps x/y going")
 
-	if _, _, loaded := f.feed.Lookup(f.records.at("", "").Key); loaded {
+	if f.feed.IsLoaded(f.records.resource()) {
 		t.Error("following metadata has the records loaded")
 	}
 
@@ -241,7 +241,7 @@ func TestWatch_MetadataOfImportedValues(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := f.store.Commit(t.Context(), sqlstore.Write{Op: sqlstore.Create, Key: at.Key, Form: "etcd", Value: encoding.WrapEncrypted(sealed)}); err != nil {
+		if _, err := f.store.Commit(t.Context(), sqlstore.Write{Op: sqlstore.Create, Key: at.Key, Encoding: "etcd", Value: encoding.WrapEncrypted(sealed)}); err != nil {
 			t.Fatal(err)
 		}
 

@@ -14,7 +14,7 @@ import (
 // podsPerNode is the number of Pods that a list by node selects.
 const podsPerNode = 25
 
-// storedPod is a small Pod as a program of another form has stored it.
+// storedPod is a small Pod as a program of another encoding has stored it.
 const storedPod = `{"kind":"Pod","apiVersion":"v1","metadata":{"name":"NAME","namespace":"NAMESPACE","uid":"00000000-0000-0000-0000-000000000000","labels":{"app":"bench"}},` +
 	`"spec":{"containers":[{"name":"c","image":"i"}],"nodeName":"NODE"},"status":{"phase":"Running"}}`
 
@@ -31,7 +31,7 @@ func podsStored(b testing.TB, n int, pod string) backend {
 				value = bytes.ReplaceAll(bytes.ReplaceAll(value, []byte("NAME"), []byte(name)), []byte("NODE"), []byte(node))
 				writes = append(writes, sqlstore.Write{
 					Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Namespace: namespace, Name: name},
-					UID: name, Form: "test/v1", Value: value,
+					UID: name, Encoding: "test/v1", Value: value,
 				})
 			}
 			if _, err := driver.Commit(context.Background(), writes); err != nil {

@@ -148,7 +148,7 @@ func (s *lister) readPage(ctx context.Context, l *listRequest) (*page, error) {
 		}
 		return s.pageFromDatabase(ctx, l)
 	}
-	if _, _, loaded := s.feed.Lookup(s.at("", "").Key); !loaded && (!l.recursive || l.limit > 0) {
+	if !s.feed.IsLoaded(s.resource()) && (!l.recursive || l.limit > 0) {
 		return s.pageFromDatabase(ctx, l)
 	}
 	snapshot, err := s.snapshot(ctx, l)
@@ -182,7 +182,7 @@ func (s *lister) waitUntilFresh(ctx context.Context, l *listRequest) error {
 }
 
 func (s *lister) snapshot(ctx context.Context, l *listRequest) (watch.Snapshot, error) {
-	if n := s.narrowing(&l.opts.Predicate); n != nil && l.recursive {
+	if n := s.matchValue(&l.opts.Predicate); n != nil && l.recursive {
 		return s.feed.SnapshotIndexed(ctx, s.resource(), n.Index)
 	}
 	return s.feed.Snapshot(ctx, s.resource())

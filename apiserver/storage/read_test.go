@@ -7,7 +7,7 @@ import (
 	"byre/sqlstore"
 )
 
-// Readers get a record's own bytes, unless they are encrypted or of another form. In those
+// Readers get a record's own bytes, unless they are encrypted or of another encoding. In those
 // two cases readers get bytes from the cache of representations.
 func TestRecord_SharesItsBytes(t *testing.T) {
 	t.Parallel()
@@ -41,7 +41,7 @@ func TestRecord_SharesItsBytes(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if stored.Shared != (e.Form == f.cfg.Form && name == "plain") || stored.Shared && &stored.Body[0] != &e.Value[0] {
+				if stored.Shared != (e.Encoding == f.cfg.Encoding && name == "plain") || stored.Shared && &stored.Body[0] != &e.Value[0] {
 					t.Errorf("%s: shared is %v", e.Name, stored.Shared)
 				}
 			}
@@ -56,7 +56,7 @@ func TestRecord_SharesItsBytes(t *testing.T) {
 func (f *fixture) another(t *testing.T) {
 	t.Helper()
 	_, err := f.store.Commit(t.Context(), sqlstore.Write{
-		Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Namespace: "ns", Name: "other"}, Form: "another",
+		Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Namespace: "ns", Name: "other"}, Encoding: "another",
 		Value: []byte(`{"kind":"Pod","apiVersion":"example.apiserver.k8s.io/v1","metadata":{"name":"other","namespace":"ns"}}`),
 	})
 	if err != nil {

@@ -68,7 +68,7 @@ func (r *records) entry(ctx context.Context, at location, resourceVersion string
 	if err != nil {
 		return nil, err
 	}
-	if _, _, loaded := r.feed.Lookup(at.Key); !loaded {
+	if !r.feed.IsLoaded(r.resource()) {
 		return r.storedEntry(ctx, at, asked)
 	}
 	if resourceVersion == "" {

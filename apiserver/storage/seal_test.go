@@ -71,7 +71,7 @@ func TestEncryption_HidesStoredValues(t *testing.T) {
 		// A value is authenticated with its key: under another key it cannot be decrypted.
 		moved := record
 		moved.Name = "moved"
-		write := sqlstore.Write{Op: sqlstore.Create, Key: moved.Key, Form: moved.Form, Value: moved.Value}
+		write := sqlstore.Write{Op: sqlstore.Create, Key: moved.Key, Encoding: moved.Encoding, Value: moved.Value}
 		if _, err := f.store.Commit(t.Context(), write); err != nil {
 			t.Fatal(err)
 		}
@@ -104,7 +104,7 @@ func TestEncryption_UpdateRotatesTheKey(t *testing.T) {
 func TestEncryption_RefusesAValueWithoutAKey(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, backends()[0])
-	write := sqlstore.Write{Op: sqlstore.Create, Key: f.records.at("ns", "secret").Key, Form: f.cfg.Form, Value: encoding.WrapEncrypted([]byte("k8s:enc:aesgcm:v1:k1:\x00\x01"))}
+	write := sqlstore.Write{Op: sqlstore.Create, Key: f.records.at("ns", "secret").Key, Encoding: f.cfg.Encoding, Value: encoding.WrapEncrypted([]byte("k8s:enc:aesgcm:v1:k1:\x00\x01"))}
 	if _, err := f.store.Commit(t.Context(), write); err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +194,7 @@ func TestUnsafeDeletion_DeletesUnreadableObjects(t *testing.T) {
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.AllowUnsafeMalformedObjectDeletion, true)
 	f := newFixture(t, backends()[0])
 	for i, broken := range []string{`{"kind":"Nothing","apiVersion":"none/v1"}`, `{"kind":1}`} {
-		write := sqlstore.Write{Op: sqlstore.Create, Key: f.records.at("ns", fmt.Sprint(i)).Key, Form: "other", Value: []byte(broken)}
+		write := sqlstore.Write{Op: sqlstore.Create, Key: f.records.at("ns", fmt.Sprint(i)).Key, Encoding: "other", Value: []byte(broken)}
 		if _, err := f.store.Commit(t.Context(), write); err != nil {
 			t.Fatal(err)
 		}

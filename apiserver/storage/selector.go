@@ -160,15 +160,15 @@ func timedOut(path string) error {
 	return storage.NewTimeoutError(path, "request did not complete within requested timeout")
 }
 
-// narrowing returns an index and a value for a predicate that demands one value of an
+// matchValue returns an index and a value for a predicate that demands one value of an
 // indexed field, and otherwise nil. An index has the name of its field.
-func (s *selector) narrowing(p *storage.SelectionPredicate) *watch.Narrowing {
+func (s *selector) matchValue(p *storage.SelectionPredicate) *watch.MatchValue {
 	if p.Field == nil {
 		return nil
 	}
 	for _, index := range s.indexes {
 		if value, ok := p.Field.RequiresExactMatch(index.Name); ok {
-			return &watch.Narrowing{Index: index, Value: value}
+			return &watch.MatchValue{Index: index, Value: value}
 		}
 	}
 	return nil
@@ -184,7 +184,7 @@ func (s *selector) candidates(l *listRequest, snapshot watch.Snapshot) iter.Seq[
 			}
 		}
 	}
-	n := s.narrowing(&l.opts.Predicate)
+	n := s.matchValue(&l.opts.Predicate)
 	if n == nil || !snapshot.Has(n.Index) {
 		return snapshot.All(l.namespace, l.after)
 	}

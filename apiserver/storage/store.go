@@ -58,10 +58,10 @@ type Config struct {
 	// Message returns what transcodes the stored JSON to protobuf, or nil for a kind that
 	// can't be transcoded. Message itself is nil for objects that have no protobuf.
 	Message func() *transcode.Message
-	// Form marks the records that this program writes; a record of another Form is
-	// decoded before it is answered. The Form names the program's API version, the
+	// Encoding marks the records that this program writes; a record of another Encoding is
+	// decoded before it is answered. The Encoding names the program's API version, the
 	// storage version, and whatever else the bytes depend on.
-	Form string
+	Encoding string
 	// View names what the Store decodes records to: the version in memory and the
 	// schema. Stores of one resource with different Views do not share the attributes
 	// that they derive from its records. It is empty where all Stores of a resource
@@ -91,8 +91,8 @@ type Config struct {
 	IndexFields []string
 	// Transformer encrypts at rest; nil means no encryption.
 	Transformer value.Transformer
-	// Ending ends all watches before their time; nil means that nothing does.
-	Ending *Ending
+	// WatchTermination ends all watches before their time; nil means that nothing does.
+	WatchTermination *WatchTermination
 	// Clock is for expiry and bookmarks; nil means the real clock.
 	Clock clock.Clock
 	// BookmarkInterval is the greatest time between two bookmarks of a watch that asked
@@ -174,7 +174,7 @@ func New(cfg Config) (*Store, error) {
 	s.serializer = &encoding.Serializer{
 		Codec:       cfg.Codec,
 		Plain:       cfg.Plain,
-		Form:        cfg.Form,
+		Encoding:    cfg.Encoding,
 		Lossy:       cfg.Lossy,
 		DecodedAge:  cfg.DecodedAge,
 		NewFunc:     cfg.NewFunc,

@@ -183,7 +183,7 @@ func (w *writer) put(ctx context.Context, obj runtime.Object, data []byte, from 
 		Replaces:   from.revision,
 		UID:        string(accessor.GetUID()),
 		Generation: cfg.Generation(accessor),
-		Form:       cfg.Form,
+		Encoding:   cfg.Encoding,
 		Value:      value,
 		Grows:      w.grows(ctx, len(data), from),
 	}

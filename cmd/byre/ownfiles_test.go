@@ -194,7 +194,7 @@ func expectOwners(t *testing.T, dir string, want uint32) {
 
 // An object that was stored with other feature gates has the defaults of the present ones, as
 // on a stock server.
-func TestForm_AFeatureGateThatIsTurnedOn(t *testing.T) {
+func TestEncoding_AFeatureGateThatIsTurnedOn(t *testing.T) {
 	t.Parallel()
 	for name, flags := range databases() {
 		t.Run(name, func(t *testing.T) {
@@ -232,7 +232,7 @@ func TestForm_AFeatureGateThatIsTurnedOn(t *testing.T) {
 }
 
 // An allocatable that is there and empty is defaulted when it is read, as on a stock server.
-func TestForm_AnEmptyAllocatable(t *testing.T) {
+func TestEncoding_AnEmptyAllocatable(t *testing.T) {
 	t.Parallel()
 	client := kubernetes.NewForConfigOrDie(startServer(t, t.TempDir()).config(t))
 	body := []byte(`{"apiVersion":"v1","kind":"Node","metadata":{"name":"n"},"status":{"capacity":{"cpu":"4"},"allocatable":{}}}`)
@@ -246,9 +246,9 @@ func TestForm_AnEmptyAllocatable(t *testing.T) {
 	}
 }
 
-// The form of what is stored has the patch level of Kubernetes. The test of the package itself
+// The encoding of what is stored has the patch level of Kubernetes. The test of the package itself
 // has no build information to take it from.
-func TestForm_NamesThePatchLevel(t *testing.T) {
+func TestEncoding_NamesThePatchLevel(t *testing.T) {
 	t.Parallel()
 	name := factory.Program(compatibility.DefaultBuildEffectiveVersion())
 	if !regexp.MustCompile(`^v\d+\.\d+\.\d+`).MatchString(name) {

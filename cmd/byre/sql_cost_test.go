@@ -131,7 +131,7 @@ func writePods(t *testing.T, dir string, flags []string, pods int) (between int6
 			text := fmt.Sprintf(`{"kind":"Pod","apiVersion":"v1","metadata":{"name":%q,"namespace":%q,"uid":"u-%s","creationTimestamp":"2026-01-02T03:04:05Z","labels":{"app":"web-%d"}},"spec":{"containers":[{"name":"c","image":"example.org/web:1","env":[%s{"name":"LAST","value":""}]}],"nodeName":%q,"priority":7},"status":{"phase":"Running","podIP":"10.0.0.1"}}`,
 				name, namespace, name, i%100, padding, node)
 			batch = append(batch, sqlstore.Write{
-				Op: op, Key: sqlstore.Key{Namespace: namespace, Resource: "pods", Name: name}, Value: []byte(text), UID: "u-" + name, Form: like.Form,
+				Op: op, Key: sqlstore.Key{Namespace: namespace, Resource: "pods", Name: name}, Value: []byte(text), UID: "u-" + name, Encoding: like.Encoding,
 				Replaces: revisions[i], Author: sqlstore.Author{User: "writer", Verb: string(op)},
 			})
 			if len(batch) < 500 && i < pods-1 {

@@ -11,7 +11,7 @@ import (
 // the bytes again; the result belongs to the caller.
 //
 // Invariant: whatever serves a definition's instances (schemas, validation, types of
-// managed fields, Form) derives from one Source, and so from one spec.
+// managed fields, Encoding) derives from one Source, and so from one spec.
 type Source func() (*apiextensionsv1.CustomResourceDefinition, error)
 
 // SourceReader reads definitions as they are stored.

@@ -17,10 +17,10 @@ import (
 type derived struct {
 	codecs
 	source definition.Source
-	// storageVersion is the version that instances are stored in, form the Form of
+	// storageVersion is the version that instances are stored in, encoding the Encoding of
 	// their records.
 	storageVersion schema.GroupVersion
-	form           string
+	encoding       string
 	// views has the storage.Config.View of each version.
 	views     map[string]string
 	converter *converter
@@ -47,13 +47,13 @@ func (e *Environment) derive(crd *apiextensionsv1.CustomResourceDefinition, sour
 	if err := converter.use(crd); err != nil {
 		return nil, err
 	}
-	form := formOf(e.Storage.Program, whole, stored)
+	encoding := encodingOf(e.Storage.Program, whole, stored)
 	d := &derived{
 		codecs:         codecs{scheme: e.Scheme, schemas: newSchemas(crd, source), convert: converter.safe()},
 		source:         source,
 		storageVersion: schema.GroupVersion{Group: crd.Spec.Group, Version: stored},
-		form:           form,
-		views:          viewsOf(form, whole),
+		encoding:       encoding,
+		views:          viewsOf(encoding, whole),
 		converter:      converter,
 		types:          newLazyTypeConverter(source),
 		equivalents:    equivalents(crd),
@@ -83,22 +83,22 @@ func (d *derived) storageCodec(version schema.GroupVersion) runtime.Codec {
 	}
 }
 
-// formOf names what the stored bytes of a definition's instances depend on: the
+// encodingOf names what the stored bytes of a definition's instances depend on: the
 // program, the storage version, and the schema by which they were pruned and defaulted.
 // Other changes of a definition leave the records valid.
-func formOf(program string, whole *apiextensionsv1.CustomResourceDefinition, stored string) string {
+func encodingOf(program string, whole *apiextensionsv1.CustomResourceDefinition, stored string) string {
 	return fmt.Sprintf("%s/%s/%s", program, stored,
 		definition.Hash(whole.Spec.Names.Kind, whole.Spec.PreserveUnknownFields, definition.HashSchema(definition.Version(whole, stored).Schema)))
 }
 
 // viewsOf returns the View of each version: a name for what its readers derive from
-// records of a form. The generation is part of it, so that nothing that readers have derived
+// records of a encoding. The generation is part of it, so that nothing that readers have derived
 // outlives a change of the spec: a conversion that was replaced and restored may have
 // another webhook behind it.
-func viewsOf(form string, whole *apiextensionsv1.CustomResourceDefinition) map[string]string {
+func viewsOf(encoding string, whole *apiextensionsv1.CustomResourceDefinition) map[string]string {
 	views := map[string]string{}
 	for _, v := range whole.Spec.Versions {
-		views[v.Name] = fmt.Sprintf("%s/%s/%s/%d", form, v.Name, whole.UID, whole.Generation)
+		views[v.Name] = fmt.Sprintf("%s/%s/%s/%d", encoding, v.Name, whole.UID, whole.Generation)
 	}
 	return views
 }

@@ -5,13 +5,13 @@
 // # What is promised
 //
 //   - Handlers serve the instances by one spec. Schemas, validation, the types of
-//     managed fields and the Form of the records derive from one stored state of the
+//     managed fields and the Encoding of the records derive from one stored state of the
 //     definition, its Source. Requests in flight finish by the spec they began with.
 //   - Everything is made when a request first needs it. Release drops compiled
 //     validation, types and schemas that no request has used since its last call.
 //   - Instances are answered from the stored bytes where these are what a decode would
 //     give. Records are marked with the program, the storage version and a hash of its
-//     schema (their Form); records of another Form are decoded, defaulted and pruned by
+//     schema (their Encoding); records of another Encoding are decoded, defaulted and pruned by
 //     the current schema.
 //   - A webhook converts each stored value to a version once for all readers, and many
 //     values in one call. A value that cannot be converted hides no other.

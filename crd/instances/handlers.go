@@ -26,9 +26,9 @@ type Handlers struct {
 	terminating atomic.Bool
 	// requirements are what writes of instances require of the definition.
 	requirements atomic.Pointer[requirements]
-	// ending begins when these Handlers have been replaced or the definition is gone.
+	// watchTermination begins when these Handlers have been replaced or the definition is gone.
 	// Watches end then; requests in flight finish.
-	ending *storage.Ending
+	watchTermination *storage.WatchTermination
 
 	mu sync.Mutex
 	// crd is the definition's last state, stripped.
@@ -40,7 +40,7 @@ type Handlers struct {
 
 // New makes the handlers of a definition, which is stripped.
 func New(env *Environment, crd *apiextensionsv1.CustomResourceDefinition) *Handlers {
-	h := &Handlers{env: env, ending: storage.NewEnding(), versions: map[string]*Version{}}
+	h := &Handlers{env: env, watchTermination: storage.NewWatchTermination(), versions: map[string]*Version{}}
 	h.Update(crd)
 	return h
 }
@@ -65,10 +65,10 @@ func (h *Handlers) Update(crd *apiextensionsv1.CustomResourceDefinition) {
 // the revision after; at once where after is 0.
 func (h *Handlers) EndWatches(after int64) {
 	if after == 0 {
-		h.ending.Now()
+		h.watchTermination.Now()
 		return
 	}
-	h.ending.After(after)
+	h.watchTermination.After(after)
 }
 
 // Version returns the handlers of a version, which must be served or stored. It fails
@@ -84,12 +84,12 @@ func (h *Handlers) Version(ctx context.Context, name string) (*Version, error) {
 		return v, nil
 	}
 	v, err := (&versionBuilder{
-		env:         h.env,
-		crd:         h.crd,
-		derived:     h.derived,
-		terminating: &h.terminating,
-		requires:    func(op sqlstore.Op) *sqlstore.Requirement { return h.requirements.Load().of(op) },
-		ending:      h.ending,
+		env:              h.env,
+		crd:              h.crd,
+		derived:          h.derived,
+		terminating:      &h.terminating,
+		requires:         func(op sqlstore.Op) *sqlstore.Requirement { return h.requirements.Load().of(op) },
+		watchTermination: h.watchTermination,
 	}).build(name)
 	if err != nil {
 		return nil, fmt.Errorf("%s, version %s: %w", h.crd.Name, name, err)

@@ -17,10 +17,10 @@ import (
 // resources describes how the registry of one version keeps its objects. The
 // stores of a definition's versions keep the same rows; each decodes to its own version.
 type resources struct {
-	derived  *derived
-	version  schema.GroupVersion
-	requires func(sqlstore.Op) *sqlstore.Requirement
-	ending   *storage.Ending
+	derived          *derived
+	version          schema.GroupVersion
+	requires         func(sqlstore.Op) *sqlstore.Requirement
+	watchTermination *storage.WatchTermination
 	// selectable are the version's selectable fields (KEP-4358).
 	selectable []apiextensionsv1.SelectableField
 }
@@ -35,18 +35,18 @@ func (*resources) StoredAs(gr schema.GroupResource) schema.GroupResource { retur
 func (r *resources) StoreConfig(gr schema.GroupResource, _ runtime.Object) (storage.Config, runtime.GroupVersioner, error) {
 	codec := r.derived.storageCodec(r.version)
 	config := storage.Config{
-		GroupResource:  gr,
-		Owner:          sqlstore.Custom,
-		ResourcePrefix: gr.Group + "/" + gr.Resource,
-		Codec:          codec,
-		Plain:          unstructured.UnstructuredJSONScheme,
-		StorageVersion: r.derived.storageVersion,
-		Form:           r.derived.form,
-		View:           r.derived.views[r.version.Version],
-		Lossy:          r.version != r.derived.storageVersion,
-		IndexFields:    r.indexFields(),
-		Requires:       r.requires,
-		Ending:         r.ending,
+		GroupResource:    gr,
+		Owner:            sqlstore.Custom,
+		ResourcePrefix:   gr.Group + "/" + gr.Resource,
+		Codec:            codec,
+		Plain:            unstructured.UnstructuredJSONScheme,
+		StorageVersion:   r.derived.storageVersion,
+		Encoding:         r.derived.encoding,
+		View:             r.derived.views[r.version.Version],
+		Lossy:            r.version != r.derived.storageVersion,
+		IndexFields:      r.indexFields(),
+		Requires:         r.requires,
+		WatchTermination: r.watchTermination,
 	}
 	if converting, ok := codec.(*convertingCodec); ok {
 		config.DecodeAhead, config.DecodedAge = converting.convertAhead, sharedConversionAge

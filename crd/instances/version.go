@@ -80,12 +80,12 @@ func (v *Version) Schema() (*structuralschema.Structural, error) { return v.sche
 // versionBuilder makes a Version. It does what getOrCreateServingInfoFor of upstream's
 // customresource_handler.go does for all versions at once.
 type versionBuilder struct {
-	env         *Environment
-	crd         *apiextensionsv1.CustomResourceDefinition
-	derived     *derived
-	terminating *atomic.Bool
-	requires    func(sqlstore.Op) *sqlstore.Requirement
-	ending      *storage.Ending
+	env              *Environment
+	crd              *apiextensionsv1.CustomResourceDefinition
+	derived          *derived
+	terminating      *atomic.Bool
+	requires         func(sqlstore.Op) *sqlstore.Requirement
+	watchTermination *storage.WatchTermination
 
 	// build sets these.
 	spec  *apiextensionsv1.CustomResourceDefinitionVersion
@@ -220,11 +220,11 @@ func (b *versionBuilder) storages(v *Version) (map[string]rest.Storage, error) {
 		kind, b.gv.WithKind(names.ListKind),
 		plain,
 		factory.NewRESTOptionsGetter(b.env.Storage, &resources{
-			derived:    b.derived,
-			version:    b.gv,
-			requires:   b.requires,
-			ending:     b.ending,
-			selectable: b.spec.SelectableFields,
+			derived:          b.derived,
+			version:          b.gv,
+			requires:         b.requires,
+			watchTermination: b.watchTermination,
+			selectable:       b.spec.SelectableFields,
 		}),
 		names.Categories, table, b.derived.replicas,
 	)

@@ -100,9 +100,9 @@ type object struct {
 	Revision   int64     `json:"revision"`
 	Time       time.Time `json:"time"`
 	author
-	Form    string    `json:"form,omitempty"`
-	Expires time.Time `json:"expires,omitzero"`
-	Value   string    `json:"value"`
+	Encoding string    `json:"form,omitempty"`
+	Expires  time.Time `json:"expires,omitzero"`
+	Value    string    `json:"value"`
 }
 
 type change struct {
@@ -115,7 +115,7 @@ type change struct {
 	UID      string    `json:"uid,omitempty"`
 	Replaces int64     `json:"replaces,omitempty"`
 	Created  int64     `json:"created"`
-	Form     string    `json:"form,omitempty"`
+	Encoding string    `json:"form,omitempty"`
 	Expires  time.Time `json:"expires,omitzero"`
 	Value    string    `json:"value,omitempty"`
 }
@@ -141,7 +141,7 @@ func (k key) key() (sqlstore.Key, error) {
 func objectOf(r *sqlstore.ObjectRow) *object {
 	return &object{
 		key: keyOf(r.Key), UID: r.UID, Generation: r.Generation, Created: r.Created, Revision: r.Revision, Time: r.Time.UTC(),
-		author: authorOf(r.Author), Form: r.Form, Expires: utc(r.Expires), Value: text(r.Value),
+		author: authorOf(r.Author), Encoding: r.Encoding, Expires: utc(r.Expires), Value: text(r.Value),
 	}
 }
 
@@ -149,7 +149,7 @@ func (o *object) row() (*sqlstore.ObjectRow, error) {
 	k, err := o.key.key()
 	return &sqlstore.ObjectRow{
 		Record: sqlstore.Record{
-			Key: k, UID: o.UID, Created: o.Created, Revision: o.Revision, Form: o.Form, Expires: o.Expires, Value: []byte(o.Value),
+			Key: k, UID: o.UID, Created: o.Created, Revision: o.Revision, Encoding: o.Encoding, Expires: o.Expires, Value: []byte(o.Value),
 		},
 		Generation: o.Generation, Time: o.Time, Author: o.author.author(),
 	}, err
@@ -158,7 +158,7 @@ func (o *object) row() (*sqlstore.ObjectRow, error) {
 func changeOf(r *sqlstore.ChangeRow) *change {
 	return &change{
 		Revision: r.Revision, Op: string(r.Op), Time: r.Time.UTC(), author: authorOf(r.Author), AuditID: r.Author.AuditID,
-		key: keyOf(r.Key), UID: r.UID, Replaces: r.Replaces, Created: r.Created, Form: r.Form, Expires: utc(r.Expires), Value: text(r.Value),
+		key: keyOf(r.Key), UID: r.UID, Replaces: r.Replaces, Created: r.Created, Encoding: r.Encoding, Expires: utc(r.Expires), Value: text(r.Value),
 	}
 }
 
@@ -166,7 +166,7 @@ func (c *change) row() (*sqlstore.ChangeRow, error) {
 	k, err := c.key.key()
 	r := &sqlstore.ChangeRow{
 		Key: k, Op: sqlstore.Op(c.Op), Revision: c.Revision, Time: c.Time,
-		Author: c.author.author(), UID: c.UID, Replaces: c.Replaces, Created: c.Created, Form: c.Form, Expires: c.Expires,
+		Author: c.author.author(), UID: c.UID, Replaces: c.Replaces, Created: c.Created, Encoding: c.Encoding, Expires: c.Expires,
 	}
 	r.Author.AuditID = c.AuditID
 	if c.Value != "" {

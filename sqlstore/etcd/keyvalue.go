@@ -36,36 +36,36 @@ var (
 	keyStorageVersion   = []byte("storageVersion")
 )
 
-// position is a key of the bucket "key": the revision of a transaction, the number of the
+// revisionKey is a key of the bucket "key": the revision of a transaction, the number of the
 // change within that transaction, and whether the change is a deletion (etcd's
 // mvcc.BucketKey).
-type position struct {
+type revisionKey struct {
 	main, sub int64
 	tombstone bool
 }
 
 const (
-	positionLength = 8 + 1 + 8
-	separator      = '_'
-	tombstone      = 't'
+	revisionKeyLength = 8 + 1 + 8
+	separator         = '_'
+	tombstone         = 't'
 )
 
-var errPosition = errors.New("a revision in the bucket \"key\" is malformed")
+var errRevisionKey = errors.New("a revision in the bucket \"key\" is malformed")
 
-func parsePosition(b []byte) (position, error) {
-	isTombstone := len(b) == positionLength+1 && b[positionLength] == tombstone
-	if len(b) != positionLength && !isTombstone || b[8] != separator {
-		return position{}, errPosition
+func parseRevisionKey(b []byte) (revisionKey, error) {
+	isTombstone := len(b) == revisionKeyLength+1 && b[revisionKeyLength] == tombstone
+	if len(b) != revisionKeyLength && !isTombstone || b[8] != separator {
+		return revisionKey{}, errRevisionKey
 	}
-	p := position{int64(binary.BigEndian.Uint64(b)), int64(binary.BigEndian.Uint64(b[9:])), isTombstone}
+	p := revisionKey{int64(binary.BigEndian.Uint64(b)), int64(binary.BigEndian.Uint64(b[9:])), isTombstone}
 	if p.main < 0 || p.sub < 0 {
-		return position{}, errPosition
+		return revisionKey{}, errRevisionKey
 	}
 	return p, nil
 }
 
-func (p position) bytes() []byte {
-	b := make([]byte, 0, positionLength+1)
+func (p revisionKey) bytes() []byte {
+	b := make([]byte, 0, revisionKeyLength+1)
 	b = binary.BigEndian.AppendUint64(b, uint64(p.main))
 	b = append(b, separator)
 	b = binary.BigEndian.AppendUint64(b, uint64(p.sub))

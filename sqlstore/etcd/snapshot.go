@@ -47,8 +47,8 @@ type Options struct {
 type Snapshot struct {
 	db       *bbolt.DB
 	revision int64
-	// live has the position of the last change of each key that exists, ascending.
-	live []position
+	// live has the revisionKey of the last change of each key that exists, ascending.
+	live []revisionKey
 	ttls map[int64]time.Duration // by lease ID
 }
 
@@ -135,8 +135,8 @@ func (s *Snapshot) load(ctx context.Context, tx *bbolt.Tx, options Options) erro
 	}
 	for _, name := range [][]byte{keyFinishedCompact, keyScheduledCompact} {
 		// If every key was deleted and compacted, only the compaction tells the revision.
-		if b := meta.Get(name); len(b) >= positionLength {
-			p, err := parsePosition(b[:positionLength])
+		if b := meta.Get(name); len(b) >= revisionKeyLength {
+			p, err := parseRevisionKey(b[:revisionKeyLength])
 			if err != nil {
 				return err
 			}
@@ -193,12 +193,12 @@ func checkPages(tx *bbolt.Tx) error {
 
 // loadKeys finds the last change of each key, and keeps those that are no deletions.
 func (s *Snapshot) loadKeys(ctx context.Context, keys *bbolt.Bucket) error {
-	last := map[string]position{}
+	last := map[string]revisionKey{}
 	err := keys.ForEach(func(k, v []byte) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		p, err := parsePosition(k)
+		p, err := parseRevisionKey(k)
 		if err != nil {
 			return err
 		}
@@ -218,11 +218,11 @@ func (s *Snapshot) loadKeys(ctx context.Context, keys *bbolt.Bucket) error {
 	if err != nil {
 		return err
 	}
-	s.live = make([]position, 0, len(last))
+	s.live = make([]revisionKey, 0, len(last))
 	for _, p := range last {
 		s.live = append(s.live, p)
 	}
-	slices.SortFunc(s.live, func(a, b position) int {
+	slices.SortFunc(s.live, func(a, b revisionKey) int {
 		return cmp.Or(cmp.Compare(a.main, b.main), cmp.Compare(a.sub, b.sub))
 	})
 	return nil

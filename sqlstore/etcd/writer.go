@@ -106,7 +106,7 @@ func (w *Writer) Put(kv KeyValue) error {
 	if err != nil {
 		return err
 	}
-	keys, at := w.tx.Bucket(bucketKey), position{main: kv.Revision}.bytes()
+	keys, at := w.tx.Bucket(bucketKey), revisionKey{main: kv.Revision}.bytes()
 	if keys.Get(at) != nil {
 		return fmt.Errorf("two keys have the revision %d, one is %q", kv.Revision, kv.Key)
 	}
@@ -168,7 +168,7 @@ func (w *Writer) putLeasesAndMeta(revision int64) error {
 			return err
 		}
 	}
-	compacted := position{main: revision}.bytes()
+	compacted := revisionKey{main: revision}.bytes()
 	for _, entry := range []struct{ key, value []byte }{
 		{keyScheduledCompact, compacted},
 		{keyFinishedCompact, compacted},

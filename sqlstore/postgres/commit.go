@@ -60,7 +60,7 @@ func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore
 // server's own time-outs bound the statements before the COMMIT, so that a batch that fails
 // there certainly did not happen. commit stops waiting for a COMMIT that takes too long and
 // does not cancel it; the outcome is unknown then.
-func (d *Driver) commit(ctx context.Context, batch []sqlstore.Write, arguments []any, before position) ([]sqlstore.Outcome, error) {
+func (d *Driver) commit(ctx context.Context, batch []sqlstore.Write, arguments []any, before lastSeen) ([]sqlstore.Outcome, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -134,9 +134,9 @@ func (s *server) acquireWriter(ctx context.Context) (*pgxpool.Conn, error) {
 }
 
 // readCommit reads the results of a batch. settings is the number of statements before
-// applyBatch. last is the position after the batch. If readCommit fails, committing says
+// applyBatch. last is the last seen change after the batch. If readCommit fails, committing says
 // whether the server had answered all statements before the COMMIT.
-func readCommit(results pgx.BatchResults, settings int, batch []sqlstore.Write) (outcomes []sqlstore.Outcome, last position, committing bool, err error) {
+func readCommit(results pgx.BatchResults, settings int, batch []sqlstore.Write) (outcomes []sqlstore.Outcome, last lastSeen, committing bool, err error) {
 	for range settings {
 		if _, err := results.Exec(); err != nil {
 			return nil, last, false, err
@@ -159,7 +159,7 @@ func readCommit(results pgx.BatchResults, settings int, batch []sqlstore.Write) 
 	return outcomes, last, true, err
 }
 
-func scanOutcomes(rows pgx.Rows, batch []sqlstore.Write) (outcomes []sqlstore.Outcome, last position, err error) {
+func scanOutcomes(rows pgx.Rows, batch []sqlstore.Write) (outcomes []sqlstore.Outcome, last lastSeen, err error) {
 	defer rows.Close()
 	outcomes = make([]sqlstore.Outcome, len(batch))
 	n := 0
@@ -169,7 +169,7 @@ func scanOutcomes(rows pgx.Rows, batch []sqlstore.Write) (outcomes []sqlstore.Ou
 			return nil, last, err
 		}
 		if o.Err == nil {
-			last = position{revision: o.Revision, time: o.Time, uid: o.UID}
+			last = lastSeen{revision: o.Revision, time: o.Time, uid: o.UID}
 			if w.Op == sqlstore.Create {
 				last.uid = w.UID
 			}
@@ -226,13 +226,13 @@ func arrays(batch []sqlstore.Write) []any {
 		}
 		replaces[i], generation[i] = w.Replaces, w.Generation
 		for n, column := range [...]string{
-			string(w.Op), w.Key.Group, w.Key.Resource, w.Key.Owner.String(), w.Key.Namespace, w.Key.Name, w.UID, w.Form, expires, text(w.Value),
+			string(w.Op), w.Key.Group, w.Key.Resource, w.Key.Owner.String(), w.Key.Namespace, w.Key.Name, w.UID, w.Encoding, expires, text(w.Value),
 			w.Author.Verb, w.Author.Subresource, w.Author.Manager, w.Author.User, w.Author.RealUser, w.Author.AuditID,
 		} {
 			texts[n][i] = column
 		}
 	}
-	all := make([]any, 0, len(texts)+6) // with the position
+	all := make([]any, 0, len(texts)+6) // with the last seen change
 	for n, column := range texts {
 		switch n {
 		case 6:

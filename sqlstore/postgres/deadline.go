@@ -76,18 +76,18 @@ var errStatementWaits = errors.New("the server answers, but has not ended a read
 	"or the load that the statement waits for")
 
 // read is readFrom with the pool for reads.
-func (d *Driver) read(ctx context.Context, f func(context.Context, *pgxpool.Conn, *watchdog, position) error) error {
+func (d *Driver) read(ctx context.Context, f func(context.Context, *pgxpool.Conn, *watchdog, lastSeen) error) error {
 	return d.readFrom(ctx, d.reads, f)
 }
 
-// readFrom calls f with a connection of a pool and with the position that the snapshot of f must
+// readFrom calls f with a connection of a pool and with the last seen change that the snapshot of f must
 // hold; f calls check with it.
 //
 // Invariant: every read has a deadline and notices lost commits, because every read of the
 // driver calls readFrom. If the server does not answer, or is not the primary any more, readFrom
 // drops the idle connections of the pools, which may lead to the same host. If f fails with
 // errNotHeld, readFrom adopts the instance and calls f again.
-func (d *Driver) readFrom(ctx context.Context, pool *pgxpool.Pool, f func(context.Context, *pgxpool.Conn, *watchdog, position) error) error {
+func (d *Driver) readFrom(ctx context.Context, pool *pgxpool.Pool, f func(context.Context, *pgxpool.Conn, *watchdog, lastSeen) error) error {
 	for attempt := 1; ; attempt++ {
 		before := d.lineage.last()
 		err := d.readOnce(ctx, pool, before, f)
@@ -103,7 +103,7 @@ func (d *Driver) readFrom(ctx context.Context, pool *pgxpool.Pool, f func(contex
 	}
 }
 
-func (d *Driver) readOnce(ctx context.Context, pool *pgxpool.Pool, before position, f func(context.Context, *pgxpool.Conn, *watchdog, position) error) error {
+func (d *Driver) readOnce(ctx context.Context, pool *pgxpool.Pool, before lastSeen, f func(context.Context, *pgxpool.Conn, *watchdog, lastSeen) error) error {
 	began := time.Now()
 	reading, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

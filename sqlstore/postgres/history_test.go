@@ -181,7 +181,7 @@ func TestLostCommits_OfSeveralEndInOneEpoch(t *testing.T) {
 
 // A read that reaches another server, which lags behind (an earlier primary behind the same
 // name), fails. It begins no epoch on the primary, which holds all commits. The process keeps
-// its position: when the primary does lose commits later, the process notices.
+// what it saw last: when the primary does lose commits later, the process notices.
 func TestLostCommits_NoEpochWhenAllAreThere(t *testing.T) {
 	t.Parallel()
 	var log syncBuffer
@@ -279,8 +279,8 @@ func TestLostCommits_MayBeUnknownAfterACompaction(t *testing.T) {
 	}
 }
 
-// If the row of the position was compacted before this process saw it, only its revision
-// identifies the position. A read from a server that lags behind begins no epoch then either,
+// If the row of the last seen change was compacted before this process saw it, only its revision
+// identifies the change that it saw last. A read from a server that lags behind begins no epoch then either,
 // if the primary has that revision.
 func TestStaleRead_AfterACompactionBeginsNoEpoch(t *testing.T) {
 	t.Parallel()

@@ -22,7 +22,7 @@ func RecordBackup(ctx context.Context, dsn string, b sqlstore.LastBackup) (err e
 	const attempts = 5 // other processes may record a backup at the same time
 	for range attempts {
 		w := sqlstore.Write{
-			Op: sqlstore.Create, Key: sqlstore.LastBackupKey, Form: "byre/1", Value: value,
+			Op: sqlstore.Create, Key: sqlstore.LastBackupKey, Encoding: "byre/1", Value: value,
 			Author: sqlstore.Author{User: "byre", Verb: "backup"},
 		}
 		switch record, _, err := d.Get(ctx, sqlstore.LastBackupKey); {

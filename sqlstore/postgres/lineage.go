@@ -24,10 +24,10 @@ var errNotHeld = errors.New("the database is not the one that this process follo
 // errLost means that the database has lost commits, or may have, and is in a new epoch since.
 var errLost = errors.New("the database has lost commits")
 
-// position is what a process knows of the history of the store: the instance that it has
+// lastSeen is what a process knows of the history of the store: the instance that it has
 // adopted, and the last change that it has seen, by its revision, and by the time and UID in its
 // row, because after a loss the revision may have been given to another change.
-type position struct {
+type lastSeen struct {
 	// instance identifies an epoch, and the running server and table that it is on; see the
 	// column. It is empty until adopt has set it.
 	instance string
@@ -36,46 +36,46 @@ type position struct {
 	uid      string
 }
 
-// lineage holds the position of this process.
+// lineage holds the last change that this process has seen.
 //
-// Invariant: a read returns only what comes from a snapshot that holds the position of before the
-// read, and a batch writes only to a store that holds it; on one instance the position only moves
-// forward. check, applyBatch and adopt keep it: every statement compares the position in its own
+// Invariant: a read returns only what comes from a snapshot that holds the change that was last seen before
+// the read, and a batch writes only to a store that holds it; on one instance the last seen change
+// only moves forward. check, applyBatch and adopt keep it: every statement looks for it in its own
 // snapshot, because a pooler connects to another server unseen. Otherwise a read could be older
 // than an earlier one, or show changes that a failover has replaced, and a batch could give
 // revisions again that another process had acknowledged before it ended with its server.
 type lineage struct {
-	mu       sync.Mutex
-	position position
+	mu   sync.Mutex
+	seen lastSeen
 	// adopting has an element while adopt runs: a mutex whose callers wait no longer than their
 	// contexts last.
 	adopting chan struct{}
 }
 
-// last returns the position.
-func (l *lineage) last() position {
+// last returns the last seen change.
+func (l *lineage) last() lastSeen {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.position
+	return l.seen
 }
 
-// advance moves the position forward to now, which a read or a commit saw. before is the
-// position of before that read or commit. If adopt has replaced the position meanwhile, advance
-// does nothing.
-func (l *lineage) advance(before, now position) {
+// advance moves the last seen change forward to now, which a read or a commit saw. before is the
+// one that was last seen before that read or commit. If adopt has replaced it meanwhile, advance does
+// nothing.
+func (l *lineage) advance(before, now lastSeen) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.position.instance == before.instance && now.revision > l.position.revision {
-		l.position = now
+	if l.seen.instance == before.instance && now.revision > l.seen.revision {
+		l.seen = now
 	}
 }
 
-// replace sets the position to now, unless it is not before any more.
-func (l *lineage) replace(before, now position) {
+// replace sets the last seen change to now, unless it is not before any more.
+func (l *lineage) replace(before, now lastSeen) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.position == before {
-		l.position = now
+	if l.seen == before {
+		l.seen = now
 	}
 }
 
@@ -86,7 +86,7 @@ type observation struct {
 	// compacted.
 	lastTime *time.Time
 	lastUID  *string
-	// knownTime and knownUID are those of the row that has the position's revision; nil if
+	// knownTime and knownUID are those of the row that has the revision of the last seen change; nil if
 	// there is none.
 	knownTime         *time.Time
 	knownUID          *string
@@ -102,9 +102,9 @@ func (o *observation) columns() []any {
 	}
 }
 
-// position returns the position of the last change in the snapshot.
-func (o *observation) position() position {
-	p := position{instance: o.instance, revision: o.Revision}
+// lastSeen returns what to know of the last change in the snapshot.
+func (o *observation) lastSeen() lastSeen {
+	p := lastSeen{instance: o.instance, revision: o.Revision}
 	if o.lastTime != nil {
 		p.time, p.uid = *o.lastTime, *o.lastUID
 	}
@@ -114,7 +114,7 @@ func (o *observation) position() position {
 // holds reports whether the snapshot holds the last change of p. It returns true if that change
 // is compacted, because the snapshot does not show it then; adopt then marks the changes of
 // every resource up to it as compacted.
-func (o *observation) holds(p position) bool {
+func (o *observation) holds(p lastSeen) bool {
 	switch {
 	case o.Revision < p.revision:
 		return false
@@ -125,21 +125,21 @@ func (o *observation) holds(p position) bool {
 }
 
 // shows reports whether the snapshot has the last change of p.
-func (o *observation) shows(p position) bool {
+func (o *observation) shows(p lastSeen) bool {
 	return o.knownTime != nil && o.knownTime.Equal(p.time) && *o.knownUID == p.uid
 }
 
-// check fails if a snapshot was not read from a primary, or if it does not hold the position
-// of before the read (errNotHeld). Otherwise it advances the position. Every function that
+// check fails if a snapshot was not read from a primary, or if it does not hold the change
+// that was last seen before the read (errNotHeld). Otherwise it advances the last seen change. Every function that
 // reads calls it before it returns what it has read.
-func (d *Driver) check(before position, o *observation) error {
+func (d *Driver) check(before lastSeen, o *observation) error {
 	switch {
 	case o.standby || o.readOnly:
 		return d.notPrimary()
 	case before.instance != "" && o.instance != before.instance, !o.holds(before):
 		return errNotHeld
 	}
-	d.lineage.advance(before, o.position())
+	d.lineage.advance(before, o.lastSeen())
 	return nil
 }
 
@@ -150,19 +150,19 @@ func (s *server) notPrimary() error {
 // adopt makes the instance that a new connection leads to the one that this process follows. It
 // begins a new epoch unless it is certain that the server has every commit that any process has
 // acknowledged: then it fails with errLost, except in a process that starts. before is the
-// position that the caller has failed with; the zero position for a process that starts.
+// last seen change that the caller has failed with; the zero value for a process that starts.
 //
 // The new epoch begins beyond all revisions that were given before, and all before it is marked
 // as compacted. So every watch and every list that continues from a revision of the lost history,
 // in any process or client, fails as compacted, and no revision is given twice.
-func (d *Driver) adopt(ctx context.Context, before position) error {
+func (d *Driver) adopt(ctx context.Context, before lastSeen) error {
 	select {
 	case d.lineage.adopting <- struct{}{}:
 		defer func() { <-d.lineage.adopting }()
 	case <-ctx.Done():
 		return d.translate(ctx.Err())
 	}
-	isStart := before == position{}
+	isStart := before == lastSeen{}
 	now := d.lineage.last()
 	if now.instance != before.instance {
 		return nil // another caller has adopted the instance
@@ -186,7 +186,7 @@ func (d *Driver) adopt(ctx context.Context, before position) error {
 			begun, err = d.record(ctx, tx, before)
 		}
 		if err == nil && before.revision > 0 && !f.isShown {
-			_, err = tx.Exec(ctx, compactAll) // what this process has seen up to its position may be lost
+			_, err = tx.Exec(ctx, compactAll) // what this process has seen may be lost
 		}
 		if err != nil {
 			return err
@@ -201,7 +201,7 @@ func (d *Driver) adopt(ctx context.Context, before position) error {
 		return d.translate(err)
 	}
 	d.known.Clear() // a lost commit may have given an id
-	d.lineage.replace(before, o.position())
+	d.lineage.replace(before, o.lastSeen())
 	if begun && !isStart {
 		return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, errLost)
 	}
@@ -210,7 +210,7 @@ func (d *Driver) adopt(ctx context.Context, before position) error {
 
 // record stores the lineage of the server in the store, under the writers' lock, and begins a new
 // epoch where that is needed.
-func (d *Driver) record(ctx context.Context, tx pgx.Tx, before position) (begun bool, err error) {
+func (d *Driver) record(ctx context.Context, tx pgx.Tx, before lastSeen) (begun bool, err error) {
 	if _, err := tx.Exec(ctx, configure, milliseconds(d.options.LockTimeout), true); err != nil {
 		return false, err
 	}
@@ -298,7 +298,7 @@ func parseOrigin(text string) (o origin) {
 }
 
 // find reads what decides whether a new epoch begins.
-func (d *Driver) find(ctx context.Context, tx pgx.Tx, before position) (f finding, err error) {
+func (d *Driver) find(ctx context.Context, tx pgx.Tx, before lastSeen) (f finding, err error) {
 	var o observation
 	if err := tx.QueryRow(ctx, selectState, before.revision).Scan(o.columns()...); err != nil {
 		return f, err
@@ -348,9 +348,9 @@ func (f *finding) isSafe() bool {
 	return f.holds && (was == origin{} || f.isSame() || was.synchronous && f.streamed && was.server == is.server && was.place == is.place)
 }
 
-// knownTime returns the time of a position as a parameter of a statement; empty if it is not
+// knownTime returns the time of a last seen change as a parameter of a statement; empty if it is not
 // known.
-func knownTime(p position) string {
+func knownTime(p lastSeen) string {
 	if p.time.IsZero() {
 		return ""
 	}

@@ -81,7 +81,7 @@ func readList(results pgx.BatchResults, w *watchdog, q sqlstore.Query, listed *s
 		r := sqlstore.Record{Key: sqlstore.Key{Group: q.Group, Resource: q.Resource, Owner: q.Owner}}
 		var expires *time.Time
 		var value *string
-		if err := rows.Scan(&r.Namespace, &r.Name, &r.UID, &r.Created, &r.Revision, &r.Form, &expires, &value); err != nil {
+		if err := rows.Scan(&r.Namespace, &r.Name, &r.UID, &r.Created, &r.Revision, &r.Encoding, &expires, &value); err != nil {
 			return err
 		}
 		r.Expires = expiry(expires)

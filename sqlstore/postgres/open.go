@@ -65,7 +65,7 @@ func Open(ctx context.Context, dsn string, options Options) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := d.adopt(ctx, position{}); err != nil {
+	if err := d.adopt(ctx, lastSeen{}); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil

@@ -32,10 +32,10 @@ UPDATE store SET revision = $1, compacted = $1, epoch = md5(random()::text || cl
 )
 
 // selectState selects the state of the store. Every read does so in its own snapshot; see
-// observation. $1 is the revision of the driver's position.
+// observation. $1 is the revision of the driver's last seen change.
 //
 // It finds the newest change (l) from the end of the primary key, and the change at the driver's
-// position (h). store.revision is at least the compacted revision; a batch does not change it, and so
+// last seen change (h). store.revision is at least the compacted revision; a batch does not change it, and so
 // the newest change may be after it.
 //
 // The last column is the instance, which other statements compare: the epoch and the lineage that the
@@ -71,7 +71,7 @@ SELECT set_config('lock_timeout', $1, $2), set_config('plan_cache_mode', 'force_
 	// the next statement is younger than the lock. It waits up to lock_timeout. The
 	// statement_timeout $1 that it sets is for the statement after it.
 	//
-	// It locks nothing if the instance is not $2, that of the position. Then the statements
+	// It locks nothing if the instance is not $2, that of the last seen change. Then the statements
 	// after it write nothing, and the COMMIT of a transaction that has locked nothing does not
 	// wait for a synchronous standby. If the instance becomes $2 between the statements, they
 	// write without the lock; a batch that gives the same id or revision meanwhile makes them
@@ -103,8 +103,8 @@ WHERE s.id = 1 AND concat_ws(' ', s.epoch, s.lineage, s.tableoid, extract(epoch 
 	// applyBatch makes the writes whose preconditions hold (asked.effective), gives them
 	// the next revisions in their order, and returns one row for each write of the batch.
 	// All of its parts see the state of before the statement. $1 to $18 are the arrays of
-	// Driver.Commit. $19 is the revision of the driver's position, $20 its time, $21 its UID
-	// and $22 its instance: if the store does not hold the position (asked.holds is
+	// Driver.Commit. $19 is the revision of the driver's last seen change, $20 its time, $21 its UID
+	// and $22 its instance: if the store does not hold the last seen change (asked.holds is
 	// false), applyBatch writes nothing. $23 to $34 are the arrays of the function others:
 	// a write that other objects forbid (asked.refused) is not effective.
 	applyBatch = `

@@ -15,7 +15,7 @@ import (
 // State implements sqlstore.Driver.
 func (d *Driver) State(ctx context.Context) (sqlstore.State, error) {
 	var o observation
-	err := d.readFrom(ctx, d.feedPool(), func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, before position) error {
+	err := d.readFrom(ctx, d.feedPool(), func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, before lastSeen) error {
 		if err := conn.QueryRow(ctx, selectState, before.revision).Scan(o.columns()...); err != nil {
 			return err
 		}
@@ -42,7 +42,7 @@ func (d *Driver) Get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, in
 		created, revision *int64
 		expires           *time.Time
 	)
-	err := d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, before position) error {
+	err := d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, before lastSeen) error {
 		row := conn.QueryRow(ctx, selectObject, before.revision, key.Group, key.Resource, key.Owner.String(), key.Namespace, key.Name)
 		if err := row.Scan(append(o.columns(), &uid, &created, &revision, &form, &expires, &value)...); err != nil {
 			return err
@@ -57,7 +57,7 @@ func (d *Driver) Get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, in
 	}
 	return sqlstore.Record{
 		Key: key, UID: *uid, Created: *created, Revision: *revision,
-		Form: *form, Expires: expiry(expires), Value: bytes(*value),
+		Encoding: *form, Expires: expiry(expires), Value: bytes(*value),
 	}, o.Revision, nil
 }
 
@@ -70,7 +70,7 @@ func expiry(t *time.Time) time.Time {
 
 // Expired implements sqlstore.Driver.
 func (d *Driver) Expired(ctx context.Context, now time.Time, limit int) (expired []sqlstore.Record, err error) {
-	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, _ position) (err error) {
+	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, _ lastSeen) (err error) {
 		rows, _ := conn.Query(ctx, selectExpired, formatTime(now), limit) // AppendRows returns the error
 		expired, err = pgx.AppendRows(expired, rows, func(row pgx.CollectableRow) (r sqlstore.Record, err error) {
 			var expires *time.Time
@@ -147,12 +147,12 @@ func scanChange(row pgx.CollectableRow, keysOnly bool) (c sqlstore.Change, err e
 		if newValue == nil {
 			return c, fmt.Errorf("revision %d of %v is missing its value", c.Revision, *k)
 		}
-		c.New.UID, c.New.Form, c.New.Expires, c.New.Value = *newUID, *newForm, expiry(newExpires), bytes(*newValue)
+		c.New.UID, c.New.Encoding, c.New.Expires, c.New.Value = *newUID, *newForm, expiry(newExpires), bytes(*newValue)
 	}
 	if c.Op != sqlstore.Create {
 		c.Old = &sqlstore.Record{
 			Key: *k, UID: uid, Created: created, Revision: replaces,
-			Form: *form, Expires: expiry(expires), Value: bytes(*value),
+			Encoding: *form, Expires: expiry(expires), Value: bytes(*value),
 		}
 		c.OldBytes = int64(len(c.Old.Value))
 	}
@@ -166,7 +166,7 @@ func scanChange(row pgx.CollectableRow, keysOnly bool) (c sqlstore.Change, err e
 func (d *Driver) snapshot(ctx context.Context, pool *pgxpool.Pool, of *sqlstore.Resource, queue func(*pgx.Batch),
 	read func(pgx.BatchResults, sqlstore.State, *watchdog) error,
 ) error {
-	return d.readFrom(ctx, pool, func(ctx context.Context, conn *pgxpool.Conn, w *watchdog, before position) error {
+	return d.readFrom(ctx, pool, func(ctx context.Context, conn *pgxpool.Conn, w *watchdog, before lastSeen) error {
 		var b pgx.Batch
 		b.Queue(beginRead)
 		b.Queue(selectState, before.revision)

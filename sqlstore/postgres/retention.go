@@ -12,7 +12,7 @@ import (
 
 // Histories implements sqlstore.Driver.
 func (d *Driver) Histories(ctx context.Context) (histories []sqlstore.History, err error) {
-	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, _ position) (err error) {
+	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, _ lastSeen) (err error) {
 		rows, _ := conn.Query(ctx, selectHistories) // CollectRows returns the error
 		histories, err = pgx.CollectRows(rows, scanHistory)
 		return err
@@ -43,7 +43,7 @@ func (d *Driver) Compacted(ctx context.Context, of sqlstore.Resource) (compacted
 
 // RevisionAt implements sqlstore.Driver.
 func (d *Driver) RevisionAt(ctx context.Context, moment time.Time) (revision int64, err error) {
-	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, _ position) error {
+	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, _ lastSeen) error {
 		return conn.QueryRow(ctx, selectRevisionAt, formatTime(moment)).Scan(&revision)
 	})
 	return revision, err
@@ -56,7 +56,7 @@ func (d *Driver) SetRetainedFor(ctx context.Context, ages map[sqlstore.Resource]
 	for of, age := range ages {
 		resources, seconds = append(resources, of), append(seconds, int64(age/time.Second))
 	}
-	return d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, _ position) error {
+	return d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, _ lastSeen) error {
 		_, err := conn.Exec(ctx, updateRetainedFor, append(names(resources), seconds)...)
 		return err
 	})
@@ -64,7 +64,7 @@ func (d *Driver) SetRetainedFor(ctx context.Context, ages map[sqlstore.Resource]
 
 // CountChanges implements sqlstore.Driver.
 func (d *Driver) CountChanges(ctx context.Context, of sqlstore.Resource, limit int64) (count, oldest int64, err error) {
-	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, w *watchdog, _ position) error {
+	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, w *watchdog, _ lastSeen) error {
 		w.pause() // ctx bounds it; it reads as many entries of an index as there are changes
 		return conn.QueryRow(ctx, countChanges, of.Group, of.Resource, of.Owner.String(), limit).Scan(&count, &oldest)
 	})
@@ -74,13 +74,13 @@ func (d *Driver) CountChanges(ctx context.Context, of sqlstore.Resource, limit i
 // DeleteHistory implements sqlstore.Driver. Its transaction takes the writers' lock last, and so
 // holds it only while it commits.
 //
-// Invariant: a deletion changes only a store that holds the driver's position. Its own
+// Invariant: a deletion changes only a store that holds the driver's last seen change. Its own
 // transaction checks that. Otherwise a deletion on a server that has lost commits would
 // move the revision past the lost ones, and no process could notice the loss.
 func (d *Driver) DeleteHistory(ctx context.Context, deletion sqlstore.Deletion) (deleted int, waited time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, d.options.LockTimeout+d.options.CommitTimeout)
 	defer cancel()
-	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, w *watchdog, before position) error {
+	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, w *watchdog, before lastSeen) error {
 		return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 			var o observation
 			if err := tx.QueryRow(ctx, selectState, before.revision).Scan(o.columns()...); err != nil {

@@ -104,7 +104,7 @@ func (d *Driver) Notify(ctx context.Context, revision int64) error {
 	if d.isAlone.Load() {
 		return nil
 	}
-	return d.readFrom(ctx, d.feedPool(), func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, _ position) error {
+	return d.readFrom(ctx, d.feedPool(), func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, _ lastSeen) error {
 		_, err := conn.Exec(ctx, notify, strconv.FormatInt(revision, 10))
 		return err
 	})

@@ -52,7 +52,7 @@ func (t *transfer) checkLineage() error {
 		f, _, err = findOrigin(t.ctx, tx)
 		return err
 	})
-	f.holds = true // there is no position
+	f.holds = true // there is no last seen change
 	if err == nil && !f.isSafe() {
 		return fmt.Errorf("%s: %w", t.name(), errNotLeft)
 	}
@@ -254,7 +254,7 @@ func scanObjectRow(rows pgx.Rows, of sqlstore.Resource) (*sqlstore.ObjectRow, er
 	var value string
 	var expires *time.Time
 	if err := rows.Scan(&r.Namespace, &r.Name, &r.UID, &r.Generation, &r.Created, &r.Revision,
-		&r.Time, &r.Author.Verb, &r.Author.Subresource, &r.Author.Manager, &r.Author.User, &r.Author.RealUser, &r.Form, &expires, &value); err != nil {
+		&r.Time, &r.Author.Verb, &r.Author.Subresource, &r.Author.Manager, &r.Author.User, &r.Author.RealUser, &r.Encoding, &expires, &value); err != nil {
 		return nil, err
 	}
 	r.Time, r.Expires, r.Value = r.Time.UTC(), expiry(expires), bytes(value)
@@ -273,7 +273,7 @@ func scanChangeRow(rows pgx.Rows) (*sqlstore.ChangeRow, error) {
 	}
 	r.Op, r.Time, r.Expires = sqlstore.Op(op), r.Time.UTC(), expiry(expires)
 	if form != nil {
-		r.Form = *form
+		r.Encoding = *form
 	}
 	if value != nil {
 		r.Value = bytes(*value)

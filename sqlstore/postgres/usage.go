@@ -37,7 +37,7 @@ func (d *Driver) Used(ctx context.Context) (int64, error) { return d.Size(ctx) }
 func (d *Driver) Size(ctx context.Context) (size int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, sizeTimeout)
 	defer cancel()
-	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, w *watchdog, _ position) error {
+	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, w *watchdog, _ lastSeen) error {
 		w.pause() // ctx bounds it; a slow answer is no reason to drop the connections
 		return conn.QueryRow(ctx, selectSize).Scan(&size)
 	})

@@ -87,7 +87,7 @@ func observe[T any](rows iter.Seq2[*T, error], see func(*T)) iter.Seq2[*T, error
 func hashObject(r *sqlstore.ObjectRow) hash.Hash {
 	h := fields{sha256.New()}
 	h.key(r.Key)
-	h.texts(r.UID, r.Form)
+	h.texts(r.UID, r.Encoding)
 	h.author(r.Author)
 	h.numbers(r.Created, r.Revision, r.Generation)
 	h.times(r.Time, r.Expires)
@@ -98,7 +98,7 @@ func hashObject(r *sqlstore.ObjectRow) hash.Hash {
 func hashChange(r *sqlstore.ChangeRow) hash.Hash {
 	h := fields{sha256.New()}
 	h.key(r.Key)
-	h.texts(string(r.Op), r.UID, r.Form)
+	h.texts(string(r.Op), r.UID, r.Encoding)
 	h.author(r.Author)
 	h.numbers(r.Revision, r.Replaces, r.Created)
 	h.times(r.Time, r.Expires)

@@ -114,7 +114,7 @@ func undo(s sqlstore.Snapshot, revision int64, yield func(*sqlstore.ObjectRow, e
 		object := &sqlstore.ObjectRow{
 			Record: sqlstore.Record{
 				Key: row.Key, UID: row.UID, Created: row.Created, Revision: row.Replaces,
-				Form: row.Form, Expires: row.Expires, Value: row.Value,
+				Encoding: row.Encoding, Expires: row.Expires, Value: row.Value,
 			},
 			Time: s.Time,
 		}

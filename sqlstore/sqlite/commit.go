@@ -81,8 +81,8 @@ func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore
 	if d.writer.closed {
 		return nil, sqlstore.ErrClosed
 	}
-	if d.memory != nil && d.memory.takes(batch, d.state.Load().Revision, d.lineage.revision) {
-		return d.commitToMemory(ctx, batch)
+	if d.buffer != nil && d.buffer.takes(batch, d.state.Load().Revision, d.lineage.revision) {
+		return d.commitToBuffer(ctx, batch)
 	}
 	var state sqlstore.State
 	outcomes := make([]sqlstore.Outcome, len(batch))
@@ -217,8 +217,8 @@ func (w *writer) create(c *sqlstore.Write, revision int64, stamp string) (sqlsto
 		return sqlstore.Outcome{}, err
 	}
 	_, err = w.insertObject.Exec(revision, id, k.Namespace, k.Name, c.UID, c.Generation, revision,
-		stamp, a.Verb, a.Subresource, a.Manager, a.User, a.RealUser, c.Form, formatExpiry(c.Expires), text(c.Value),
-		recordSum(k, c.UID, revision, revision, c.Form, expiryText(c.Expires), text(c.Value)),
+		stamp, a.Verb, a.Subresource, a.Manager, a.User, a.RealUser, c.Encoding, formatExpiry(c.Expires), text(c.Value),
+		recordSum(k, c.UID, revision, revision, c.Encoding, expiryText(c.Expires), text(c.Value)),
 		writtenSum(k, revision, stamp, a, c.Generation))
 	if isDuplicate(err) {
 		return sqlstore.Outcome{Err: sqlstore.ErrExists}, nil
@@ -254,9 +254,9 @@ func (w *writer) replace(c *sqlstore.Write, revision int64, stamp string) (o sql
 	if c.Op == sqlstore.Delete {
 		_, err = w.deleteObject.Exec(o.Created)
 	} else {
-		_, err = w.updateObject.Exec(revision, c.UID, c.Generation, stamp, a.Verb, a.Subresource, a.Manager, a.User, a.RealUser, c.Form,
+		_, err = w.updateObject.Exec(revision, c.UID, c.Generation, stamp, a.Verb, a.Subresource, a.Manager, a.User, a.RealUser, c.Encoding,
 			formatExpiry(c.Expires), text(c.Value),
-			recordSum(k, c.UID, o.Created, revision, c.Form, expiryText(c.Expires), text(c.Value)),
+			recordSum(k, c.UID, o.Created, revision, c.Encoding, expiryText(c.Expires), text(c.Value)),
 			writtenSum(k, revision, stamp, a, c.Generation), o.Created)
 	}
 	if err != nil {

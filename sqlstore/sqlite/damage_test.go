@@ -45,9 +45,9 @@ func makeFilled(t *testing.T) (path string) {
 		return o[0].Revision
 	}
 	for i := range 80 {
-		at := write(sqlstore.Write{Op: sqlstore.Create, Key: key(i), UID: "uid", Form: "form", Value: value()})
+		at := write(sqlstore.Write{Op: sqlstore.Create, Key: key(i), UID: "uid", Encoding: "form", Value: value()})
 		if i%2 == 0 {
-			at = write(sqlstore.Write{Op: sqlstore.Update, Key: key(i), Replaces: at, UID: "uid", Form: "form", Value: value()})
+			at = write(sqlstore.Write{Op: sqlstore.Update, Key: key(i), Replaces: at, UID: "uid", Encoding: "form", Value: value()})
 		}
 		if i%5 == 0 {
 			write(sqlstore.Write{Op: sqlstore.Delete, Key: key(i), Replaces: at})

@@ -11,9 +11,9 @@ import (
 // take long, because SQLite can't start the log over until the transaction ends.
 func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (listed sqlstore.ListResult, err error) {
 	last := int64(0)
-	if d.memory != nil {
+	if d.buffer != nil {
 		var isCovered bool
-		if isCovered, last = d.memory.covered(q); !isCovered {
+		if isCovered, last = d.buffer.covered(q); !isCovered {
 			if err := d.flush(); err != nil {
 				return sqlstore.ListResult{}, err
 			}
@@ -134,12 +134,12 @@ func list(ctx context.Context, stmt *sql.Stmt, a arguments, q sqlstore.Query, yi
 		var expires, value sql.NullString
 		var sum sql.NullInt64
 		if err := rows.Scan(&record.Namespace, &record.Name, &record.UID, &record.Created, &record.Revision,
-			&record.Form, &expires, &value, &sum); err != nil {
+			&record.Encoding, &expires, &value, &sum); err != nil {
 			return last, false, err
 		}
 		if value.Valid {
 			record.Value = bytes(value.String)
-			if err := compare(sum, recordSum(record.Key, record.UID, record.Created, record.Revision, record.Form, expires.String, value.String),
+			if err := compare(sum, recordSum(record.Key, record.UID, record.Created, record.Revision, record.Encoding, expires.String, value.String),
 				"current_objects or undo_log", record.Revision, record.Key); err != nil {
 				return last, false, err
 			}

@@ -155,8 +155,8 @@ func fillObjects(ctx context.Context, tx *sql.Tx, s sqlstore.Snapshot, ids *sqls
 		}
 		a, stamp, value := r.Author, formatTime(r.Time), text(r.Value)
 		if _, err := insert.ExecContext(ctx, r.Revision, ids.ID(r.Of()), r.Namespace, r.Name, r.UID, r.Generation, r.Created,
-			stamp, a.Verb, a.Subresource, a.Manager, a.User, a.RealUser, r.Form, formatExpiry(r.Expires), value,
-			recordSum(r.Key, r.UID, r.Created, r.Revision, r.Form, expiryText(r.Expires), value),
+			stamp, a.Verb, a.Subresource, a.Manager, a.User, a.RealUser, r.Encoding, formatExpiry(r.Expires), value,
+			recordSum(r.Key, r.UID, r.Created, r.Revision, r.Encoding, expiryText(r.Expires), value),
 			writtenSum(r.Key, r.Revision, stamp, a, r.Generation)); err != nil {
 			return explainDuplicate(err)
 		}
@@ -177,8 +177,8 @@ func fillChanges(ctx context.Context, tx *sql.Tx, s sqlstore.Snapshot, ids *sqls
 		a, stamp, value := r.Author, formatTime(r.Time), text(r.Value)
 		var form, replaced, sum any
 		if r.Op != sqlstore.Create {
-			form, replaced = r.Form, value
-			sum = recordSum(r.Key, r.UID, r.Created, r.Replaces, r.Form, expiryText(r.Expires), value)
+			form, replaced = r.Encoding, value
+			sum = recordSum(r.Key, r.UID, r.Created, r.Replaces, r.Encoding, expiryText(r.Expires), value)
 		}
 		if _, err := insert.ExecContext(ctx, r.Revision, stamp, string(r.Op), a.Verb, a.Subresource, a.Manager, a.User, a.RealUser, a.AuditID,
 			ids.ID(r.Of()), r.Namespace, r.Name, r.UID, r.Replaces, r.Created, form, formatExpiry(r.Expires), replaced,

@@ -70,8 +70,8 @@ type Driver struct {
 	readers *reader
 	// maintenance has the connection with which Maintain copies the log back.
 	maintenance *sql.DB
-	// memory is nil without volatile resources.
-	memory  *memory
+	// buffer is nil without volatile resources.
+	buffer  *volatileBuffer
 	reserve diskReserve
 	// grown receives when the log has grown since Maintain measured it. Its capacity is
 	// 1.
@@ -178,7 +178,7 @@ func (d *Driver) open(ctx context.Context) (err error) {
 		return err
 	}
 	if d.options.Volatile != nil {
-		d.memory = newMemory(d.options.Volatile, &d.state, state.Revision)
+		d.buffer = newVolatileBuffer(d.options.Volatile, &d.state, state.Revision)
 	}
 	d.state.Store(&state)
 	// This refuses a file that can't be written here, not at the first write. A full disk

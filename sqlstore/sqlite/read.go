@@ -83,11 +83,11 @@ func (d *Driver) ReadIndex() sqlstore.State {
 
 // Get implements sqlstore.Driver.
 func (d *Driver) Get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, int64, error) {
-	if d.memory == nil {
+	if d.buffer == nil {
 		record, snapshot, err := d.readers.get(ctx, key)
 		return record, snapshot, d.translate(err)
 	}
-	record, known, last := d.memory.find(key)
+	record, known, last := d.buffer.find(key)
 	switch {
 	case known && record == nil:
 		return sqlstore.Record{}, last, sqlstore.ErrNotFound
@@ -123,7 +123,7 @@ func scanRecord(row *sql.Row, key sqlstore.Key) (sqlstore.Record, int64, error) 
 	}
 	record := sqlstore.Record{
 		Key: key, UID: uid.String, Created: created.Int64, Revision: revision.Int64,
-		Form: form.String, Value: bytes(value.String),
+		Encoding: form.String, Value: bytes(value.String),
 	}
 	var err error
 	record.Expires, err = parseExpiry(expires)
@@ -132,14 +132,14 @@ func scanRecord(row *sql.Row, key sqlstore.Key) (sqlstore.Record, int64, error) 
 
 // Expired implements sqlstore.Driver.
 func (d *Driver) Expired(ctx context.Context, now time.Time, limit int) ([]sqlstore.Record, error) {
-	if err := d.flushBefore(func(m *memory) bool { return m.holdsExpired(now) }); err != nil {
+	if err := d.flushBefore(func(m *volatileBuffer) bool { return m.holdsExpired(now) }); err != nil {
 		return nil, err
 	}
 	expired, err := d.readers.expired(ctx, now, limit)
 	if err != nil {
 		return nil, d.translate(err)
 	}
-	if d.memory != nil && slices.ContainsFunc(expired, d.memory.hasChanged) {
+	if d.buffer != nil && slices.ContainsFunc(expired, d.buffer.hasChanged) {
 		if err := d.flush(); err != nil {
 			return nil, err
 		}
@@ -163,9 +163,9 @@ func scanExpired(rows *sql.Rows) (r sqlstore.Record, err error) {
 
 // Changes implements sqlstore.Driver.
 func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) (changes []sqlstore.Change, err error) {
-	if d.memory != nil {
+	if d.buffer != nil {
 		if q.Before == 0 && !q.KeysOnly {
-			if changes, known := d.memory.after(q); known {
+			if changes, known := d.buffer.after(q); known {
 				return changes, nil
 			}
 		}
@@ -174,7 +174,7 @@ func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) (changes 
 		if q.Kept || q.Namespaces != nil || q.Before != 0 {
 			last = math.MaxInt64
 		}
-		if err := d.flushBefore(func(m *memory) bool { return !m.covers(last, q.Of) }); err != nil {
+		if err := d.flushBefore(func(m *volatileBuffer) bool { return !m.covers(last, q.Of) }); err != nil {
 			return nil, err
 		}
 	}
@@ -264,7 +264,7 @@ func scanChange(rows *sql.Rows, keysOnly bool) (c sqlstore.Change, err error) {
 			"current_objects or undo_log", c.Revision, *k); err != nil {
 			return c, err
 		}
-		c.New.UID, c.New.Form, c.New.Value = newUID.String, newForm.String, bytes(newValue.String)
+		c.New.UID, c.New.Encoding, c.New.Value = newUID.String, newForm.String, bytes(newValue.String)
 		if c.New.Expires, err = parseExpiry(newExpires); err != nil {
 			return c, err
 		}
@@ -274,7 +274,7 @@ func scanChange(rows *sql.Rows, keysOnly bool) (c sqlstore.Change, err error) {
 			return c, err
 		}
 		c.Old = &sqlstore.Record{
-			Key: *k, UID: uid, Created: created, Revision: replaces, Form: form.String, Value: bytes(value.String),
+			Key: *k, UID: uid, Created: created, Revision: replaces, Encoding: form.String, Value: bytes(value.String),
 		}
 		c.OldBytes = int64(len(c.Old.Value))
 		c.Old.Expires, err = parseExpiry(expires)

@@ -158,9 +158,9 @@ func scanObjectRow(rows *sql.Rows) (*sqlstore.ObjectRow, error) {
 	var sum, written sql.NullInt64
 	err := rows.Scan(&r.Group, &r.Resource, &r.Owner, &r.Namespace, &r.Name, &r.UID, &r.Generation, &r.Created, &r.Revision,
 		&stamp, &r.Author.Verb, &r.Author.Subresource, &r.Author.Manager, &r.Author.User, &r.Author.RealUser,
-		&r.Form, &expires, &value, &sum, &written)
+		&r.Encoding, &expires, &value, &sum, &written)
 	if err == nil {
-		err = compare(sum, recordSum(r.Key, r.UID, r.Created, r.Revision, r.Form, expires.String, value), "current_objects", r.Revision, r.Key)
+		err = compare(sum, recordSum(r.Key, r.UID, r.Created, r.Revision, r.Encoding, expires.String, value), "current_objects", r.Revision, r.Key)
 	}
 	if err == nil {
 		err = compare(written, writtenSum(r.Key, r.Revision, stamp, r.Author, r.Generation), "current_objects", r.Revision, r.Key)
@@ -183,9 +183,9 @@ func scanChangeRow(rows *sql.Rows) (*sqlstore.ChangeRow, error) {
 	var sum, changed sql.NullInt64
 	err := rows.Scan(&r.Revision, &stamp, &op, &r.Author.Verb, &r.Author.Subresource, &r.Author.Manager, &r.Author.User, &r.Author.RealUser, &r.Author.AuditID,
 		&r.Group, &r.Resource, &r.Owner, &r.Namespace, &r.Name, &r.UID, &r.Replaces, &r.Created, &form, &expires, &value, &sum, &changed)
-	r.Op, r.Form = sqlstore.Op(op), form.String
+	r.Op, r.Encoding = sqlstore.Op(op), form.String
 	if err == nil {
-		err = compare(sum, recordSum(r.Key, r.UID, r.Created, r.Replaces, r.Form, expires.String, value.String), "undo_log", r.Revision, r.Key)
+		err = compare(sum, recordSum(r.Key, r.UID, r.Created, r.Replaces, r.Encoding, expires.String, value.String), "undo_log", r.Revision, r.Key)
 	}
 	if err == nil {
 		err = compare(changed, changeSum(r.Key, r.Revision, stamp, r.Op, r.Author, r.Replaces), "undo_log", r.Revision, r.Key)

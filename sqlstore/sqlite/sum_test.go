@@ -27,8 +27,8 @@ func TestSums_NoReadServesAChangedRow(t *testing.T) {
 			defer driver.Close()
 			k := sqlstore.Key{Resource: "pods", Namespace: "n", Name: "a"}
 			for _, w := range []sqlstore.Write{
-				{Op: sqlstore.Create, Key: k, Value: []byte(`{"replicas":1}`), UID: "u", Form: "f"},
-				{Op: sqlstore.Update, Key: k, Replaces: 1, Value: []byte(`{"replicas":2}`), UID: "u", Form: "f"},
+				{Op: sqlstore.Create, Key: k, Value: []byte(`{"replicas":1}`), UID: "u", Encoding: "f"},
+				{Op: sqlstore.Update, Key: k, Replaces: 1, Value: []byte(`{"replicas":2}`), UID: "u", Encoding: "f"},
 			} {
 				if o, err := driver.Commit(t.Context(), []sqlstore.Write{w}); err != nil || o[0].Err != nil {
 					t.Fatal(o, err)

@@ -27,10 +27,10 @@ const (
 	mostVolatileBytes   = 16 << 20
 )
 
-// memory holds the changes of volatile resources that are not in the database yet.
+// volatileBuffer holds the changes of volatile resources that are not in the database yet.
 //
 // Invariant: the changes in memory are the last ones of the history. The database holds every
-// change up to flushed, and memory every one after it. Driver.transaction keeps it: it first
+// change up to flushed, and the buffer every one after it. Driver.transaction keeps it: it first
 // writes the changes in memory to the database. So a crash loses only the last changes, all
 // of them volatile, and a durable change never depends on a lost one.
 //
@@ -40,12 +40,12 @@ const (
 //
 // Invariant: no read finds a change in memory after another read has returned what follows on it.
 // The transaction that flushes the changes does not hold mu, so that no read waits for its fsync,
-// and its COMMIT becomes visible before memory is cleared. A read of the database that sees it
-// raises Driver.state before it returns (observe); isBehind tells every later read that memory is
+// and its COMMIT becomes visible before the buffer is cleared. A read of the database that sees it
+// raises Driver.state before it returns (observe); isBehind tells every later read that the buffer is
 // out of date, and the database has what it held.
 //
 // The fields are written only while both Driver.writing and mu are held.
-type memory struct {
+type volatileBuffer struct {
 	isVolatile func(sqlstore.Key) bool
 	state      *counters
 
@@ -60,7 +60,7 @@ type memory struct {
 	bytes int
 
 	// Driver.writing alone guards isFailing. It is true if the last transaction failed. Until one
-	// succeeds the driver acknowledges no write from memory: otherwise clients would not learn
+	// succeeds the driver acknowledges no write from the buffer: otherwise clients would not learn
 	// that the database takes no writes.
 	isFailing bool
 }
@@ -71,61 +71,61 @@ type volatileChange struct {
 	write sqlstore.Write
 }
 
-func newMemory(isVolatile func(sqlstore.Key) bool, state *counters, flushed int64) *memory {
-	return &memory{isVolatile: isVolatile, state: state, flushed: flushed, current: make(map[sqlstore.Key]*sqlstore.Record)}
+func newVolatileBuffer(isVolatile func(sqlstore.Key) bool, state *counters, flushed int64) *volatileBuffer {
+	return &volatileBuffer{isVolatile: isVolatile, state: state, flushed: flushed, current: make(map[sqlstore.Key]*sqlstore.Record)}
 }
 
 // isBehind reports whether the transaction that flushed the changes is visible already. The caller
 // holds mu.
-func (m *memory) isBehind() bool { return m.state.Load().Revision > m.last() }
+func (b *volatileBuffer) isBehind() bool { return b.state.Load().Revision > b.last() }
 
-// takes reports whether the driver may acknowledge a batch from memory. last is the last
+// takes reports whether the driver may acknowledge a batch from the buffer. last is the last
 // revision of the store, reserved the last one that it may give.
-func (m *memory) takes(batch []sqlstore.Write, last, reserved int64) bool {
-	bytes := m.bytes
+func (b *volatileBuffer) takes(batch []sqlstore.Write, last, reserved int64) bool {
+	bytes := b.bytes
 	for i := range batch {
-		if w := &batch[i]; !m.isVolatile(w.Key) || w.Requires != nil || w.RequiresNone != nil {
+		if w := &batch[i]; !b.isVolatile(w.Key) || w.Requires != nil || w.RequiresNone != nil {
 			return false
 		}
 		bytes += len(batch[i].Value)
 	}
-	return len(batch) > 0 && !m.isFailing && bytes <= mostVolatileBytes &&
-		len(m.changes)+len(batch) <= mostVolatileChanges && last+int64(len(batch)) <= reserved
+	return len(batch) > 0 && !b.isFailing && bytes <= mostVolatileBytes &&
+		len(b.changes)+len(batch) <= mostVolatileChanges && last+int64(len(batch)) <= reserved
 }
 
 // last returns the last revision of the store. The caller holds mu.
-func (m *memory) last() int64 { return m.flushed + int64(len(m.changes)) }
+func (b *volatileBuffer) last() int64 { return b.flushed + int64(len(b.changes)) }
 
 // find returns the record under a key at the revision last; nil if it is deleted. known is
-// false if memory has no change of the key: then the database has the record, at that revision
+// false if the buffer has no change of the key: then the database has the record, at that revision
 // or a later one.
-func (m *memory) find(key sqlstore.Key) (record *sqlstore.Record, known bool, last int64) {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	if m.isBehind() {
-		return nil, false, m.last()
+func (b *volatileBuffer) find(key sqlstore.Key) (record *sqlstore.Record, known bool, last int64) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	if b.isBehind() {
+		return nil, false, b.last()
 	}
-	record, known = m.current[key]
-	return record, known, m.last()
+	record, known = b.current[key]
+	return record, known, b.last()
 }
 
 // covered reports whether the database has all that a list reads, at the revision last or a
 // later one.
-func (m *memory) covered(q sqlstore.Query) (isCovered bool, last int64) {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	if m.isBehind() {
-		return true, m.last()
+func (b *volatileBuffer) covered(q sqlstore.Query) (isCovered bool, last int64) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	if b.isBehind() {
+		return true, b.last()
 	}
-	if m.has(q.Of()) {
+	if b.has(q.Of()) {
 		return false, 0
 	}
-	return q.At <= m.flushed || len(m.changes) == 0, m.last()
+	return q.At <= b.flushed || len(b.changes) == 0, b.last()
 }
 
-// has reports whether memory has a change of a resource. The caller holds mu.
-func (m *memory) has(of sqlstore.Resource) bool {
-	for key := range m.current {
+// has reports whether the buffer has a change of a resource. The caller holds mu.
+func (b *volatileBuffer) has(of sqlstore.Resource) bool {
+	for key := range b.current {
 		if key.Of() == of {
 			return true
 		}
@@ -133,17 +133,17 @@ func (m *memory) has(of sqlstore.Resource) bool {
 	return false
 }
 
-// hasChanged reports whether memory has a change of a record's key.
-func (m *memory) hasChanged(r sqlstore.Record) bool {
-	_, known, _ := m.find(r.Key)
+// hasChanged reports whether the buffer has a change of a record's key.
+func (b *volatileBuffer) hasChanged(r sqlstore.Record) bool {
+	_, known, _ := b.find(r.Key)
 	return known
 }
 
-// holdsExpired reports whether a record in memory has expired.
-func (m *memory) holdsExpired(now time.Time) bool {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	for _, record := range m.current {
+// holdsExpired reports whether a record in the buffer has expired.
+func (b *volatileBuffer) holdsExpired(now time.Time) bool {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	for _, record := range b.current {
 		if record != nil && !record.Expires.IsZero() && !record.Expires.After(now) {
 			return true
 		}
@@ -151,17 +151,17 @@ func (m *memory) holdsExpired(now time.Time) bool {
 	return false
 }
 
-// after returns the changes of a query, as Driver.Changes does. known is false if memory does
+// after returns the changes of a query, as Driver.Changes does. known is false if the buffer does
 // not have the first of them.
-func (m *memory) after(q sqlstore.ChangesQuery) (changes []sqlstore.Change, known bool) {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	if q.After < m.flushed || len(m.changes) == 0 || m.isBehind() {
+func (b *volatileBuffer) after(q sqlstore.ChangesQuery) (changes []sqlstore.Change, known bool) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	if q.After < b.flushed || len(b.changes) == 0 || b.isBehind() {
 		return nil, false
 	}
 	size := q.Size
-	for i := range m.changes {
-		c := &m.changes[i]
+	for i := range b.changes {
+		c := &b.changes[i]
 		if c.Revision <= q.After || !q.Selects(c.New.Key) {
 			continue
 		}
@@ -180,21 +180,21 @@ func (m *memory) after(q sqlstore.ChangesQuery) (changes []sqlstore.Change, know
 
 // covers reports whether the database holds all changes up to a revision; if of is not nil, all of
 // that resource.
-func (m *memory) covers(revision int64, of *sqlstore.Resource) bool {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
+func (b *volatileBuffer) covers(revision int64, of *sqlstore.Resource) bool {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
 	switch {
-	case len(m.changes) == 0 || m.isBehind():
+	case len(b.changes) == 0 || b.isBehind():
 		return true
 	case of != nil:
-		return !m.has(*of)
+		return !b.has(*of)
 	}
-	return revision <= m.flushed
+	return revision <= b.flushed
 }
 
-// commitToMemory makes the writes in memory, as a transaction makes them in the database.
-func (d *Driver) commitToMemory(ctx context.Context, batch []sqlstore.Write) ([]sqlstore.Outcome, error) {
-	m, state := d.memory, *d.state.Load()
+// commitToBuffer makes the writes in the buffer, as a transaction makes them in the database.
+func (d *Driver) commitToBuffer(ctx context.Context, batch []sqlstore.Write) ([]sqlstore.Outcome, error) {
+	m, state := d.buffer, *d.state.Load()
 	outcomes := make([]sqlstore.Outcome, len(batch))
 	now := d.options.Clock().UTC().Truncate(time.Microsecond)
 	var changes []volatileChange
@@ -272,7 +272,7 @@ func changeOf(w *sqlstore.Write, old *sqlstore.Record, revision int64, now time.
 		c.New.UID = old.UID
 		return c
 	}
-	c.New.UID, c.New.Form, c.New.Value = w.UID, w.Form, w.Value
+	c.New.UID, c.New.Encoding, c.New.Value = w.UID, w.Encoding, w.Value
 	if !w.Expires.IsZero() {
 		c.New.Expires = w.Expires.UTC().Truncate(time.Microsecond)
 	}
@@ -294,7 +294,7 @@ func (d *Driver) transaction(state *sqlstore.State, f func() error) error {
 
 // flushAnd is transaction without the reserve and the lineage.
 func (d *Driver) flushAnd(state *sqlstore.State, f func() error) error {
-	m := d.memory
+	m := d.buffer
 	if m == nil {
 		return d.writer.transaction(f)
 	}
@@ -311,7 +311,7 @@ func (d *Driver) flushAnd(state *sqlstore.State, f func() error) error {
 		return err
 	}
 	if d.lineage.revision-state.Revision < reservedRevisions/2 {
-		// Without a reservation memory takes no changes.
+		// Without a reservation the buffer takes no changes.
 		_ = d.lineage.reserve(state.Revision + reservedRevisions)
 	}
 	m.mu.Lock()
@@ -321,7 +321,7 @@ func (d *Driver) flushAnd(state *sqlstore.State, f func() error) error {
 	return nil
 }
 
-// replay writes a change to the database that was acknowledged from memory.
+// replay writes a change to the database that was acknowledged from the buffer.
 func (w *writer) replay(c *volatileChange) error {
 	stamp := formatTime(c.Time)
 	var o sqlstore.Outcome
@@ -357,10 +357,10 @@ func (d *Driver) flushDue() (next time.Duration, err error) {
 	switch {
 	case d.writer.closed:
 		return flushInterval, sqlstore.ErrClosed
-	case d.memory == nil || len(d.memory.changes) == 0:
+	case d.buffer == nil || len(d.buffer.changes) == 0:
 		return flushInterval, nil
 	}
-	if age := time.Since(d.memory.oldest); age < flushInterval {
+	if age := time.Since(d.buffer.oldest); age < flushInterval {
 		return flushInterval - age, nil
 	}
 	return flushInterval, d.translate(d.flushLocked())
@@ -368,7 +368,7 @@ func (d *Driver) flushDue() (next time.Duration, err error) {
 
 // flushLocked is flush for a caller that holds Driver.writing.
 func (d *Driver) flushLocked() error {
-	if d.memory == nil || len(d.memory.changes) == 0 {
+	if d.buffer == nil || len(d.buffer.changes) == 0 {
 		return nil
 	}
 	err := d.transaction(d.state.Load(), func() error { return nil })
@@ -377,8 +377,8 @@ func (d *Driver) flushLocked() error {
 }
 
 // flushBefore flushes if isMissed says that a read of the database would miss changes.
-func (d *Driver) flushBefore(isMissed func(*memory) bool) error {
-	if d.memory == nil || !isMissed(d.memory) {
+func (d *Driver) flushBefore(isMissed func(*volatileBuffer) bool) error {
+	if d.buffer == nil || !isMissed(d.buffer) {
 		return nil
 	}
 	return d.flush()
@@ -386,7 +386,7 @@ func (d *Driver) flushBefore(isMissed func(*memory) bool) error {
 
 // closeMemory flushes, and ends the reservation, so that the next start begins no epoch.
 func (d *Driver) closeMemory() error {
-	if d.memory == nil || d.writer == nil || d.writer.closed {
+	if d.buffer == nil || d.writer == nil || d.writer.closed {
 		return nil
 	}
 	if err := d.flushLocked(); err != nil {
@@ -397,10 +397,10 @@ func (d *Driver) closeMemory() error {
 
 // durable returns the last revision in the database.
 func (d *Driver) durable() int64 {
-	if d.memory == nil {
+	if d.buffer == nil {
 		return d.state.Load().Revision
 	}
-	d.memory.mu.RLock()
-	defer d.memory.mu.RUnlock()
-	return d.memory.flushed
+	d.buffer.mu.RLock()
+	defer d.buffer.mu.RUnlock()
+	return d.buffer.flushed
 }

@@ -20,7 +20,7 @@ func TestUpdate_WritesFewPages(t *testing.T) {
 	commit := func(i int, op sqlstore.Op) {
 		t.Helper()
 		o, err := driver.Commit(t.Context(), []sqlstore.Write{{
-			Op: op, Replaces: revisions[i], UID: "8cd0c3a4-4a8e-4d05-a3f3-6f5bb1d3d6a6", Form: "v1.36/coordination.k8s.io/v1",
+			Op: op, Replaces: revisions[i], UID: "8cd0c3a4-4a8e-4d05-a3f3-6f5bb1d3d6a6", Encoding: "v1.36/coordination.k8s.io/v1",
 			Key:    sqlstore.Key{Group: "coordination.k8s.io", Resource: "leases", Namespace: "kube-node-lease", Name: "node-" + strconv.Itoa(i)},
 			Value:  []byte(`{"spec":"` + strings.Repeat("x", 600) + `"}`),
 			Author: sqlstore.Author{User: "system:node:node-" + strconv.Itoa(i), Verb: "update"},

@@ -106,14 +106,14 @@ func key(namespace, name string) sqlstore.Key {
 
 func create(k sqlstore.Key, value string) sqlstore.Write {
 	return sqlstore.Write{
-		Op: sqlstore.Create, Key: k, UID: "uid-" + k.Name, Form: "v1", Value: quoted(value),
+		Op: sqlstore.Create, Key: k, UID: "uid-" + k.Name, Encoding: "v1", Value: quoted(value),
 		Author: sqlstore.Author{User: "alice", Verb: "create", AuditID: "a-1"},
 	}
 }
 
 func update(k sqlstore.Key, replaces int64, value string) sqlstore.Write {
 	return sqlstore.Write{
-		Op: sqlstore.Update, Key: k, Replaces: replaces, UID: "uid-" + k.Name, Form: "v2", Value: quoted(value),
+		Op: sqlstore.Update, Key: k, Replaces: replaces, UID: "uid-" + k.Name, Encoding: "v2", Value: quoted(value),
 		Author: sqlstore.Author{User: "bob", RealUser: "eve", Verb: "patch", Subresource: "status", Manager: "kubectl"},
 	}
 }

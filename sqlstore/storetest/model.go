@@ -96,7 +96,7 @@ func (m *Model) apply(w *sqlstore.Write, now time.Time) sqlstore.Outcome {
 		delete(m.current, w.Key)
 	} else {
 		m.generations[w.Key] = w.Generation
-		c.New.UID, c.New.Form, c.New.Value = w.UID, w.Form, w.Value
+		c.New.UID, c.New.Encoding, c.New.Value = w.UID, w.Encoding, w.Value
 		if !w.Expires.IsZero() {
 			c.New.Expires = w.Expires.UTC().Truncate(time.Microsecond)
 		}
@@ -350,7 +350,7 @@ func (m *Model) Expired(_ context.Context, now time.Time, limit int) ([]sqlstore
 	var expired []sqlstore.Record
 	for _, r := range m.current {
 		if !r.Expires.IsZero() && !r.Expires.After(now) {
-			r.Form, r.Value = "", nil
+			r.Encoding, r.Value = "", nil
 			expired = append(expired, r)
 		}
 	}

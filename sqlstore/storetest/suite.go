@@ -71,7 +71,7 @@ func testLifecycle(f fixture) {
 		f.Fatalf("create: %+v", o)
 	}
 	got, snapshot, err := f.Get(f.Context(), k)
-	want := sqlstore.Record{Key: k, UID: "uid-a", Created: 1, Revision: 1, Form: "v1", Expires: expires, Value: []byte(`"one"`)}
+	want := sqlstore.Record{Key: k, UID: "uid-a", Created: 1, Revision: 1, Encoding: "v1", Expires: expires, Value: []byte(`"one"`)}
 	if err != nil || snapshot != 1 {
 		f.Fatalf("get: snapshot %d, %v", snapshot, err)
 	}
@@ -84,7 +84,7 @@ func testLifecycle(f fixture) {
 		f.Fatalf("update: %+v", o)
 	}
 	got, snapshot, err = f.Get(f.Context(), k)
-	want = sqlstore.Record{Key: k, UID: "uid-a", Created: 1, Revision: 2, Form: "v2", Value: []byte(`"two"`)}
+	want = sqlstore.Record{Key: k, UID: "uid-a", Created: 1, Revision: 2, Encoding: "v2", Value: []byte(`"two"`)}
 	if err != nil || snapshot != 2 {
 		f.Fatalf("get: snapshot %d, %v", snapshot, err)
 	}

@@ -32,8 +32,8 @@ func testChanges(f fixture) {
 		}
 		changes[i].Time = time.Time{}
 	}
-	first := sqlstore.Record{Key: k, UID: "uid-a", Created: 1, Revision: 1, Form: "v1", Value: []byte(`"1"`)}
-	second := sqlstore.Record{Key: k, UID: "uid-a", Created: 1, Revision: 3, Form: "v2", Value: []byte(`"2"`)}
+	first := sqlstore.Record{Key: k, UID: "uid-a", Created: 1, Revision: 1, Encoding: "v1", Value: []byte(`"1"`)}
+	second := sqlstore.Record{Key: k, UID: "uid-a", Created: 1, Revision: 3, Encoding: "v2", Value: []byte(`"2"`)}
 	want := []sqlstore.Change{
 		{Op: sqlstore.Update, Revision: 3, Author: sqlstore.Author{User: "bob", RealUser: "eve", Verb: "patch", Subresource: "status", Manager: "kubectl"}, New: second, Old: &first, OldBytes: 3},
 		{
@@ -42,7 +42,7 @@ func testChanges(f fixture) {
 		},
 		{
 			Op: sqlstore.Create, Revision: 5, Author: sqlstore.Author{User: "alice", Verb: "create", AuditID: "a-1"},
-			New: sqlstore.Record{Key: k, UID: "uid-a", Created: 5, Revision: 5, Form: "v1", Value: []byte(`"3"`)},
+			New: sqlstore.Record{Key: k, UID: "uid-a", Created: 5, Revision: 5, Encoding: "v1", Value: []byte(`"3"`)},
 		},
 	}
 	if diff := cmp.Diff(want, changes[2:]); diff != "" {

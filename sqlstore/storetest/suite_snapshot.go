@@ -137,7 +137,7 @@ func (m *Model) rows() Rows {
 			Key: c.New.Key, Op: c.Op, Revision: c.Revision, Time: c.Time, Author: c.Author, UID: c.New.UID, Created: c.New.Created,
 		}
 		if c.Old != nil {
-			row.UID, row.Replaces, row.Form, row.Expires, row.Value = c.Old.UID, c.Old.Revision, c.Old.Form, c.Old.Expires, c.Old.Value
+			row.UID, row.Replaces, row.Encoding, row.Expires, row.Value = c.Old.UID, c.Old.Revision, c.Old.Encoding, c.Old.Expires, c.Old.Value
 		}
 		rows.Changes = append(rows.Changes, row)
 	}

@@ -22,7 +22,7 @@ func body(size int, made *atomic.Int64) Make {
 
 func TestCache_MakesOnceForAllWhoAskAtTheSameTime(t *testing.T) {
 	t.Parallel()
-	c, form, set := NewCache(0), &Form{Name: "f"}, &Set{}
+	c, format, set := NewCache(0), &Format{Name: "f"}, &Set{}
 	var made atomic.Int64
 	entered, release := make(chan struct{}), make(chan struct{})
 	slow := func(ctx context.Context) (Representation, error) {
@@ -31,18 +31,18 @@ func TestCache_MakesOnceForAllWhoAskAtTheSameTime(t *testing.T) {
 		return body(10, &made)(ctx)
 	}
 	var all sync.WaitGroup
-	all.Go(func() { _, _ = c.GetOrMake(t.Context(), set, form, slow) })
+	all.Go(func() { _, _ = c.GetOrMake(t.Context(), set, format, slow) })
 	<-entered
 	for range 20 {
 		all.Go(func() {
-			if r, err := c.GetOrMake(t.Context(), set, form, body(10, &made)); err != nil || len(r.Body) != 10 {
+			if r, err := c.GetOrMake(t.Context(), set, format, body(10, &made)); err != nil || len(r.Body) != 10 {
 				t.Error(r, err)
 			}
 		})
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := c.GetOrMake(gone, set, form, body(10, &made)); !errors.Is(err, context.Canceled) {
+	if _, err := c.GetOrMake(gone, set, format, body(10, &made)); !errors.Is(err, context.Canceled) {
 		t.Errorf("who has gone gets %v", err)
 	}
 	close(release)
@@ -54,18 +54,18 @@ func TestCache_MakesOnceForAllWhoAskAtTheSameTime(t *testing.T) {
 
 func TestCache_AFailureIsNotKept(t *testing.T) {
 	t.Parallel()
-	c, form, set := NewCache(0), &Form{}, &Set{}
+	c, format, set := NewCache(0), &Format{}, &Set{}
 	failure := errors.New("failed")
-	_, err := c.GetOrMake(t.Context(), set, form, func(context.Context) (Representation, error) { return Representation{}, failure })
+	_, err := c.GetOrMake(t.Context(), set, format, func(context.Context) (Representation, error) { return Representation{}, failure })
 	if !errors.Is(err, failure) {
 		t.Error(err)
 	}
 	func() {
 		defer func() { _ = recover() }()
-		_, _ = c.GetOrMake(t.Context(), set, form, func(context.Context) (Representation, error) { panic("x") })
+		_, _ = c.GetOrMake(t.Context(), set, format, func(context.Context) (Representation, error) { panic("x") })
 	}()
 	var made atomic.Int64
-	if r, err := c.GetOrMake(t.Context(), set, form, body(1, &made)); err != nil || len(r.Body) != 1 {
+	if r, err := c.GetOrMake(t.Context(), set, format, body(1, &made)); err != nil || len(r.Body) != 1 {
 		t.Error(r, err)
 	}
 }
@@ -73,43 +73,43 @@ func TestCache_AFailureIsNotKept(t *testing.T) {
 func TestCache_StaysWithinItsBudget(t *testing.T) {
 	t.Parallel()
 	const size, budget = 1000, 100_000
-	c, form := NewCache(budget), &Form{}
+	c, format := NewCache(budget), &Format{}
 	sets := make([]Set, 1000)
 	var made atomic.Int64
 	for range 3 {
 		for i := range sets {
-			if _, err := c.GetOrMake(t.Context(), &sets[i], form, body(size, &made)); err != nil {
+			if _, err := c.GetOrMake(t.Context(), &sets[i], format, body(size, &made)); err != nil {
 				t.Fatal(err)
 			}
 			if n := c.Bytes(); n > budget {
 				t.Fatalf("%d bytes", n)
 			}
-			c.Get(&sets[7], form) // in use
+			c.Get(&sets[7], format) // in use
 		}
 	}
 	inMemory := 0
 	for i := range sets {
-		if c.Get(&sets[i], form) != nil {
+		if c.Get(&sets[i], format) != nil {
 			inMemory++
 		}
-		if n := sets[i].Size(form); n != size {
+		if n := sets[i].Size(format); n != size {
 			t.Fatalf("size is %d", n)
 		}
 	}
 	if inMemory < budget/(size+overhead)-1 || inMemory > budget/size {
 		t.Errorf("%d are in memory", inMemory)
 	}
-	if c.Get(&sets[7], form) == nil {
+	if c.Get(&sets[7], format) == nil {
 		t.Error("what is in use has left memory")
 	}
 }
 
 func TestCache_WhatBelongsToGoneRecordsDoesNotCount(t *testing.T) {
 	t.Parallel()
-	c, form := NewCache(1_000_000), &Form{}
+	c, format := NewCache(1_000_000), &Format{}
 	var made atomic.Int64
 	for range 1000 {
-		if _, err := c.GetOrMake(t.Context(), &Set{}, form, body(10_000, &made)); err != nil {
+		if _, err := c.GetOrMake(t.Context(), &Set{}, format, body(10_000, &made)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -127,28 +127,28 @@ func TestSet_ForgetsFormsWhenThereAreTooMany(t *testing.T) {
 	c, set := NewCache(0), &Set{}
 	var made atomic.Int64
 	for i := range 100 {
-		if _, err := c.GetOrMake(t.Context(), set, &Form{Name: fmt.Sprint(i)}, body(10, &made)); err != nil {
+		if _, err := c.GetOrMake(t.Context(), set, &Format{Name: fmt.Sprint(i)}, body(10, &made)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if n := set.first.Load().number; n >= maxForms {
-		t.Errorf("%d forms", n)
+		t.Errorf("%d formats", n)
 	}
 }
 
 func TestCache_UnderConcurrentUse(t *testing.T) {
 	t.Parallel()
 	c := NewCache(20_000)
-	forms := []*Form{{}, {}, {}}
+	formats := []*Format{{}, {}, {}}
 	sets := make([]Set, 50)
 	var made atomic.Int64
 	var all sync.WaitGroup
 	for worker := range 8 {
 		all.Go(func() {
 			for i := range 2000 {
-				set, form := &sets[(i*7+worker)%len(sets)], forms[i%len(forms)]
-				if r := c.Get(set, form); r == nil {
-					if r, err := c.GetOrMake(t.Context(), set, form, body(500, &made)); err != nil || len(r.Body) != 500 {
+				set, format := &sets[(i*7+worker)%len(sets)], formats[i%len(formats)]
+				if r := c.Get(set, format); r == nil {
+					if r, err := c.GetOrMake(t.Context(), set, format, body(500, &made)); err != nil || len(r.Body) != 500 {
 						t.Error(r, err)
 						return
 					}
@@ -167,11 +167,11 @@ func TestCache_UnderConcurrentUse(t *testing.T) {
 func TestScan_LeavesWhatIsThere(t *testing.T) {
 	t.Parallel()
 	const size, budget = 1000, 100_000
-	c, form := NewCache(budget), &Form{}
+	c, format := NewCache(budget), &Format{}
 	used, list := make([]Set, 20), make([]Set, 1000)
 	var made atomic.Int64
 	for i := range used {
-		if _, err := c.GetOrMake(t.Context(), &used[i], form, body(size, &made)); err != nil {
+		if _, err := c.GetOrMake(t.Context(), &used[i], format, body(size, &made)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -180,10 +180,10 @@ func TestScan_LeavesWhatIsThere(t *testing.T) {
 		for i := range list {
 			if i%100 == 0 { // other readers continue
 				for j := range used {
-					c.Get(&used[j], form)
+					c.Get(&used[j], format)
 				}
 			}
-			if r, err := c.Scan(t.Context(), &list[i], form, body(size, &made)); err != nil || len(r.Body) != size {
+			if r, err := c.Scan(t.Context(), &list[i], format, body(size, &made)); err != nil || len(r.Body) != size {
 				t.Fatal(r, err)
 			}
 		}
@@ -192,7 +192,7 @@ func TestScan_LeavesWhatIsThere(t *testing.T) {
 	scan()
 	kept := 0
 	for i := range used {
-		if c.Get(&used[i], form) != nil {
+		if c.Get(&used[i], format) != nil {
 			kept++
 		}
 	}
@@ -212,11 +212,11 @@ func TestScan_LeavesWhatIsThere(t *testing.T) {
 func TestScan_TakesThePlaceOfWhatIsFreed(t *testing.T) {
 	t.Parallel()
 	const size, budget = 1000, 100_000
-	c, form := NewCache(budget), &Form{}
+	c, format := NewCache(budget), &Format{}
 	var made atomic.Int64
 	scan := func(list []Set) {
 		for i := range list {
-			if _, err := c.Scan(t.Context(), &list[i], form, body(size, &made)); err != nil {
+			if _, err := c.Scan(t.Context(), &list[i], format, body(size, &made)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -237,7 +237,7 @@ func TestCache_MakesAgainWhatHasExpired(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const size, budget = 1000, 10_000
-		c, form, set := NewCache(budget), &Form{}, &Set{}
+		c, format, set := NewCache(budget), &Format{}, &Set{}
 		var made atomic.Int64
 		expiring := func(ctx context.Context) (Representation, error) {
 			r, err := body(size+int(made.Load()%3), &made)(ctx)
@@ -246,7 +246,7 @@ func TestCache_MakesAgainWhatHasExpired(t *testing.T) {
 		}
 		for want := range int64(50) {
 			for range 3 {
-				if _, err := c.GetOrMake(t.Context(), set, form, expiring); err != nil {
+				if _, err := c.GetOrMake(t.Context(), set, format, expiring); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -257,17 +257,17 @@ func TestCache_MakesAgainWhatHasExpired(t *testing.T) {
 				t.Fatalf("%d bytes are counted", n)
 			}
 			time.Sleep(time.Minute + time.Second)
-			if c.Get(set, form) != nil {
+			if c.Get(set, format) != nil {
 				t.Fatal("it has not expired")
 			}
 		}
 		others := make([]Set, 20)
 		for i := range others {
-			if _, err := c.GetOrMake(t.Context(), &others[i], form, body(size, &made)); err != nil {
+			if _, err := c.GetOrMake(t.Context(), &others[i], format, body(size, &made)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if n := set.find(form).queued; n != 0 || c.Bytes() > budget {
+		if n := set.find(format).queued; n != 0 || c.Bytes() > budget {
 			t.Errorf("of an evicted one %d bytes are counted, of all %d", n, c.Bytes())
 		}
 	})

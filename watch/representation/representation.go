@@ -1,4 +1,4 @@
-// Package representation caches the forms in which clients get records: JSON of another
+// Package representation caches the formats in which clients get records: JSON of another
 // version, protobuf, metadata alone.
 //
 // # What is promised
@@ -11,7 +11,7 @@
 //
 // # What the caller owes
 //
-// The representations of a record in one Form always have the same bytes, except those that
+// The representations of a record in one Format always have the same bytes, except those that
 // expire. Nobody writes to a Representation.
 package representation
 
@@ -22,16 +22,16 @@ import (
 	"time"
 )
 
-// Form is one way to show records. Its identity is its address.
-type Form struct {
-	// Name identifies the form in logs and tests.
+// Format is one way to show records. Its identity is its address.
+type Format struct {
+	// Name identifies the format in logs and tests.
 	Name string
 }
 
-// Representation is a record in one Form.
+// Representation is a record in one Format.
 type Representation struct {
 	Body []byte
-	// Marks are offsets in Body, whose meaning the Make of the form defines.
+	// Marks are offsets in Body, whose meaning the Make of the format defines.
 	Marks [4]int32
 	// Shared says that Body is a part of the record itself. It does not count toward the
 	// budget and is not evicted.
@@ -49,11 +49,11 @@ type Instant uint32
 // its first use.
 type Set struct{ first atomic.Pointer[node] }
 
-// node holds the representation of one Form in a Set. The node stays when the
+// node holds the representation of one Format in a Set. The node stays when the
 // representation is evicted.
 type node struct {
-	form *Form
-	next *node
+	format *Format
+	next   *node
 	// number is how many nodes come after it.
 	number int32
 	// queued is the sum of the sizes in the cache's queue that are of this node. The cache's
@@ -71,29 +71,29 @@ type node struct {
 	done chan struct{}
 }
 
-// find returns the node of a form; nil when there is none.
-func (s *Set) find(form *Form) *node {
+// find returns the node of a format; nil when there is none.
+func (s *Set) find(format *Format) *node {
 	for n := s.first.Load(); n != nil; n = n.next {
-		if n.form == form {
+		if n.format == format {
 			return n
 		}
 	}
 	return nil
 }
 
-// maxForms bounds the forms of one record. A record may outlive many forms, because each change of
+// maxForms bounds the formats of one record. A record may outlive many formats, because each change of
 // a CustomResourceDefinition makes new ones.
 const maxForms = 16
 
-// node returns the node of a form, and adds it if there is none. If there are too many
+// node returns the node of a format, and adds it if there is none. If there are too many
 // nodes it removes the others.
-func (s *Set) node(form *Form) *node {
+func (s *Set) node(format *Format) *node {
 	for {
-		if n := s.find(form); n != nil {
+		if n := s.find(format); n != nil {
 			return n
 		}
 		first := s.first.Load()
-		n := &node{form: form, next: first}
+		n := &node{format: format, next: first}
 		if first != nil {
 			if n.number = first.number + 1; n.number >= maxForms {
 				n.number, n.next = 0, nil
@@ -106,8 +106,8 @@ func (s *Set) node(form *Form) *node {
 }
 
 // Get returns a representation that is in memory, or nil.
-func (c *Cache) Get(s *Set, form *Form) *Representation {
-	if n := s.find(form); n != nil {
+func (c *Cache) Get(s *Set, format *Format) *Representation {
+	if n := s.find(format); n != nil {
 		if r := c.current(n); r != nil {
 			c.hits.Add(1)
 			n.markUsed()
@@ -136,8 +136,8 @@ func (s *Set) Clear() { s.first.Store(nil) }
 
 // Size returns the length of a representation's body, even if it was evicted; 0 if it was never
 // made.
-func (s *Set) Size(form *Form) int {
-	if n := s.find(form); n != nil {
+func (s *Set) Size(format *Format) int {
+	if n := s.find(format); n != nil {
 		return int(n.size.Load())
 	}
 	return 0
@@ -179,19 +179,19 @@ type Make func(context.Context) (Representation, error)
 // GetOrMake returns a representation, and makes it if it is not in memory. Concurrent callers wait
 // for the one that makes it; if that fails, the next of them tries. It fails with the error of
 // produce, and with the context's error.
-func (c *Cache) GetOrMake(ctx context.Context, s *Set, form *Form, produce Make) (*Representation, error) {
-	return c.getOrMake(ctx, s, form, produce, true)
+func (c *Cache) GetOrMake(ctx context.Context, s *Set, format *Format, produce Make) (*Representation, error) {
+	return c.getOrMake(ctx, s, format, produce, true)
 }
 
 // Scan is GetOrMake for a reader of many records. At a full budget the cache keeps only a few of
 // the representations that Scan makes. Otherwise a list that is larger than the budget would evict
 // what other readers use, and its own representations before the next list reads them.
-func (c *Cache) Scan(ctx context.Context, s *Set, form *Form, produce Make) (*Representation, error) {
-	return c.getOrMake(ctx, s, form, produce, false)
+func (c *Cache) Scan(ctx context.Context, s *Set, format *Format, produce Make) (*Representation, error) {
+	return c.getOrMake(ctx, s, format, produce, false)
 }
 
-func (c *Cache) getOrMake(ctx context.Context, s *Set, form *Form, produce Make, keep bool) (*Representation, error) {
-	n := s.node(form)
+func (c *Cache) getOrMake(ctx context.Context, s *Set, format *Format, produce Make, keep bool) (*Representation, error) {
+	n := s.node(format)
 	for {
 		r, done, mine := c.begin(n)
 		switch {

@@ -266,7 +266,7 @@ func (k *TrustedKeys) compare(ctx context.Context, database keyReader) (*sqlstor
 		return nil, fmt.Errorf("keys: %w", err)
 	}
 	w := &sqlstore.Write{
-		Op: sqlstore.Create, Key: TrustedKeysKey, Form: "byre/1", Value: value,
+		Op: sqlstore.Create, Key: TrustedKeysKey, Encoding: "byre/1", Value: value,
 		Author: sqlstore.Author{User: "byre", Verb: "create"},
 	}
 	stored, revision, err := readRecord(ctx, database, TrustedKeysKey)

@@ -16,7 +16,7 @@ import (
 // use.
 type Format interface {
 	// key identifies the Format in the cache of representations.
-	key() *representation.Form
+	key() *representation.Format
 	// find returns the representation of an entry if it is in memory, and otherwise nil.
 	find(s *Serializer, e *watch.Entry) *representation.Representation
 	// make makes the representation of an entry.
@@ -34,12 +34,12 @@ type Format interface {
 type Encode func(context.Context, runtime.Object) ([]byte, error)
 
 // cached is what the Formats have in common.
-type cached struct{ form representation.Form }
+type cached struct{ format representation.Format }
 
-func (f *cached) key() *representation.Form { return &f.form }
+func (f *cached) key() *representation.Format { return &f.format }
 
 func (f *cached) find(s *Serializer, e *watch.Entry) *representation.Representation {
-	return s.Cache.Get(&e.Representations, &f.form)
+	return s.Cache.Get(&e.Representations, &f.format)
 }
 
 func (f *cached) decode(ctx context.Context, s *Serializer, e *watch.Entry) (runtime.Object, error) {
@@ -75,7 +75,7 @@ func (s *Serializer) Stored() Format { return &s.stored }
 
 func (*storedFormat) make(ctx context.Context, s *Serializer, e *watch.Entry) (representation.Representation, error) {
 	data, _, err := s.Open(ctx, &e.Record)
-	if err == nil && e.Form != s.Form {
+	if err == nil && e.Encoding != s.Encoding {
 		data, err = s.reencode(data, e.Revision)
 	}
 	if err != nil {
@@ -86,7 +86,7 @@ func (*storedFormat) make(ctx context.Context, s *Serializer, e *watch.Entry) (r
 	return r, nil
 }
 
-// reencode decodes data and encodes it in the current form.
+// reencode decodes data and encodes it in the current encoding.
 func (s *Serializer) reencode(data []byte, revision int64) ([]byte, error) {
 	obj := s.NewFunc()
 	if err := s.DecodeInto(data, obj, revision); err != nil {
@@ -114,7 +114,7 @@ type jsonFormat struct {
 
 // JSON returns a Format of JSON.
 func JSON(name string, encode Encode) Format {
-	return &jsonFormat{cached{representation.Form{Name: name}}, encode}
+	return &jsonFormat{cached{representation.Format{Name: name}}, encode}
 }
 
 func (f *jsonFormat) make(ctx context.Context, s *Serializer, e *watch.Entry) (representation.Representation, error) {
@@ -151,7 +151,7 @@ func Transcoded(name string, message func() *transcode.Message, encode Encode) F
 }
 
 func newProtobufFormat(name string, message func() *transcode.Message, encode Encode) protobufFormat {
-	return protobufFormat{cached{representation.Form{Name: name}}, encode, message, (*transcode.Message).Transcode}
+	return protobufFormat{cached{representation.Format{Name: name}}, encode, message, (*transcode.Message).Transcode}
 }
 
 func (f *protobufFormat) make(ctx context.Context, s *Serializer, e *watch.Entry) (made representation.Representation, err error) {
@@ -244,7 +244,7 @@ type rowFormat struct {
 // (Encoded.In), so a list makes both representations of an object together.
 func Row(name string, from, companion Format, wrap func([]byte) []byte, encode Encode) Format {
 	message, _ := from.(*protobufFormat)
-	return &rowFormat{cached{representation.Form{Name: name}}, encode, message, wrap, companion}
+	return &rowFormat{cached{representation.Format{Name: name}}, encode, message, wrap, companion}
 }
 
 func (f *rowFormat) make(ctx context.Context, s *Serializer, e *watch.Entry) (representation.Representation, error) {

@@ -21,10 +21,10 @@ import (
 // Serializer encodes and decodes the objects of one resource. All exported fields are set before
 // its first use. It is safe for concurrent use.
 type Serializer struct {
-	// Codec, Plain, Form, Lossy, DecodedAge and NewFunc are those of storage.Config.
+	// Codec, Plain, Encoding, Lossy, DecodedAge and NewFunc are those of storage.Config.
 	Codec      runtime.Codec
 	Plain      runtime.Encoder
-	Form       string
+	Encoding   string
 	Lossy      bool
 	DecodedAge time.Duration
 	NewFunc    func() runtime.Object
@@ -70,13 +70,13 @@ func (s *Serializer) encodeBy(encoder runtime.Encoder, obj runtime.Object) ([]by
 // again, because it would now be encrypted or encoded otherwise.
 func (s *Serializer) Open(ctx context.Context, r *sqlstore.Record) (data []byte, stale bool, err error) {
 	if s.Transformer.isPlain && !IsWrapped(r.Value) {
-		return r.Value, r.Form != s.Form, nil // without making the path
+		return r.Value, r.Encoding != s.Encoding, nil // without making the path
 	}
 	data, stale, err = s.Transformer.Decrypt(ctx, r.Value, s.Path(r.Key))
 	if err != nil {
 		return nil, false, &CorruptError{IsEncrypted: true, Revision: r.Revision, Err: err}
 	}
-	return data, stale || r.Form != s.Form, nil
+	return data, stale || r.Encoding != s.Encoding, nil
 }
 
 // DecodeInto decodes data into an empty object and sets the object's resourceVersion to
@@ -137,8 +137,10 @@ func (s *Serializer) storedJSON(ctx context.Context, e *watch.Entry) ([]byte, er
 	return stored.Body, nil
 }
 
-// isStored reports whether an entry has the current form and this Serializer encrypts nothing.
-func (s *Serializer) isStored(e *watch.Entry) bool { return s.Transformer.isPlain && e.Form == s.Form }
+// isStored reports whether an entry has the current encoding and this Serializer encrypts nothing.
+func (s *Serializer) isStored(e *watch.Entry) bool {
+	return s.Transformer.isPlain && e.Encoding == s.Encoding
+}
 
 // Labels reads an entry's labels from its bytes, where these equal what a decode and an encode
 // would give. Otherwise it returns false.
@@ -161,7 +163,7 @@ func (s *Serializer) Scalar(e *watch.Entry, path []string) (string, bool) {
 		return "", false
 	}
 	text, exists, ok := jsontext.ScalarAt(e.Value, path)
-	return text, ok && (exists || e.Form == s.Form)
+	return text, ok && (exists || e.Encoding == s.Encoding)
 }
 
 // NewBookmark makes the object of a bookmark: empty but for its revision. isInitialEnd marks the
@@ -187,7 +189,7 @@ func (s *Serializer) EntryError(err error, e *watch.Entry) error {
 
 // mayChange reports whether decoding an entry again may give another object; see DecodedAge.
 func (s *Serializer) mayChange(e *watch.Entry) bool {
-	return s.DecodedAge > 0 && (s.Lossy || e.Form != s.Form)
+	return s.DecodedAge > 0 && (s.Lossy || e.Encoding != s.Encoding)
 }
 
 func prepareForStorage(obj runtime.Object) error {

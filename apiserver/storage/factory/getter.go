@@ -23,7 +23,7 @@ type Backend struct {
 	// Store is where objects are written; Feed is where they are read.
 	Store *sqlstore.Store
 	Feed  *watch.Feed
-	// Program is the part of a record's Form that names the program's version of the
+	// Program is the part of a record's Encoding that names the program's version of the
 	// API, such as "v1.37".
 	Program string
 	// Transformers gives the encryption of a resource; nil, or a nil result,
@@ -46,7 +46,7 @@ type Resources interface {
 	StoredAs(gr schema.GroupResource) schema.GroupResource
 	// StoreConfig returns two things. The first is the part of a Store's Config that
 	// depends on the resource: GroupResource, Owner, ResourcePrefix (without a slash
-	// before it), Codec, StorageVersion, Form and what else differs from the default.
+	// before it), Codec, StorageVersion, Encoding and what else differs from the default.
 	// The Getter sets the other fields; the registry gives IndexFields where
 	// StoreConfig does not. The second is the versioner that finds the storage version
 	// among an object's kinds.

@@ -11,7 +11,7 @@ import (
 	"k8s.io/component-base/compatibility"
 )
 
-// Program names, in a record's Form, what a decode depends on in this process besides the
+// Program names, in a record's Encoding, what a decode depends on in this process besides the
 // record: the release of Kubernetes with its patch level, the emulated version if it is
 // another, and a hash of the feature gates that are not as the emulated version has them by
 // default. A record that was stored otherwise is decoded and defaulted when it is read, as a

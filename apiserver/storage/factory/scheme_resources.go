@@ -83,7 +83,7 @@ func (r *SchemeResources) StoreConfig(gr schema.GroupResource, example runtime.O
 		StorageVersion: version,
 		Message:        message,
 		Lossy:          r.DefaultedOnRead[stored],
-		Form:           r.Program + "/" + version.String(),
+		Encoding:       r.Program + "/" + version.String(),
 	}, versioner, nil
 }
 

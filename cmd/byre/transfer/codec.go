@@ -16,9 +16,9 @@ import (
 	"byre/sqlstore"
 )
 
-// carriedForm is the Form of values that this program has not encoded. A Store decodes
+// carriedEncoding is the Encoding of values that this program has not encoded. A Store decodes
 // such a value before it answers with it.
-const carriedForm = "etcd"
+const carriedEncoding = "etcd"
 
 // codec encodes and decodes the objects of one resource.
 type codec struct {
@@ -54,8 +54,8 @@ func (r *resource) prepare(value []byte) error {
 
 // object is one object, read from etcd or from a row.
 type object struct {
-	place place
-	uid   string
+	key objectKey
+	uid string
 	// typed is nil if the value is carried over as it is.
 	typed runtime.Object
 	// carried is the value that is carried over, in the form in which etcd has it.
@@ -64,8 +64,8 @@ type object struct {
 }
 
 // read reads a value in the form in which etcd has it.
-func read(at place, value []byte) (*object, error) {
-	o := &object{place: at}
+func read(at objectKey, value []byte) (*object, error) {
+	o := &object{key: at}
 	if encoding.IsEncrypted(value) {
 		o.carried, o.isEncrypted = value, true
 		return o, nil
@@ -106,14 +106,14 @@ func (o *object) readCustom(value []byte) error {
 var errOtherName = errors.New("the object has another namespace or name than its key")
 
 func (o *object) checkName(namespace, name string) error {
-	if namespace != o.place.Namespace || name != o.place.Name {
+	if namespace != o.key.Namespace || name != o.key.Name {
 		return fmt.Errorf("%w: %q, %q", errOtherName, namespace, name)
 	}
 	return nil
 }
 
 // readRow reads a value in the form in which byre stores it.
-func readRow(at place, value []byte) (*object, error) {
+func readRow(at objectKey, value []byte) (*object, error) {
 	if encoding.IsWrapped(value) {
 		sealed, err := encoding.UnwrapEncrypted(value)
 		if err != nil {
@@ -122,19 +122,19 @@ func readRow(at place, value []byte) (*object, error) {
 		if !encoding.IsEncrypted(sealed) {
 			return nil, errors.New("it is encrypted by a transformer that no stock server has")
 		}
-		return &object{place: at, carried: sealed, isEncrypted: true}, nil
+		return &object{key: at, carried: sealed, isEncrypted: true}, nil
 	}
 	return read(at, value)
 }
 
 // row sets the fields of a record that depend on the object.
 func (o *object) row(into *sqlstore.Record) error {
-	into.Key, into.UID, into.Form = o.place.Key, o.uid, carriedForm
+	into.Key, into.UID, into.Encoding = o.key.Key, o.uid, carriedEncoding
 	switch {
 	case o.typed != nil:
-		into.Form = o.place.resource.codec.config.Form
+		into.Encoding = o.key.resource.codec.config.Encoding
 		var encoded bytes.Buffer
-		if err := o.place.resource.codec.config.Codec.Encode(o.typed, &encoded); err != nil {
+		if err := o.key.resource.codec.config.Codec.Encode(o.typed, &encoded); err != nil {
 			return err
 		}
 		into.Value = bytes.TrimSpace(encoded.Bytes())
@@ -152,6 +152,6 @@ func (o *object) stockValue() ([]byte, error) {
 		return o.carried, nil
 	}
 	var encoded bytes.Buffer
-	err := o.place.resource.codec.stock.Encode(o.typed, &encoded)
+	err := o.key.resource.codec.stock.Encode(o.typed, &encoded)
 	return encoded.Bytes(), err
 }

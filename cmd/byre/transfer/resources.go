@@ -74,8 +74,8 @@ func (t *table) add(gr schema.GroupResource, resources *factory.SchemeResources,
 	return nil
 }
 
-// place identifies an object in etcd and in the database.
-type place struct {
+// objectKey identifies an object in etcd and in the database.
+type objectKey struct {
 	sqlstore.Key
 	// resource is nil for a custom resource.
 	resource *resource
@@ -118,33 +118,33 @@ func (t *table) prefixOf(key string) string {
 	return strings.Join(parts[:min(2, len(parts))], "/")
 }
 
-// find returns the place of a key of etcd, or the reason why the key is left out. If
+// find returns the objectKey of a key of etcd, or the reason why the key is left out. If
 // the key has neither, it returns an UnknownKeyError.
-func (t *table) find(key string) (place, string, error) {
+func (t *table) find(key string) (objectKey, string, error) {
 	rest, below := strings.CutPrefix(key, t.prefix)
 	if !below {
-		return place{}, outsidePrefix, nil
+		return objectKey{}, outsidePrefix, nil
 	}
 	if reason := leftOut(rest); reason != "" {
-		return place{}, reason, nil
+		return objectKey{}, reason, nil
 	}
 	parts := strings.Split(rest, "/")
 	for n := 1; n <= 2 && n < len(parts); n++ {
 		if r := t.byPrefix[strings.Join(parts[:n], "/")]; r != nil {
-			p := place{Key: sqlstore.Key{Group: r.Group, Resource: r.Resource, Owner: sqlstore.BuiltIn}, resource: r}
+			p := objectKey{Key: sqlstore.Key{Group: r.Group, Resource: r.Resource, Owner: sqlstore.BuiltIn}, resource: r}
 			return p.named(key, parts[n:])
 		}
 	}
 	// The group of a definition contains a dot, and no prefix of a built-in resource
 	// does.
 	if len(parts) < 3 || !strings.Contains(parts[0], ".") {
-		return place{}, "", &UnknownKeyError{key}
+		return objectKey{}, "", &UnknownKeyError{key}
 	}
-	p := place{Key: sqlstore.Key{Group: parts[0], Resource: parts[1], Owner: sqlstore.Custom}}
+	p := objectKey{Key: sqlstore.Key{Group: parts[0], Resource: parts[1], Owner: sqlstore.Custom}}
 	return p.named(key, parts[2:])
 }
 
-func (p place) named(key string, parts []string) (place, string, error) {
+func (p objectKey) named(key string, parts []string) (objectKey, string, error) {
 	switch len(parts) {
 	case 1:
 		p.Name = parts[0]
@@ -152,7 +152,7 @@ func (p place) named(key string, parts []string) (place, string, error) {
 		p.Namespace, p.Name = parts[0], parts[1]
 	}
 	if p.Name == "" || len(parts) == 2 && p.Namespace == "" {
-		return place{}, "", &UnknownKeyError{key}
+		return objectKey{}, "", &UnknownKeyError{key}
 	}
 	return p, "", nil
 }

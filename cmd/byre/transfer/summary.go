@@ -52,7 +52,7 @@ func (s *Summary) add(o *object, kv etcd.KeyValue) {
 	if o.isEncrypted {
 		s.Encrypted++
 	}
-	of := owned{schema.GroupResource{Group: o.place.Group, Resource: o.place.Resource}, o.place.Owner}
+	of := owned{schema.GroupResource{Group: o.key.Group, Resource: o.key.Resource}, o.key.Owner}
 	t := s.resources[of]
 	if t == nil {
 		t = &tally{}

@@ -235,7 +235,7 @@ func (t *Translator) rows(header sqlstore.Header, rows iter.Seq2[*sqlstore.Objec
 			continue
 		}
 		kv := etcd.KeyValue{Key: key, Created: row.Created, Revision: row.Revision}
-		o, err := readRow(place{Key: row.Key, resource: resource}, row.Value)
+		o, err := readRow(objectKey{Key: row.Key, resource: resource}, row.Value)
 		if err == nil {
 			err = t.checkEncrypted(o)
 		}

@@ -77,7 +77,7 @@ func Start(driver sqlstore.Driver, layers Layers) (*Store, error) {
 		ResourcePrefix:   "/configmaps/",
 		Codec:            scheme.Codecs.CodecForVersions(encoder, scheme.Codecs.UniversalDeserializer(), corev1.SchemeGroupVersion, corev1.SchemeGroupVersion),
 		StorageVersion:   corev1.SchemeGroupVersion,
-		Form:             "robustness/v1",
+		Encoding:         "robustness/v1",
 		NewFunc:          func() runtime.Object { return &corev1.ConfigMap{} },
 		NewListFunc:      func() runtime.Object { return &corev1.ConfigMapList{} },
 		BookmarkInterval: 100 * time.Millisecond,

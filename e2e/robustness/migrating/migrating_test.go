@@ -167,9 +167,9 @@ func fill(t *testing.T, driver sqlstore.Driver) {
 			}
 			return outcomes[0].Revision
 		}
-		at := commit(sqlstore.Write{Op: sqlstore.Create, Key: key, UID: "u", Form: "v1.37/v1", Value: value})
+		at := commit(sqlstore.Write{Op: sqlstore.Create, Key: key, UID: "u", Encoding: "v1.37/v1", Value: value})
 		if i%2 == 0 {
-			at = commit(sqlstore.Write{Op: sqlstore.Update, Key: key, UID: "u", Form: "v1.37/v1", Value: []byte(`{}`), Replaces: at})
+			at = commit(sqlstore.Write{Op: sqlstore.Update, Key: key, UID: "u", Encoding: "v1.37/v1", Value: []byte(`{}`), Replaces: at})
 		}
 		if i%5 == 0 {
 			commit(sqlstore.Write{Op: sqlstore.Delete, Key: key, Replaces: at})

@@ -14,8 +14,8 @@ import (
 // definition.
 func TestWatch_EndsAfterARevision(t *testing.T) {
 	t.Parallel()
-	ending := NewEnding()
-	f := newFixture(t, backends()[0], func(c *Config) { c.Ending = ending })
+	termination := NewWatchTermination()
+	f := newFixture(t, backends()[0], func(c *Config) { c.WatchTermination = termination })
 	a := f.create(t, "ns", "a", "")
 	start := f.feed.Revision()
 	read := func(change ...func(*storage.ListOptions)) string {
@@ -41,7 +41,7 @@ func TestWatch_EndsAfterARevision(t *testing.T) {
 	f.delete(t, "ns", a.Name)
 	last := f.feed.Revision()
 	f.create(t, "ns", "next", "")
-	ending.After(last)
+	termination.After(last)
 	for name, test := range map[string]struct {
 		change []func(*storage.ListOptions)
 		want   string

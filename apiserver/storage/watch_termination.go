@@ -2,10 +2,10 @@ package storage
 
 import "sync"
 
-// Ending ends the watches of all Stores that have it in their Config, those that are
+// WatchTermination ends the watches of all Stores that have it in their Config, those that are
 // open and those that begin later. To a client, such a watch ends like any other,
 // without an error.
-type Ending struct {
+type WatchTermination struct {
 	once  sync.Once
 	begun chan struct{}
 	// last is the revision up to which the watches still deliver events. It is set before
@@ -13,37 +13,37 @@ type Ending struct {
 	last int64
 }
 
-// NewEnding returns an Ending that has not begun.
-func NewEnding() *Ending { return &Ending{begun: make(chan struct{})} }
+// NewWatchTermination returns a WatchTermination that has not begun.
+func NewWatchTermination() *WatchTermination { return &WatchTermination{begun: make(chan struct{})} }
 
 // Now ends all watches at once. Their clients resume after the last event that they have
 // received.
-func (e *Ending) Now() { e.After(0) }
+func (t *WatchTermination) Now() { t.After(0) }
 
 // After ends each watch when it has delivered all events up to a revision. It is for a
 // resource that is gone: its clients can't resume, so they must have seen every event.
 // Only the first call of Now and After has an effect.
-func (e *Ending) After(revision int64) {
-	e.once.Do(func() {
-		e.last = revision
-		close(e.begun)
+func (t *WatchTermination) After(revision int64) {
+	t.once.Do(func() {
+		t.last = revision
+		close(t.begun)
 	})
 }
 
 // Begun returns a channel that is closed when the watches are to end; nil for a nil
-// Ending.
-func (e *Ending) Begun() <-chan struct{} {
-	if e == nil {
+// WatchTermination.
+func (t *WatchTermination) Begun() <-chan struct{} {
+	if t == nil {
 		return nil
 	}
-	return e.begun
+	return t.begun
 }
 
 // revision returns last, and whether the watches are to end.
-func (e *Ending) revision() (last int64, begun bool) {
+func (t *WatchTermination) revision() (last int64, begun bool) {
 	select {
-	case <-e.Begun():
-		return e.last, true
+	case <-t.Begun():
+		return t.last, true
 	default:
 		return 0, false
 	}

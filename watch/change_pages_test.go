@@ -88,7 +88,7 @@ func readOn(t testing.TB, f *Feed, after, last int64) error {
 
 // Watchers that resume after a restart share what the feed reads of the history of their resource,
 // and read no change of another one.
-func TestHistory_IsSharedByResumingWatchers(t *testing.T) {
+func TestChangePages_IsSharedByResumingWatchers(t *testing.T) {
 	t.Parallel()
 	const n, watchers = 500, 10_000
 	f := startOver(t, newWrittenSource(t, n, "x"), Options{RingEvents: 4})
@@ -99,7 +99,7 @@ func TestHistory_IsSharedByResumingWatchers(t *testing.T) {
 }
 
 // The watch of a resource that seldom changes reads its changes, however many others there are.
-func TestHistory_AQuietResourceReadsItsChanges(t *testing.T) {
+func TestChangePages_AQuietResourceReadsItsChanges(t *testing.T) {
 	t.Parallel()
 	const others = 100_000
 	s := &source{Model: storetest.NewModel()}
@@ -129,7 +129,7 @@ func TestHistory_AQuietResourceReadsItsChanges(t *testing.T) {
 }
 
 // The feed reads only a few large changes at a time, and drops their pages when others are read.
-func TestHistory_PagesAreBoundedByBytes(t *testing.T) {
+func TestChangePages_PagesAreBoundedByBytes(t *testing.T) {
 	t.Parallel()
 	const n, size = 40, 1 << 20
 	s := newWrittenSource(t, n, strings.Repeat("x", size))
@@ -149,30 +149,30 @@ func TestHistory_PagesAreBoundedByBytes(t *testing.T) {
 	if most > pageBytes+2*size {
 		t.Errorf("%d bytes are read at a time", most)
 	}
-	f.history.mu.Lock()
-	defer f.history.mu.Unlock()
-	if f.history.bytes > historyBytes || f.history.bytes == 0 {
-		t.Errorf("%d bytes of history are kept", f.history.bytes)
+	f.changePages.mu.Lock()
+	defer f.changePages.mu.Unlock()
+	if f.changePages.bytes > changePageBytes || f.changePages.bytes == 0 {
+		t.Errorf("%d bytes of history are kept", f.changePages.bytes)
 	}
 	total := 0
-	for _, p := range f.history.pages[pods] {
+	for _, p := range f.changePages.pages[pods] {
 		total += p.bytes
 	}
-	if total != f.history.bytes {
-		t.Errorf("%d bytes of history are kept, counted %d", total, f.history.bytes)
+	if total != f.changePages.bytes {
+		t.Errorf("%d bytes of history are kept, counted %d", total, f.changePages.bytes)
 	}
 }
 
 // Watchers that resume right after a compaction share pages too, although the first page
 // begins in its middle. A revision before the compaction is an error.
-func TestHistory_ResumesNextToACompaction(t *testing.T) {
+func TestChangePages_ResumesNextToACompaction(t *testing.T) {
 	t.Parallel()
 	const n, compacted = 300, 100
 	s := newWrittenSource(t, n, "x")
 	f := startOver(t, s, Options{RingEvents: 4})
 	f.snapshot()
 	storetest.Compact(t, s, compacted)
-	f.history.forget()
+	f.changePages.forget()
 	rows := s.rows.Load()
 	for after := int64(compacted); after < compacted+100; after++ {
 		if err := readOn(t, f.Feed, after, 2*n); err != nil {
@@ -189,7 +189,7 @@ func TestHistory_ResumesNextToACompaction(t *testing.T) {
 
 // A compaction of other resources does not shorten the history of a resource, whose watchers resume
 // from the store.
-func TestHistory_ResumesWhereOthersAreCompacted(t *testing.T) {
+func TestChangePages_ResumesWhereOthersAreCompacted(t *testing.T) {
 	t.Parallel()
 	const n = 300
 	s := newWrittenSource(t, n, "x")
@@ -205,13 +205,13 @@ func TestHistory_ResumesWhereOthersAreCompacted(t *testing.T) {
 			t.Fatalf("after %d: %v", after, err)
 		}
 	}
-	if _, err := f.history.load(t.Context(), sqlstore.Resource{Resource: "others"}, 2*n-1); !errors.Is(err, ErrCompacted) {
+	if _, err := f.changePages.load(t.Context(), sqlstore.Resource{Resource: "others"}, 2*n-1); !errors.Is(err, ErrCompacted) {
 		t.Errorf("a page of the resource that is compacted: %v", err)
 	}
 }
 
 // A reset drops the pages that were read of the replaced history.
-func TestHistory_IsForgottenByAReset(t *testing.T) {
+func TestChangePages_IsForgottenByAReset(t *testing.T) {
 	t.Parallel()
 	f := startOver(t, newWrittenSource(t, 300, "x"), Options{Interval: never, RingEvents: 4})
 	if err := readOn(t, f.Feed, 0, 600); err != nil {
@@ -220,16 +220,16 @@ func TestHistory_IsForgottenByAReset(t *testing.T) {
 	if err := f.reset(t.Context(), resetRestored); err != nil {
 		t.Fatal(err)
 	}
-	f.history.mu.Lock()
-	defer f.history.mu.Unlock()
-	if len(f.history.pages) > 0 || f.history.bytes > 0 {
-		t.Errorf("%d bytes of history are kept", f.history.bytes)
+	f.changePages.mu.Lock()
+	defer f.changePages.mu.Unlock()
+	if len(f.changePages.pages) > 0 || f.changePages.bytes > 0 {
+		t.Errorf("%d bytes of history are kept", f.changePages.bytes)
 	}
 }
 
 // A subscription that finds a hole in the history ends as if the history were compacted, so that
 // its client reads the current state. One that does not need the missing change goes on.
-func TestHistory_AHoleIsCompacted(t *testing.T) {
+func TestChangePages_AHoleIsCompacted(t *testing.T) {
 	t.Parallel()
 	const n, missing = 300, 101
 	s := newWrittenSource(t, n, "x")
@@ -240,7 +240,7 @@ func TestHistory_AHoleIsCompacted(t *testing.T) {
 			return slices.DeleteFunc(changes, func(c sqlstore.Change) bool { return c.Revision == missing })
 		}
 	})
-	f.history.forget()
+	f.changePages.forget()
 	if err := readOn(t, f.Feed, missing-50, 2*n); !errors.Is(err, ErrCompacted) {
 		t.Errorf("before the hole: %v", err)
 	}
@@ -251,7 +251,7 @@ func TestHistory_AHoleIsCompacted(t *testing.T) {
 
 // A missing change is noticed where a later one of the same object in the page does not follow from
 // the change before.
-func TestHistory_FindsWhatIsMissing(t *testing.T) {
+func TestChangePages_FindsWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	ops := []sqlstore.Op{sqlstore.Create, sqlstore.Update, sqlstore.Delete, sqlstore.Create, sqlstore.Update, sqlstore.Update}
 	for missing, isFound := range map[int64]bool{1: true, 2: true, 3: true, 4: true, 5: true, 6: false} {

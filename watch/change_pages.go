@@ -12,10 +12,10 @@ import (
 	"byre/sqlstore"
 )
 
-// historyBytes bounds the pages of history in memory.
-const historyBytes = 16 << 20
+// changePageBytes bounds the pages of history in memory.
+const changePageBytes = 16 << 20
 
-// history reads the changes that have left the rings, those of one resource at a time: a watch of
+// changePages reads the changes that have left the rings, those of one resource at a time: a watch of
 // a resource that seldom changes does not read the changes of others. It reads each page once for
 // all subscriptions that need it, because after a restart thousands of watchers resume and read
 // the same history.
@@ -23,7 +23,7 @@ const historyBytes = 16 << 20
 // A page begins after a multiple of pageChanges, so that subscriptions share pages whatever
 // their revisions are. It has at most pageChanges changes. If it ends before the next multiple,
 // because of pageBytes, another page begins at the revision that a subscription needs.
-type history struct {
+type changePages struct {
 	source    Source
 	lifecycle *lifecycle
 	progress  *progress
@@ -41,10 +41,10 @@ type history struct {
 	reads map[pageKey]*pageRead
 }
 
-func newHistory(source Source, logger *slog.Logger, l *lifecycle, p *progress) *history {
-	h := &history{source: source, lifecycle: l, progress: p, logger: logger}
-	h.forget()
-	return h
+func newChangePages(source Source, logger *slog.Logger, l *lifecycle, p *progress) *changePages {
+	c := &changePages{source: source, lifecycle: l, progress: p, logger: logger}
+	c.forget()
+	return c
 }
 
 // pageKey is what a page is read by: its resource, and the revision after which it begins.
@@ -60,8 +60,8 @@ type page struct {
 	end    int64
 	events []Event
 	bytes  int
-	// recent is its element in history.recent. used is set when the page is used, and
-	// cleared by dropUnused. history.mu guards both.
+	// recent is its element in changePages.recent. used is set when the page is used, and
+	// cleared by dropUnused. changePages.mu guards both.
 	recent *list.Element
 	used   bool
 }
@@ -116,15 +116,15 @@ func newPage(key pageKey, upTo int64, changes []sqlstore.Change) (*page, error) 
 
 // load returns a page of a resource that begins at or before a revision and ends after it. The
 // feed has applied the revision. The page comes from memory or from the store.
-func (h *history) load(ctx context.Context, r sqlstore.Resource, revision int64) (*page, error) {
+func (c *changePages) load(ctx context.Context, r sqlstore.Resource, revision int64) (*page, error) {
 	after := revision - revision%pageChanges
 	for {
-		p, err := h.read(ctx, pageKey{r, after}, revision)
+		p, err := c.read(ctx, pageKey{r, after}, revision)
 		switch {
 		case errors.Is(err, ErrCompacted) && after < revision:
 			// The beginning of the page is compacted. If its end is not, the page
 			// begins after the compacted revision.
-			compacted, err := h.source.Compacted(ctx, r)
+			compacted, err := c.source.Compacted(ctx, r)
 			if err != nil {
 				return nil, err
 			}
@@ -141,49 +141,49 @@ func (h *history) load(ctx context.Context, r sqlstore.Resource, revision int64)
 
 // read returns a page that is in memory and goes on after revision. If there is none it reads
 // the page of a key.
-func (h *history) read(ctx context.Context, key pageKey, revision int64) (*page, error) {
-	h.mu.Lock()
-	if p := h.find(key, revision); p != nil {
-		h.mu.Unlock()
+func (c *changePages) read(ctx context.Context, key pageKey, revision int64) (*page, error) {
+	c.mu.Lock()
+	if p := c.find(key, revision); p != nil {
+		c.mu.Unlock()
 		return p, nil
 	}
-	read := h.reads[key]
+	read := c.reads[key]
 	mine := read == nil
 	if mine {
 		read = &pageRead{done: make(chan struct{})}
-		h.reads[key] = read
+		c.reads[key] = read
 	}
-	h.mu.Unlock()
-	if mine && !h.lifecycle.spawn(func(ctx context.Context) { h.fetch(ctx, read, key) }) {
+	c.mu.Unlock()
+	if mine && !c.lifecycle.spawn(func(ctx context.Context) { c.fetch(ctx, read, key) }) {
 		return nil, ErrClosed
 	}
-	if err := h.lifecycle.wait(ctx, read.done); err != nil {
+	if err := c.lifecycle.wait(ctx, read.done); err != nil {
 		return nil, err
 	}
 	return read.page, read.err
 }
 
 // fetch reads one page from the store.
-func (h *history) fetch(ctx context.Context, read *pageRead, key pageKey) {
-	upTo := h.progress.Revision()
+func (c *changePages) fetch(ctx context.Context, read *pageRead, key pageKey) {
+	upTo := c.progress.Revision()
 	var changes []sqlstore.Change
-	if read.err = ErrCompacted; key.after < upTo { // otherwise the feed has adopted a state before the page
+	if read.err = ErrCompacted; key.after < upTo { // otherwise the feed has taken over a state before the page
 		of := key.resource
-		changes, read.err = h.source.Changes(ctx, sqlstore.ChangesQuery{After: key.after, Of: &of, Limit: pageChanges, Size: pageBytes})
+		changes, read.err = c.source.Changes(ctx, sqlstore.ChangesQuery{After: key.after, Of: &of, Limit: pageChanges, Size: pageBytes})
 	}
 	if read.err == nil {
 		read.page, read.err = newPage(key, upTo, changes)
 	}
 	if errors.Is(read.err, errHole) {
-		h.logger.Error("watch: history is broken; watches that need it end, and their clients list again", "error", read.err)
+		c.logger.Error("watch: history is broken; watches that need it end, and their clients list again", "error", read.err)
 		read.err = fmt.Errorf("%w: %w", ErrCompacted, read.err)
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.reads[key] == read {
-		delete(h.reads, key)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.reads[key] == read {
+		delete(c.reads, key)
 		if read.err == nil {
-			h.add(read.page)
+			c.add(read.page)
 		}
 	}
 	close(read.done)
@@ -191,9 +191,9 @@ func (h *history) fetch(ctx context.Context, read *pageRead, key pageKey) {
 
 // find returns a page in memory that begins at or before revision and ends after it, or else the
 // one of a key; nil if there is neither.
-func (h *history) find(key pageKey, revision int64) *page {
+func (c *changePages) find(key pageKey, revision int64) *page {
 	var found *page
-	for _, p := range h.pages[key.resource] {
+	for _, p := range c.pages[key.resource] {
 		if p.after <= revision && revision < p.end {
 			found = p
 			break
@@ -203,55 +203,55 @@ func (h *history) find(key pageKey, revision int64) *page {
 		}
 	}
 	if found != nil {
-		h.recent.MoveToFront(found.recent)
+		c.recent.MoveToFront(found.recent)
 		found.used = true
 	}
 	return found
 }
 
 // add adds a page, and drops those that were not used for longest until the rest fits.
-func (h *history) add(p *page) {
-	for _, other := range h.pages[p.resource] {
+func (c *changePages) add(p *page) {
+	for _, other := range c.pages[p.resource] {
 		if other.after == p.after {
-			h.drop(other) // it was read earlier, when the store had fewer changes
+			c.drop(other) // it was read earlier, when the store had fewer changes
 			break
 		}
 	}
-	h.pages[p.resource] = append(h.pages[p.resource], p)
-	p.recent, p.used = h.recent.PushFront(p), true
-	h.bytes += p.bytes
-	for h.bytes > historyBytes && h.recent.Len() > 1 {
-		h.drop(h.recent.Back().Value.(*page))
+	c.pages[p.resource] = append(c.pages[p.resource], p)
+	p.recent, p.used = c.recent.PushFront(p), true
+	c.bytes += p.bytes
+	for c.bytes > changePageBytes && c.recent.Len() > 1 {
+		c.drop(c.recent.Back().Value.(*page))
 	}
 }
 
-func (h *history) drop(p *page) {
-	pages := slices.DeleteFunc(h.pages[p.resource], func(other *page) bool { return other == p })
-	if h.pages[p.resource] = pages; len(pages) == 0 {
-		delete(h.pages, p.resource)
+func (c *changePages) drop(p *page) {
+	pages := slices.DeleteFunc(c.pages[p.resource], func(other *page) bool { return other == p })
+	if c.pages[p.resource] = pages; len(pages) == 0 {
+		delete(c.pages, p.resource)
 	}
-	h.recent.Remove(p.recent)
-	h.bytes -= p.bytes
+	c.recent.Remove(p.recent)
+	c.bytes -= p.bytes
 }
 
 // forget drops all pages, because their changes may belong to a history that was lost.
-func (h *history) forget() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.pages = map[sqlstore.Resource][]*page{}
-	h.reads = map[pageKey]*pageRead{}
-	h.recent.Init()
-	h.bytes = 0
+func (c *changePages) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.pages = map[sqlstore.Resource][]*page{}
+	c.reads = map[pageKey]*pageRead{}
+	c.recent.Init()
+	c.bytes = 0
 }
 
 // dropUnused drops the pages that were not used since the last call.
-func (h *history) dropUnused() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, pages := range h.pages {
+func (c *changePages) dropUnused() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, pages := range c.pages {
 		for _, p := range slices.Clone(pages) {
 			if !p.used {
-				h.drop(p)
+				c.drop(p)
 			}
 			p.used = false
 		}
