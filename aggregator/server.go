@@ -29,13 +29,13 @@ import (
 	"byre/apiserver/process/loopback"
 	"byre/apiserver/process/pki"
 	"byre/apiserver/process/routing"
-	"byre/apiserver/query"
+	"byre/apiserver/query/catalog"
 )
 
 // Server is an http.Handler of APIServices and of the requests that they route.
 type Server struct {
 	// Builtin has the table of APIServices.
-	*query.Builtin
+	*catalog.Builtin
 	services     *handlers.API
 	customSynced <-chan struct{}
 

@@ -29,6 +29,7 @@ import (
 	"byre/apiserver/process/health"
 	"byre/apiserver/process/pki"
 	"byre/apiserver/query"
+	"byre/apiserver/query/catalog"
 	"byre/apiserver/registry"
 	"byre/apiserver/storage/changes"
 	"byre/apiserver/storage/factory"
@@ -46,7 +47,7 @@ type builtinAPI struct {
 	changes *history.Storage
 	queries *query.Storage // nil without --enable-sql
 	// tables are those that queries read. Each server of the chain adds its own.
-	tables query.Catalog
+	tables catalog.Servers
 	models *openapi.Models
 	// schemas makes the schemas of the groups' types.
 	schemas func() (map[string]*spec.Schema, error)
@@ -89,8 +90,8 @@ func newBuiltinAPI(o options.Completed, s *storageBackend, a authorizer.Authoriz
 	api.models = openapi.NewModels(effectiveVersion().EmulationVersion().String(), definitions, schemesOf(api.groups)...)
 	api.schemas = api.models.Schemas(names...)
 	api.types = managedfields.NewTypeConverter(api.schemas)
-	tables, err := query.NewBuiltin(kubernetes.Groups(), s.getter.Lookup, api.schemas)
-	api.tables = query.Catalog{tables}
+	tables, err := catalog.NewBuiltin(kubernetes.Groups(), s.getter.Lookup, api.schemas)
+	api.tables = catalog.Servers{tables}
 	return api, err
 }
 
@@ -220,7 +221,7 @@ func (c *chain) add(newServer delegation.NewServer, d delegation.Dependencies, b
 		return err
 	}
 	c.handler, c.servers = server, append(c.servers, server)
-	if tables, ok := server.(query.Tables); ok {
+	if tables, ok := server.(catalog.Tables); ok {
 		builtin.tables = append(builtin.tables, tables)
 	}
 	return nil

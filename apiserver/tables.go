@@ -11,14 +11,14 @@ import (
 	generated "k8s.io/kubernetes/pkg/generated/openapi"
 
 	"byre/apiserver/handlers/openapi"
-	"byre/apiserver/query"
+	"byre/apiserver/query/catalog"
 	"byre/apiserver/registry"
 	"byre/apiserver/storage/factory"
 )
 
 // Tables describes the tables of all built-in resources that have objects, enabled or not, as a server of the
 // effective version makes them, without Stores. They are in the order of their resources.
-func Tables(effective compatibility.EffectiveVersion) ([]*query.Table, error) {
+func Tables(effective compatibility.EffectiveVersion) ([]*catalog.Table, error) {
 	resources, kinds, names := factory.BuiltinResources(effective), map[schema.GroupResource]schema.GroupVersionKind{}, []string{}
 	for gr, name := range registry.Kinds() {
 		if resources.StoredAs(gr) != gr {
@@ -41,12 +41,12 @@ func Tables(effective compatibility.EffectiveVersion) ([]*query.Table, error) {
 	if err != nil {
 		return nil, err
 	}
-	var tables []*query.Table
-	schemas := query.NewSchemas(definitions)
+	var tables []*catalog.Table
+	schemas := catalog.NewSchemas(definitions)
 	for gr, kind := range kinds {
 		tables = append(tables, schemas.Describe(gr, kind))
 	}
-	slices.SortFunc(tables, func(a, b *query.Table) int {
+	slices.SortFunc(tables, func(a, b *catalog.Table) int {
 		return cmp.Or(cmp.Compare(a.Resource.Group, b.Resource.Group), cmp.Compare(a.Resource.Resource, b.Resource.Resource))
 	})
 	return tables, nil

@@ -23,7 +23,7 @@ import (
 
 	"byre/apiserver/delegation"
 	"byre/apiserver/handlers"
-	"byre/apiserver/query"
+	"byre/apiserver/query/catalog"
 	"byre/apiserver/storage"
 	"byre/apiserver/storage/encoding"
 	"byre/apiserver/storage/factory"
@@ -97,7 +97,7 @@ func (r definitionREST) DeleteCollection(ctx context.Context, validate rest.Vali
 }
 
 // api makes the handler of the group, which it enters in discovery and OpenAPI, and the table of definitions.
-func (g *group) api(d delegation.Dependencies, delegate http.Handler) (*handlers.API, *query.Builtin, error) {
+func (g *group) api(d delegation.Dependencies, delegate http.Handler) (*handlers.API, *catalog.Builtin, error) {
 	version := apiextensionsv1.SchemeGroupVersion.Version
 	served := handlers.Group{
 		Name:     apiextensions.GroupName,
@@ -114,7 +114,7 @@ func (g *group) api(d delegation.Dependencies, delegate http.Handler) (*handlers
 	if err != nil {
 		return nil, nil, err
 	}
-	tables, err := query.NewBuiltin([]handlers.Group{served}, func(schema.GroupResource) *storage.Store { return g.store }, schemas)
+	tables, err := catalog.NewBuiltin([]handlers.Group{served}, func(schema.GroupResource) *storage.Store { return g.store }, schemas)
 	return api, tables, err
 }
 

@@ -12,7 +12,7 @@ import (
 
 	"byre/apiserver/delegation"
 	"byre/apiserver/handlers"
-	"byre/apiserver/query"
+	"byre/apiserver/query/catalog"
 	"byre/crd/instances"
 )
 
@@ -32,7 +32,7 @@ type Server struct {
 	codecs      serializer.CodecFactory
 	definitions *handlers.API
 	// ownTables has the table of definitions.
-	ownTables *query.Builtin
+	ownTables *catalog.Builtin
 	resolver  *resolver
 	*controller
 }

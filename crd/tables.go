@@ -12,30 +12,30 @@ import (
 	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
-	"byre/apiserver/query"
+	"byre/apiserver/query/catalog"
 	"byre/crd/definition"
 	"byre/crd/instances"
 )
 
-var _ query.Tables = (*Server)(nil)
+var _ catalog.Tables = (*Server)(nil)
 
-// Names implements query.Tables: the definitions are a table, and the instances of each are one under their full
+// Names implements catalog.Tables: the definitions are a table, and the instances of each are one under their full
 // name.
 func (s *Server) Names() []string {
 	names := s.ownTables.Names()
 	for _, d := range s.resolver.all() {
-		names = append(names, query.FullName(definition.Resource(d.CRD)))
+		names = append(names, catalog.FullName(definition.Resource(d.CRD)))
 	}
 	return names
 }
 
-// Table implements query.Tables. Its objects are in the version that they are stored in.
-func (s *Server) Table(ctx context.Context, name string) (*query.Table, error) {
+// Table implements catalog.Tables. Its objects are in the version that they are stored in.
+func (s *Server) Table(ctx context.Context, name string) (*catalog.Table, error) {
 	if own, err := s.ownTables.Table(ctx, name); own != nil || err != nil {
 		return own, err
 	}
 	for _, d := range s.resolver.all() {
-		if query.FullName(definition.Resource(d.CRD)) == name {
+		if catalog.FullName(definition.Resource(d.CRD)) == name {
 			return s.resolver.tableOf(ctx, d)
 		}
 	}
@@ -55,7 +55,7 @@ func (r *resolver) all() (found []*definition.Definition) {
 }
 
 // tableOf returns the table of a definition's instances; nil if the definition is gone.
-func (r *resolver) tableOf(ctx context.Context, d *definition.Definition) (*query.Table, error) {
+func (r *resolver) tableOf(ctx context.Context, d *definition.Definition) (*catalog.Table, error) {
 	for range maxReplaced {
 		found := r.get(d.CRD.Name)
 		if found == nil {
@@ -75,7 +75,7 @@ func (r *resolver) tableOf(ctx context.Context, d *definition.Definition) (*quer
 	return nil, fmt.Errorf("%s: %w", d.CRD.Name, definition.ErrReplaced)
 }
 
-func newTable(d *definition.Definition, stored *instances.Version) (*query.Table, error) {
+func newTable(d *definition.Definition, stored *instances.Version) (*catalog.Table, error) {
 	schema, err := stored.Schema()
 	if err != nil {
 		return nil, err
@@ -91,7 +91,7 @@ func newTable(d *definition.Definition, stored *instances.Version) (*query.Table
 
 // Describe returns the table of a definition that is not stripped, without its Store; nil if the definition is not
 // established.
-func Describe(crd *apiextensionsv1.CustomResourceDefinition) (*query.Table, error) {
+func Describe(crd *apiextensionsv1.CustomResourceDefinition) (*catalog.Table, error) {
 	if !definition.IsEstablished(crd) {
 		return nil, nil
 	}
@@ -106,14 +106,14 @@ func Describe(crd *apiextensionsv1.CustomResourceDefinition) (*query.Table, erro
 	return describe(crd, definition.Version(crd, stored), schema), nil
 }
 
-func describe(crd *apiextensionsv1.CustomResourceDefinition, version *apiextensionsv1.CustomResourceDefinitionVersion, schema *structuralschema.Structural) *query.Table {
+func describe(crd *apiextensionsv1.CustomResourceDefinition, version *apiextensionsv1.CustomResourceDefinitionVersion, schema *structuralschema.Structural) *catalog.Table {
 	of := schema.ToKubeOpenAPI()
 	if of == nil {
 		of = &spec.Schema{}
 	}
-	return &query.Table{
+	return &catalog.Table{
 		Resource: definition.Resource(crd), Version: version.Name, Kind: crd.Spec.Names.Kind, Description: of.Description,
-		Columns: query.NewColumns(of, nil, printed(version)),
+		Columns: catalog.NewColumns(of, nil, printed(version)),
 	}
 }
 
@@ -121,11 +121,11 @@ func describe(crd *apiextensionsv1.CustomResourceDefinition, version *apiextensi
 var memberPath = regexp.MustCompile(`^(\.[A-Za-z_][A-Za-z0-9_-]*)+$`)
 
 // printed are the printer columns of a version that show a member of the object.
-func printed(version *apiextensionsv1.CustomResourceDefinitionVersion) (columns []query.Column) {
-	types := map[string]query.Type{"integer": query.Integer, "number": query.Real, "boolean": query.Boolean, "date": query.Time, "string": query.Text}
+func printed(version *apiextensionsv1.CustomResourceDefinitionVersion) (columns []catalog.Column) {
+	types := map[string]catalog.Type{"integer": catalog.Integer, "number": catalog.Real, "boolean": catalog.Boolean, "date": catalog.Time, "string": catalog.Text}
 	for _, c := range version.AdditionalPrinterColumns {
 		if memberPath.MatchString(c.JSONPath) && !strings.HasPrefix(c.JSONPath, ".metadata.") {
-			columns = append(columns, query.NewColumn(query.ColumnName(c.Name), types[c.Type], c.Description, strings.Split(c.JSONPath[1:], ".")...))
+			columns = append(columns, catalog.NewColumn(catalog.ColumnName(c.Name), types[c.Type], c.Description, strings.Split(c.JSONPath[1:], ".")...))
 		}
 	}
 	return columns

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"mime"
 	"net/http"
 	"strconv"
@@ -23,6 +24,8 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/metrics"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
+
+	"byre/apiserver/query/catalog"
 )
 
 // ConvertToTable implements rest.TableConvertor: the table is the result.
@@ -34,12 +37,12 @@ func (*Storage) ConvertToTable(_ context.Context, obj runtime.Object, _ runtime.
 	table := &metav1.Table{ListMeta: metav1.ListMeta{ResourceVersion: q.Status.ResourceVersion}, Rows: []metav1.TableRow{}}
 	for _, c := range q.Status.Columns {
 		definition := metav1.TableColumnDefinition{Name: c.Name, Type: "string"}
-		switch Type(strings.ToUpper(c.Type)) {
-		case Integer:
+		switch catalog.Type(strings.ToUpper(c.Type)) {
+		case catalog.Integer:
 			definition.Type = "integer"
-		case Real:
+		case catalog.Real:
 			definition.Type = "number"
-		case Boolean:
+		case catalog.Boolean:
 			definition.Type = "boolean"
 		}
 		table.ColumnDefinitions = append(table.ColumnDefinitions, definition)
@@ -268,8 +271,30 @@ func csvText(value any) string {
 		return ""
 	case string:
 		return v
-	case rawJSON:
+	case catalog.RawJSON:
 		return string(v)
 	}
 	return strings.Trim(string(appendJSON(nil, value)), `"`)
+}
+
+// appendJSON appends a value of a result as JSON.
+func appendJSON(dst []byte, value any) []byte {
+	switch v := value.(type) {
+	case nil:
+		return append(dst, "null"...)
+	case catalog.RawJSON:
+		if json.Valid(v) {
+			return append(dst, v...)
+		}
+		value = string(v)
+	case float64:
+		if math.IsInf(v, 0) || math.IsNaN(v) {
+			return append(dst, "null"...)
+		}
+	}
+	data, err := json.Marshal(value)
+	if err != nil {
+		panic(err) // values of these types
+	}
+	return append(dst, data...)
 }

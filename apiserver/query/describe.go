@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"github.com/ncruces/go-sqlite3"
+
+	"byre/apiserver/query/catalog"
 )
 
 // The tables that describe the others.
@@ -16,23 +18,23 @@ const (
 
 // describe makes byre_tables and byre_columns known: what can be asked. Whoever may ask may read them, as
 // discovery and OpenAPI.
-func (e *engine) describe(tables Tables) error {
+func (e *engine) describe(tables catalog.Tables) error {
 	for name, of := range map[string]description{
 		tablesTable: {
 			ddl: `CREATE TABLE t (table_name TEXT, "group" TEXT, resource TEXT, version TEXT, description TEXT)`,
-			rows: func(name string, t *Table) [][]string {
+			rows: func(name string, t *catalog.Table) [][]string {
 				return [][]string{{name, t.Resource.Group, t.Resource.Resource, t.Version, t.Description}}
 			},
 		},
 		columnsTable: {
 			ddl: "CREATE TABLE t (table_name TEXT, name TEXT, type TEXT, description TEXT, path TEXT)",
-			rows: func(name string, t *Table) (rows [][]string) {
+			rows: func(name string, t *catalog.Table) (rows [][]string) {
 				for i := range t.Columns {
 					c := &t.Columns[i]
 					if c.IsHidden() {
 						continue
 					}
-					rows = append(rows, []string{name, c.Name, typeNames[c.Type], c.Description, c.Source()})
+					rows = append(rows, []string{name, c.Name, c.Type.Name(), c.Description, c.Source()})
 				}
 				return rows
 			},
@@ -52,10 +54,10 @@ func (e *engine) describe(tables Tables) error {
 // description is a virtual table of texts, of which the first is the name of a table.
 type description struct {
 	ctx    context.Context
-	tables Tables
+	tables catalog.Tables
 	ddl    string
 	// rows returns the rows of a table.
-	rows func(name string, t *Table) [][]string
+	rows func(name string, t *catalog.Table) [][]string
 }
 
 // BestIndex implements sqlite3.VTab: the rows of one table are found without those of others.
@@ -98,10 +100,10 @@ func (t *texts) Filter(_ int, _ string, args ...sqlite3.Value) error {
 			return err
 		}
 		if edge, ok := edges[name]; ok {
-			table = &Table{Description: edge.description, Columns: edge.columns}
+			table = &catalog.Table{Description: edge.description, Columns: edge.columns}
 		}
 		if columns, ok := logTables[name]; ok {
-			table = &Table{Description: logDescriptions[name], Columns: columnsOf(columns)}
+			table = &catalog.Table{Description: logDescriptions[name], Columns: columnsOf(columns)}
 		}
 		if table != nil {
 			t.rows = append(t.rows, t.of.rows(name, table)...)

@@ -1,10 +1,10 @@
 // Package query serves the group sql.byre.dev: a Query is one SELECT over the cluster's objects, which its
 // creation is answered with. docs/query.md is its manual.
 //
-// A Table is a resource. The statement runs in an engine, a connection of SQLite in memory, where
-// tables are virtual: their rows are entries of the watch cache, and the values of a row are cut out
-// of its JSON when the engine asks for them. An edge is a table of what objects have several of, which is
-// made of the same entries.
+// A table is a resource, of which package catalog has the columns. The statement runs in an engine, a
+// connection of SQLite in memory, where tables are virtual: their rows are entries of the watch cache, and
+// the values of a row are cut out of its JSON when the engine asks for them. An edge is a table of what
+// objects have several of, which is made of the same entries.
 //
 // Invariant: a row that the user may not list never reaches the engine. Storage.fill keeps this: it
 // asks the authorizer about each table and namespace, and fills the views before the first step of

@@ -3,6 +3,7 @@ package query
 import (
 	"iter"
 
+	"byre/apiserver/query/catalog"
 	"byre/apiserver/storage/jsontext"
 )
 
@@ -29,8 +30,8 @@ func listOf(c *edgeCursor, found [][]byte) iter.Seq2[[]any, error] {
 			values := make([]any, len(columns))
 			for key, value := range jsontext.Members(element) {
 				for i := range columns {
-					if column := &columns[i]; column.Path[len(column.Path)-1] == key && string(value) != "null" {
-						values[i] = column.make(value)
+					if column := &columns[i]; column.Path[len(column.Path)-1] == key {
+						values[i] = column.Value(value)
 					}
 				}
 			}
@@ -55,6 +56,9 @@ func member(data []byte, path ...string) []byte {
 	}
 	return data
 }
+
+// text returns the text that JSON is, or that of a number; nil for other JSON.
+func text(data []byte) any { return catalog.Text.Value(data) }
 
 // textOf returns the first text that an object has at one of some members; nil if it has none.
 func textOf(object []byte, members ...string) any {

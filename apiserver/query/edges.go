@@ -6,13 +6,15 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"byre/apiserver/query/catalog"
 )
 
 // edge is a table of what an object has several of. It is made of the tables of the objects, and so shows what
 // its reader sees of these. Its columns begin with the resource, the namespace and the name of the object.
 type edge struct {
 	description string
-	columns     []Column
+	columns     []catalog.Column
 	// tables are those that the edge is made of; nil for all. selects says that it needs the Pods beside.
 	tables  []string
 	selects bool
@@ -31,8 +33,8 @@ var edges = map[string]edge{
 		paths:       [][]string{{"metadata", "labels"}},
 		rowsOf:      membersOf,
 		columns: append(edgeColumns(),
-			NewColumn("key", Text, "The key of the label."),
-			NewColumn("value", Text, "The value of the label."),
+			catalog.NewColumn("key", catalog.Text, "The key of the label."),
+			catalog.NewColumn("value", catalog.Text, "The value of the label."),
 		),
 	},
 	"annotations": {
@@ -40,8 +42,8 @@ var edges = map[string]edge{
 		paths:       [][]string{{"metadata", "annotations"}},
 		rowsOf:      membersOf,
 		columns: append(edgeColumns(),
-			NewColumn("key", Text, "The key of the annotation."),
-			NewColumn("value", Text, "The value of the annotation."),
+			catalog.NewColumn("key", catalog.Text, "The key of the annotation."),
+			catalog.NewColumn("value", catalog.Text, "The value of the annotation."),
 		),
 	},
 	"owners": {
@@ -49,10 +51,10 @@ var edges = map[string]edge{
 		paths:       [][]string{{"metadata", "ownerReferences"}},
 		rowsOf:      listOf,
 		columns: append(edgeColumns(),
-			NewColumn("kind", Text, "The kind of the owner.", "metadata", "ownerReferences", "kind"),
-			NewColumn("owner", Text, "The name of the owner.", "metadata", "ownerReferences", "name"),
-			NewColumn("uid", Text, "The UID of the owner.", "metadata", "ownerReferences", "uid"),
-			NewColumn("controller", Boolean, "Whether the owner controls the object.", "metadata", "ownerReferences", "controller"),
+			catalog.NewColumn("kind", catalog.Text, "The kind of the owner.", "metadata", "ownerReferences", "kind"),
+			catalog.NewColumn("owner", catalog.Text, "The name of the owner.", "metadata", "ownerReferences", "name"),
+			catalog.NewColumn("uid", catalog.Text, "The UID of the owner.", "metadata", "ownerReferences", "uid"),
+			catalog.NewColumn("controller", catalog.Boolean, "Whether the owner controls the object.", "metadata", "ownerReferences", "controller"),
 		),
 	},
 	"conditions": {
@@ -60,27 +62,27 @@ var edges = map[string]edge{
 		paths:       [][]string{{"status", "conditions"}},
 		rowsOf:      listOf,
 		columns: append(edgeColumns(),
-			NewColumn("type", Text, "What the condition is about, such as Ready.", "status", "conditions", "type"),
-			NewColumn("status", Text, "True, False or Unknown.", "status", "conditions", "status"),
-			NewColumn("reason", Text, "Why, in one word.", "status", "conditions", "reason"),
-			NewColumn("message", Text, "Why, for people.", "status", "conditions", "message"),
-			NewColumn("changed", Time, "When the status last changed.", "status", "conditions", "lastTransitionTime"),
+			catalog.NewColumn("type", catalog.Text, "What the condition is about, such as Ready.", "status", "conditions", "type"),
+			catalog.NewColumn("status", catalog.Text, "True, False or Unknown.", "status", "conditions", "status"),
+			catalog.NewColumn("reason", catalog.Text, "Why, in one word.", "status", "conditions", "reason"),
+			catalog.NewColumn("message", catalog.Text, "Why, for people.", "status", "conditions", "message"),
+			catalog.NewColumn("changed", catalog.Time, "When the status last changed.", "status", "conditions", "lastTransitionTime"),
 		),
 	},
 	"containers": {
 		description: "The containers of Pods, with their state.",
 		columns: append(edgeColumns(),
-			NewColumn("kind", Text, "main, init or ephemeral."),
-			NewColumn("container", Text, "The name of the container."),
-			NewColumn("image", Text, "The image that is asked for."),
-			NewColumn("cpu_request", Real, "In cores; NULL without a request."),
-			NewColumn("memory_request", Real, "In bytes."),
-			NewColumn("cpu_limit", Real, "In cores; NULL without a limit."),
-			NewColumn("memory_limit", Real, "In bytes."),
-			NewColumn("state", Text, "waiting, running or terminated; NULL before the kubelet has told."),
-			NewColumn("reason", Text, "Why it is in that state, such as CrashLoopBackOff."),
-			NewColumn("ready", Boolean, "Whether it passes its readiness probe."),
-			NewColumn("restarts", Integer, "How often it was started again."),
+			catalog.NewColumn("kind", catalog.Text, "main, init or ephemeral."),
+			catalog.NewColumn("container", catalog.Text, "The name of the container."),
+			catalog.NewColumn("image", catalog.Text, "The image that is asked for."),
+			catalog.NewColumn("cpu_request", catalog.Real, "In cores; NULL without a request."),
+			catalog.NewColumn("memory_request", catalog.Real, "In bytes."),
+			catalog.NewColumn("cpu_limit", catalog.Real, "In cores; NULL without a limit."),
+			catalog.NewColumn("memory_limit", catalog.Real, "In bytes."),
+			catalog.NewColumn("state", catalog.Text, "waiting, running or terminated; NULL before the kubelet has told."),
+			catalog.NewColumn("reason", catalog.Text, "Why it is in that state, such as CrashLoopBackOff."),
+			catalog.NewColumn("ready", catalog.Boolean, "Whether it passes its readiness probe."),
+			catalog.NewColumn("restarts", catalog.Integer, "How often it was started again."),
 		),
 		tables: []string{podsTable},
 		paths:  containerLists,
@@ -89,12 +91,12 @@ var edges = map[string]edge{
 	"container_env_refs": {
 		description: "Where the variables of the containers of Pods come from, if not from a text.",
 		columns: append(edgeColumns(),
-			NewColumn("container", Text, "The name of the container."),
-			NewColumn("variable", Text, "The name of the variable; NULL if all keys of the source become variables."),
-			NewColumn("type", Text, "configMap, secret, field, resource or file."),
-			NewColumn("source", Text, "The name of the ConfigMap, Secret, container or volume; NULL for the Pod itself."),
-			NewColumn("key", Text, "The key or the field; NULL for all keys."),
-			NewColumn("optional", Boolean, "Whether the container starts without the source."),
+			catalog.NewColumn("container", catalog.Text, "The name of the container."),
+			catalog.NewColumn("variable", catalog.Text, "The name of the variable; NULL if all keys of the source become variables."),
+			catalog.NewColumn("type", catalog.Text, "configMap, secret, field, resource or file."),
+			catalog.NewColumn("source", catalog.Text, "The name of the ConfigMap, Secret, container or volume; NULL for the Pod itself."),
+			catalog.NewColumn("key", catalog.Text, "The key or the field; NULL for all keys."),
+			catalog.NewColumn("optional", catalog.Boolean, "Whether the container starts without the source."),
 		),
 		tables: []string{podsTable},
 		paths:  containerLists[:3],
@@ -103,9 +105,9 @@ var edges = map[string]edge{
 	"volumes": {
 		description: "The volumes of Pods. A projected volume has a row for each of its sources besides.",
 		columns: append(edgeColumns(),
-			NewColumn("volume", Text, "The name of the volume."),
-			NewColumn("type", Text, "Where it comes from: configMap, secret, persistentVolumeClaim, emptyDir, …"),
-			NewColumn("source", Text, "The name of the ConfigMap, Secret or claim; NULL for other types."),
+			catalog.NewColumn("volume", catalog.Text, "The name of the volume."),
+			catalog.NewColumn("type", catalog.Text, "Where it comes from: configMap, secret, persistentVolumeClaim, emptyDir, …"),
+			catalog.NewColumn("source", catalog.Text, "The name of the ConfigMap, Secret or claim; NULL for other types."),
 		),
 		tables: []string{podsTable},
 		paths:  [][]string{{"spec", "volumes"}},
@@ -113,7 +115,7 @@ var edges = map[string]edge{
 	},
 	"selectors": {
 		description: "The Pods that the selector of a workload, Service, PodDisruptionBudget or NetworkPolicy selects.",
-		columns:     append(edgeColumns(), NewColumn("pod", Text, "The name of the Pod, which is in the same namespace.")),
+		columns:     append(edgeColumns(), catalog.NewColumn("pod", catalog.Text, "The name of the Pod, which is in the same namespace.")),
 		tables:      slices.Sorted(maps.Keys(selectorMembers)),
 		selects:     true,
 		paths:       [][]string{{"spec"}},
@@ -121,16 +123,16 @@ var edges = map[string]edge{
 	},
 	"events_about": {
 		description: "Events, by the object that they are about.",
-		columns: append([]Column{
-			NewColumn("resource", Text, "The resource of the object; NULL for a kind that is not served."),
+		columns: append([]catalog.Column{
+			catalog.NewColumn("resource", catalog.Text, "The resource of the object; NULL for a kind that is not served."),
 		}, append(edgeColumns()[edgeNamespace:],
-			NewColumn("type", Text, "Normal or Warning."),
-			NewColumn("reason", Text, "What has happened, in one word, such as FailedScheduling."),
-			NewColumn("message", Text, "What has happened, for people."),
-			NewColumn("count", Integer, "How often it has happened."),
-			NewColumn("first", Time, "When it happened first."),
-			NewColumn("last", Time, "When it happened last."),
-			NewColumn("reporter", Text, "The component that has told."),
+			catalog.NewColumn("type", catalog.Text, "Normal or Warning."),
+			catalog.NewColumn("reason", catalog.Text, "What has happened, in one word, such as FailedScheduling."),
+			catalog.NewColumn("message", catalog.Text, "What has happened, for people."),
+			catalog.NewColumn("count", catalog.Integer, "How often it has happened."),
+			catalog.NewColumn("first", catalog.Time, "When it happened first."),
+			catalog.NewColumn("last", catalog.Time, "When it happened last."),
+			catalog.NewColumn("reporter", catalog.Text, "The component that has told."),
 		)...),
 		tables: []string{"events"},
 		about:  []string{"involvedObject", "name"},
@@ -140,9 +142,9 @@ var edges = map[string]edge{
 	"node_taints": {
 		description: "The taints of Nodes.",
 		columns: append(edgeColumns(),
-			NewColumn("key", Text, "The key of the taint.", "spec", "taints", "key"),
-			NewColumn("value", Text, "The value of the taint.", "spec", "taints", "value"),
-			NewColumn("effect", Text, "NoSchedule, PreferNoSchedule or NoExecute.", "spec", "taints", "effect"),
+			catalog.NewColumn("key", catalog.Text, "The key of the taint.", "spec", "taints", "key"),
+			catalog.NewColumn("value", catalog.Text, "The value of the taint.", "spec", "taints", "value"),
+			catalog.NewColumn("effect", catalog.Text, "NoSchedule, PreferNoSchedule or NoExecute.", "spec", "taints", "effect"),
 		),
 		tables: []string{"nodes"},
 		paths:  [][]string{{"spec", "taints"}},
@@ -151,10 +153,10 @@ var edges = map[string]edge{
 	"rbac_rules": {
 		description: "What Roles and ClusterRoles allow: a row for each API group, resource and verb of a rule.",
 		columns: append(edgeColumns(),
-			NewColumn("api_group", Text, "The API group; * is all."),
-			NewColumn("rule_resource", Text, "The resource, or resource/subresource; * is all."),
-			NewColumn("verb", Text, "The verb; * is all."),
-			NewColumn("resource_names", JSON, "The only objects that the rule is for; NULL for all."),
+			catalog.NewColumn("api_group", catalog.Text, "The API group; * is all."),
+			catalog.NewColumn("rule_resource", catalog.Text, "The resource, or resource/subresource; * is all."),
+			catalog.NewColumn("verb", catalog.Text, "The verb; * is all."),
+			catalog.NewColumn("resource_names", catalog.JSON, "The only objects that the rule is for; NULL for all."),
 		),
 		tables: []string{"roles", "clusterroles"},
 		paths:  [][]string{{"rules"}},
@@ -162,12 +164,12 @@ var edges = map[string]edge{
 	},
 }
 
-func edgeColumns() []Column {
-	return []Column{
-		NewColumn("resource", Text, "The resource of the object: the shortest name of its table."),
-		NewColumn("namespace", Text, "The namespace of the object; empty for an object without one."),
-		NewColumn("name", Text, "The name of the object."),
-		{Name: momentName, Type: Text}, // the argument of the edge as a function: labels('-1h')
+func edgeColumns() []catalog.Column {
+	return []catalog.Column{
+		catalog.NewColumn("resource", catalog.Text, "The resource of the object: the shortest name of its table."),
+		catalog.NewColumn("namespace", catalog.Text, "The namespace of the object; empty for an object without one."),
+		catalog.NewColumn("name", catalog.Text, "The name of the object."),
+		{Name: catalog.MomentName, Type: catalog.Text}, // the argument of the edge as a function: labels('-1h')
 	}
 }
 
@@ -178,7 +180,7 @@ var containerLists = [][]string{
 }
 
 // declareEdges makes the edges known that a statement may name, and their functions.
-func (e *engine) declareEdges(ctx context.Context, tables Tables, sql string) error {
+func (e *engine) declareEdges(ctx context.Context, tables catalog.Tables, sql string) error {
 	known := newResources(ctx, tables)
 	if err := e.addFunctions(known); err != nil {
 		return err

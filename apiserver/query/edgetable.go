@@ -6,6 +6,8 @@ import (
 
 	"github.com/ncruces/go-sqlite3"
 
+	"byre/apiserver/query/catalog"
+	"byre/apiserver/storage/jsontext"
 	"byre/watch"
 )
 
@@ -56,7 +58,7 @@ func (t *edgeTable) BestIndex(info *sqlite3.IndexInfo) error {
 			info.ConstraintUsage[i].Omit = true
 			continue
 		}
-		if c.Usable && c.Op == sqlite3.INDEX_CONSTRAINT_EQ && c.Column >= 0 && t.columns[c.Column].Type == Text && info.Collation(i) == "BINARY" {
+		if c.Usable && c.Op == sqlite3.INDEX_CONSTRAINT_EQ && c.Column >= 0 && t.columns[c.Column].Type == catalog.Text && info.Collation(i) == "BINARY" {
 			equal[c.Column] = i
 		}
 	}
@@ -118,7 +120,7 @@ func (t *edgeTable) showAll() error {
 }
 
 // open makes the statement read a table.
-func (t *edgeTable) open(resource string, table *Table) *view {
+func (t *edgeTable) open(resource string, table *catalog.Table) *view {
 	v := t.engine.view(resource, table)
 	v.edge = t.name
 	return v
@@ -129,7 +131,7 @@ func (t *edgeTable) Open() (sqlite3.VTabCursor, error) {
 	c := &edgeCursor{edgeTable: t}
 	c.found = make([][]byte, len(t.paths))
 	for i, path := range t.paths {
-		c.extractor.add(i, path)
+		c.extractor.Add(i, path)
 	}
 	return c, nil
 }
@@ -137,7 +139,7 @@ func (t *edgeTable) Open() (sqlite3.VTabCursor, error) {
 // edgeCursor is a scan of an edge: of tables, of the rows of each, and of the elements of each row.
 type edgeCursor struct {
 	*edgeTable
-	extractor extractor
+	extractor jsontext.Extractor
 	found     [][]byte         // the JSON at the paths of the edge
 	want      []*string        // by column; nil is any value
 	left      []*selection     // the tables that are not read yet
@@ -258,7 +260,7 @@ func (c *edgeCursor) begin() (err error) {
 	namespace, name := c.want[edgeNamespace], c.want[edgeName]
 	switch {
 	case c.about != nil:
-		named := slices.IndexFunc(c.reads.Columns, func(column Column) bool { return slices.Equal(column.Path, c.about) })
+		named := slices.IndexFunc(c.reads.Columns, func(column catalog.Column) bool { return slices.Equal(column.Path, c.about) })
 		if name == nil || named < 0 {
 			c.rows, err = c.reads.all()
 		} else {
@@ -285,7 +287,7 @@ func (c *edgeCursor) split(e *watch.Entry) error {
 		return c.engine.ctx.Err() // what can't be decrypted or decoded has no elements
 	}
 	clear(c.found)
-	c.extractor.find(encoded.Body(), c.found)
+	c.extractor.Find(encoded.Body(), c.found)
 	index := -1
 	for values, err := range c.rowsOf(c, c.found) {
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ncruces/go-sqlite3"
 
+	"byre/apiserver/query/catalog"
 	"byre/apiserver/storage/changes"
 )
 
@@ -115,14 +116,14 @@ func authorize(action sqlite3.AuthorizerActionCode, _, function, _, _ string) sq
 }
 
 // declare makes a table known under a name.
-func (e *engine) declare(name string, t *Table) error {
+func (e *engine) declare(name string, t *catalog.Table) error {
 	return sqlite3.CreateModule(e.conn, name, nil, func(conn *sqlite3.Conn, _, _, _ string, _ ...string) (virtualTable, error) { //nolint:staticcheck // the method that replaces it needs Go 1.27
 		return virtualTable{e.view(name, t)}, conn.DeclareVTab(ddl(t.Columns))
 	})
 }
 
 // view makes a view, which fill fills.
-func (e *engine) view(name string, t *Table) *view {
+func (e *engine) view(name string, t *catalog.Table) *view {
 	v := &view{Table: t, name: name, ctx: e.ctx, budget: e.budget, past: e.past, cause: &e.cause, then: map[string]*selection{}}
 	e.views = append(e.views, v)
 	return v
@@ -178,13 +179,13 @@ func (e *engine) bind(parameters []any) (err error) {
 func (e *engine) columns() []ResultColumn {
 	columns := make([]ResultColumn, e.stmt.ColumnCount())
 	for i := range columns {
-		columns[i] = ResultColumn{e.stmt.ColumnName(i), typeNames[Type(e.stmt.ColumnDeclType(i))]}
+		columns[i] = ResultColumn{e.stmt.ColumnName(i), catalog.Type(e.stmt.ColumnDeclType(i)).Name()}
 	}
 	return columns
 }
 
 // run calls row with the values of each row of the result, until it returns false: nil, or a string,
-// int64, float64, bool, []byte or rawJSON. They are valid until row returns.
+// int64, float64, bool, []byte or catalog.RawJSON. They are valid until row returns.
 func (e *engine) run(columns []ResultColumn, row func([]any) (bool, error)) (err error) {
 	defer func() { err = errors.Join(err, recovered(recover())) }()
 	values := make([]any, len(columns))
@@ -206,7 +207,7 @@ func (e *engine) run(columns []ResultColumn, row func([]any) (bool, error)) (err
 func (e *engine) value(i int, declared string) any {
 	switch e.stmt.ColumnType(i) {
 	case sqlite3.INTEGER:
-		if declared == typeNames[Boolean] {
+		if declared == catalog.Boolean.Name() {
 			return e.stmt.ColumnBool(i)
 		}
 		return e.stmt.ColumnInt64(i)
@@ -214,8 +215,8 @@ func (e *engine) value(i int, declared string) any {
 		return e.stmt.ColumnFloat(i)
 	case sqlite3.TEXT:
 		raw := e.stmt.ColumnRawText(i)
-		if declared == typeNames[JSON] {
-			return rawJSON(raw)
+		if declared == catalog.JSON.Name() {
+			return catalog.RawJSON(raw)
 		}
 		return string(raw)
 	case sqlite3.BLOB:

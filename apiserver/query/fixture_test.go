@@ -22,6 +22,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core"
 	_ "k8s.io/kubernetes/pkg/apis/core/install" // the scheme's core group
 
+	"byre/apiserver/query/catalog"
 	"byre/apiserver/storage"
 	"byre/apiserver/storage/changes"
 	"byre/apiserver/storage/factory"
@@ -37,7 +38,7 @@ type fixture struct {
 	*Storage
 	store  *sqlstore.Store
 	driver sqlstore.Driver
-	tables map[string]*Table
+	tables map[string]*catalog.Table
 	// allowed are "user resource namespace" that may be listed; "" is all namespaces.
 	allowed map[string]bool
 	asked   atomic.Int64
@@ -52,7 +53,9 @@ func (f *fixture) Names() (names []string) {
 }
 
 // Table implements Tables.
-func (f *fixture) Table(_ context.Context, name string) (*Table, error) { return f.tables[name], nil }
+func (f *fixture) Table(_ context.Context, name string) (*catalog.Table, error) {
+	return f.tables[name], nil
+}
 
 // Authorize implements the authorizer: admin may list everything.
 func (f *fixture) Authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
@@ -80,23 +83,17 @@ func newFixture(t testing.TB) *fixture {
 		}
 		return getter.Lookup(r)
 	}
-	f.tables = map[string]*Table{
-		"pods": {
-			Resource: corev1.Resource("pods"), Version: "v1", Kind: "Pod", Columns: NewColumns(podSchema(), nil, printed(corev1.Resource("pods"))),
-			Store: open(core.Resource("pods"), func() runtime.Object { return &core.Pod{} }, func() runtime.Object { return &core.PodList{} }),
-		},
-		"services": {
-			Resource: corev1.Resource("services"), Version: "v1", Kind: "Service", Columns: leading(),
-			Store: open(core.Resource("services"), func() runtime.Object { return &core.Service{} }, func() runtime.Object { return &core.ServiceList{} }),
-		},
-		"events": {
-			Resource: corev1.Resource("events"), Version: "v1", Kind: "Event", Columns: NewColumns(eventSchema(), nil, nil),
-			Store: open(core.Resource("events"), func() runtime.Object { return &core.Event{} }, func() runtime.Object { return &core.EventList{} }),
-		},
-		"nodes": {
-			Resource: corev1.Resource("nodes"), Version: "v1", Kind: "Node", Columns: NewColumns(nodeSchema(), nil, nil),
-			Store: open(core.Resource("nodes"), func() runtime.Object { return &core.Node{} }, func() runtime.Object { return &core.NodeList{} }),
-		},
+	table := func(plural, kind string, of *spec.Schema, object, list func() runtime.Object) *catalog.Table {
+		of.AddExtension("x-kubernetes-group-version-kind", []any{map[string]any{"group": "", "version": "v1", "kind": kind}})
+		table := catalog.NewSchemas(map[string]*spec.Schema{kind: of}).Describe(corev1.Resource(plural), corev1.SchemeGroupVersion.WithKind(kind))
+		table.Store = open(core.Resource(plural), object, list)
+		return table
+	}
+	f.tables = map[string]*catalog.Table{
+		"pods":     table("pods", "Pod", podSchema(), func() runtime.Object { return &core.Pod{} }, func() runtime.Object { return &core.PodList{} }),
+		"services": table("services", "Service", &spec.Schema{}, func() runtime.Object { return &core.Service{} }, func() runtime.Object { return &core.ServiceList{} }),
+		"events":   table("events", "Event", eventSchema(), func() runtime.Object { return &core.Event{} }, func() runtime.Object { return &core.EventList{} }),
+		"nodes":    table("nodes", "Node", nodeSchema(), func() runtime.Object { return &core.Node{} }, func() runtime.Object { return &core.NodeList{} }),
 	}
 	log := &changes.Log{Driver: f.driver, Authorizer: f, Prefix: func(of sqlstore.Resource) string { return of.Resource }}
 	f.Storage = New(Config{Feed: feed, Log: log, Tables: f, Timeout: 10 * time.Second, Memory: 64 << 20, Concurrency: 2})

@@ -1,6 +1,12 @@
 package query
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/ncruces/go-sqlite3"
+
+	"byre/apiserver/query/catalog"
+)
 
 // functions are the functions of SQLite that a statement may call. What is left out reads or writes
 // something outside of the query, or tells of the process (load_extension, sqlite_compileoption_get, …).
@@ -22,3 +28,33 @@ var functions = func() map[string]bool {
 	}
 	return allowed
 }()
+
+// addFunctions adds the functions that edges, and other statements, use beside SQLite's.
+func (e *engine) addFunctions(known *resources) error {
+	for _, f := range []struct {
+		name      string
+		arguments int
+		call      func(result sqlite3.Context, args ...sqlite3.Value)
+	}{
+		{"quantity", 1, func(result sqlite3.Context, args ...sqlite3.Value) {
+			if value, ok := catalog.Quantity.Value(appendJSON(nil, args[0].Text())).(float64); ok && args[0].Type() != sqlite3.NULL {
+				result.ResultFloat(value)
+			}
+		}},
+		// resource_of(apiVersion, kind) is the resource of a kind, as edges name it.
+		{"resource_of", 2, func(result sqlite3.Context, args ...sqlite3.Value) {
+			name, ok, err := known.ofKind(args[0].Text(), args[1].Text())
+			switch {
+			case err != nil:
+				result.ResultError(err)
+			case ok:
+				result.ResultText(name)
+			}
+		}},
+	} {
+		if err := e.conn.CreateFunction(f.name, f.arguments, sqlite3.DETERMINISTIC, f.call); err != nil {
+			return err
+		}
+	}
+	return nil
+}

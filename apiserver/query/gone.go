@@ -5,7 +5,9 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/kube-openapi/pkg/validation/spec"
 
+	"byre/apiserver/query/catalog"
 	"byre/sqlstore"
 )
 
@@ -38,12 +40,12 @@ func (s *Storage) declareGone(e *engine, sql string) (found bool, err error) {
 	for i := range histories {
 		of := histories[i].Resource
 		gr := schema.GroupResource{Group: of.Group, Resource: of.Resource}
-		name := FullName(gr)
+		name := catalog.FullName(gr)
 		if of.Owner != sqlstore.Custom || !strings.Contains(sql, name) || slices.Contains(names, name) {
 			continue
 		}
 		found = true
-		table := &Table{Resource: gr, Columns: append(leading(), objectColumn), gone: of}
+		table := &catalog.Table{Resource: gr, Columns: catalog.NewColumns(&spec.Schema{}, nil, nil), Gone: of}
 		if err := e.declare(name, table); err != nil {
 			return false, err
 		}

@@ -101,14 +101,14 @@ func (p *past) find(moment string) (int64, error) {
 
 // show returns what a view shows at a moment, which has a revision.
 func (p *past) show(v *view, moment string, revision int64) (*selection, error) {
-	if err := p.covers(v.of(), moment, revision); err != nil {
+	if err := p.covers(v.Of(), moment, revision); err != nil {
 		return nil, err
 	}
 	rights, err := p.rightsOf()
 	if err != nil {
 		return nil, err
 	}
-	scope, err := rights.Scope(p.ctx, v.of(), revision)
+	scope, err := rights.Scope(p.ctx, v.Of(), revision)
 	if err != nil {
 		return nil, err
 	}
@@ -239,7 +239,7 @@ func (s *stored) list(namespace, name string) (rows []*watch.Entry, err error) {
 	if s.revision == 0 {
 		return nil, nil // before the first change
 	}
-	of := s.view.of()
+	of := s.view.Of()
 	// One read: the database merges objects with their changes, and would begin anew for each page.
 	q := sqlstore.Query{
 		Range: sqlstore.Range{Group: of.Group, Resource: of.Resource, Owner: of.Owner, Namespace: namespace, Name: name},

@@ -4,24 +4,26 @@ import (
 	"context"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"byre/apiserver/query/catalog"
 )
 
 // resources finds tables by the name that edges give to a resource: the shortest name of its table. It belongs to
 // one query.
 type resources struct {
 	ctx    context.Context
-	tables Tables
+	tables catalog.Tables
 	// byName and byKind are all tables, once all has been called.
-	byName map[string]*Table
+	byName map[string]*catalog.Table
 	byKind map[schema.GroupKind]string
 }
 
-func newResources(ctx context.Context, tables Tables) *resources {
+func newResources(ctx context.Context, tables catalog.Tables) *resources {
 	return &resources{ctx: ctx, tables: tables}
 }
 
 // table returns the table of the resource with a name; nil if there is none.
-func (r *resources) table(name string) (*Table, error) {
+func (r *resources) table(name string) (*catalog.Table, error) {
 	t, err := r.tables.Table(r.ctx, name)
 	if t == nil || err != nil || t.Resource.Resource == name {
 		return t, err
@@ -33,11 +35,11 @@ func (r *resources) table(name string) (*Table, error) {
 }
 
 // all returns the tables of all resources, by name.
-func (r *resources) all() (map[string]*Table, error) {
+func (r *resources) all() (map[string]*catalog.Table, error) {
 	if r.byName != nil {
 		return r.byName, nil
 	}
-	byName, byKind := map[string]*Table{}, map[schema.GroupKind]string{}
+	byName, byKind := map[string]*catalog.Table{}, map[schema.GroupKind]string{}
 	for _, name := range r.tables.Names() {
 		if err := r.ctx.Err(); err != nil {
 			return nil, err

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
+	"byre/apiserver/query/catalog"
 	"byre/sqlstore"
 	"byre/watch"
 )
@@ -27,7 +28,7 @@ func (s *Storage) fill(ctx context.Context, p *past, views []*view) (revision st
 	}
 	resources := make([]sqlstore.Resource, len(views))
 	for i, v := range views {
-		resources[i] = v.of()
+		resources[i] = v.Of()
 	}
 	snapshots, err := s.config.Feed.Snapshots(ctx, resources...)
 	if err != nil {
@@ -72,7 +73,7 @@ func (s *Storage) fill(ctx context.Context, p *past, views []*view) (revision st
 }
 
 // mayList returns the namespaces in which the user may list the objects of a table; nil means all.
-func (s *Storage) mayList(ctx context.Context, t *Table, snapshot watch.Snapshot) ([]string, error) {
+func (s *Storage) mayList(ctx context.Context, t *catalog.Table, snapshot watch.Snapshot) ([]string, error) {
 	who, ok := request.UserFrom(ctx)
 	if !ok {
 		return nil, apierrors.NewInternalError(errors.New("the request has no user"))
@@ -97,7 +98,7 @@ func (s *Storage) mayList(ctx context.Context, t *Table, snapshot watch.Snapshot
 }
 
 // may asks the authorizer what the handler of lists asks.
-func (s *Storage) may(ctx context.Context, who user.Info, t *Table, namespace string) (bool, error) {
+func (s *Storage) may(ctx context.Context, who user.Info, t *catalog.Table, namespace string) (bool, error) {
 	decision, _, err := s.config.Log.Authorizer.Authorize(ctx, authorizer.AttributesRecord{
 		User: who, Verb: "list", Namespace: namespace, APIGroup: t.Resource.Group, APIVersion: t.Version, Resource: t.Resource.Resource, ResourceRequest: true,
 	})

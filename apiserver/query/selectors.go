@@ -7,6 +7,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"byre/apiserver/query/catalog"
 )
 
 const podsTable = "pods"
@@ -85,11 +87,11 @@ func (p *podsByNamespace) in(namespace string) ([]pod, error) {
 	}
 	reader, pods := newReader(p.shown.view), make([]pod, 0, len(entries))
 	for _, e := range entries {
-		found, err := reader.value(e, labelsColumn)
+		found, err := reader.value(e, catalog.LabelsColumn)
 		if err != nil {
 			return nil, err
 		}
-		of, _ := found.(rawJSON)
+		of, _ := found.(catalog.RawJSON)
 		if err := p.shown.budget.take(podBytes + len(of)); err != nil {
 			return nil, err
 		}

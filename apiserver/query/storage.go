@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/rest"
 
+	"byre/apiserver/query/catalog"
 	"byre/apiserver/storage/changes"
 	"byre/watch"
 )
@@ -33,7 +34,7 @@ type Config struct {
 	Feed *watch.Feed
 	// Log has their changes, and asks the authorizer.
 	Log    *changes.Log
-	Tables Tables
+	Tables catalog.Tables
 	// Timeout bounds a query. Memory bounds what its engine takes, and what is kept for it beside, in
 	// bytes. Concurrency is how many run at a time.
 	Timeout     time.Duration

@@ -33,6 +33,7 @@ import (
 
 	"byre/apiserver/handlers"
 	"byre/apiserver/handlers/openapi"
+	"byre/apiserver/query/catalog"
 	"byre/apiserver/storage/changes"
 	"byre/apiserver/storage/factory"
 	"byre/sqlstore/storetest"
@@ -52,7 +53,7 @@ func (lister) Destroy()              {}
 // builtinFixture serves the tables of all built-in resources.
 type builtinFixture struct {
 	*fixture
-	*Builtin
+	*catalog.Builtin
 	stores map[schema.GroupResource]apistorage.Interface
 	// kinds are the internal kinds.
 	kinds map[schema.GroupResource]schema.GroupVersionKind
@@ -109,7 +110,7 @@ func newBuiltinFixture(t *testing.T) *builtinFixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if f.Builtin, err = NewBuiltin(all, getter.Lookup, openapi.NewModels("v1.37", generated.GetOpenAPIDefinitions, legacyscheme.Scheme).Schemas(names...)); err != nil {
+	if f.Builtin, err = catalog.NewBuiltin(all, getter.Lookup, openapi.NewModels("v1.37", generated.GetOpenAPIDefinitions, legacyscheme.Scheme).Schemas(names...)); err != nil {
 		t.Fatal(err)
 	}
 	f.Storage = New(Config{Feed: feed, Log: &changes.Log{Driver: f.driver, Authorizer: f.fixture}, Tables: f.Builtin, Timeout: 10 * time.Second, Memory: 64 << 20, Concurrency: 2})
@@ -146,6 +147,15 @@ func (f *builtinFixture) golden() map[string][]string {
 	return tables
 }
 
+func (f *builtinFixture) table(name string) *catalog.Table {
+	f.Helper()
+	table, err := f.Builtin.Table(f.Context(), name)
+	if err != nil || table == nil {
+		f.Fatal(name, err)
+	}
+	return table
+}
+
 // write stores a random object, and returns what Go makes of it: of the stored version, and without types.
 func (f *builtinFixture) write(gr schema.GroupResource, name string, random *rand.Rand) (metav1.Object, map[string]any) {
 	f.Helper()
@@ -161,7 +171,7 @@ func (f *builtinFixture) write(gr schema.GroupResource, name string, random *ran
 	accessor.SetNamespace("fuzz")
 	accessor.SetName(name)
 	accessor.SetResourceVersion("")
-	stored := f.Builtin.resources[FullName(gr)].store
+	stored := f.table(catalog.FullName(gr)).Store
 	out := object.DeepCopyObject()
 	if err := f.stores[gr].Create(f.Context(), "/"+strings.Trim(stored.Prefix(), "/")+"/fuzz/"+name, object, out, 0); err != nil {
 		f.Fatalf("%s: %v", gr, err)
@@ -185,10 +195,7 @@ func TestTables_EqualTypedObjects(t *testing.T) {
 	const objects = 8
 	values := 0
 	for gr := range f.kinds {
-		table, err := f.Builtin.Table(t.Context(), FullName(gr))
-		if err != nil || table == nil {
-			t.Fatal(gr, err)
-		}
+		table := f.table(catalog.FullName(gr))
 		var columns []string
 		for _, c := range table.Columns {
 			columns = append(columns, quote(c.Name))
@@ -196,7 +203,7 @@ func TestTables_EqualTypedObjects(t *testing.T) {
 		for i := range objects {
 			name := fmt.Sprint("o", i)
 			typed, content := f.write(gr, name, random)
-			rows := f.query("SELECT " + strings.Join(columns, ", ") + " FROM " + quote(FullName(gr)) + " WHERE namespace = 'fuzz' AND name = '" + name + "'").Status.Rows
+			rows := f.query("SELECT " + strings.Join(columns, ", ") + " FROM " + quote(catalog.FullName(gr)) + " WHERE namespace = 'fuzz' AND name = '" + name + "'").Status.Rows
 			if len(rows) != 1 {
 				t.Fatalf("%s: %d rows", gr, len(rows))
 			}
@@ -235,8 +242,8 @@ func (f *builtinFixture) query(sql string) *Query {
 func (f *builtinFixture) expectElements(gr schema.GroupResource, name string, content map[string]any) {
 	f.Helper()
 	table := gr.Resource
-	if f.Builtin.resources[table].store != f.Builtin.resources[FullName(gr)].store {
-		table = FullName(gr)
+	if f.table(table) != f.table(catalog.FullName(gr)) {
+		table = catalog.FullName(gr)
 	}
 	for edge, of := range edges {
 		if of.tables != nil || of.rowsOf == nil {
@@ -260,7 +267,7 @@ func (f *builtinFixture) expectElements(gr schema.GroupResource, name string, co
 			for _, element := range value {
 				row := []any{}
 				for i := range columns {
-					row = append(row, valueOf(&Column{Type: of.columns[edgeOwn+i].Type, Path: of.columns[edgeOwn+i].Path[2:]}, &corev1.Event{}, element.(map[string]any)))
+					row = append(row, valueOf(&catalog.Column{Type: of.columns[edgeOwn+i].Type, Path: of.columns[edgeOwn+i].Path[2:]}, &corev1.Event{}, element.(map[string]any)))
 				}
 				want = append(want, row)
 			}
@@ -278,14 +285,14 @@ func (f *builtinFixture) expectElements(gr schema.GroupResource, name string, co
 }
 
 // valueOf is the value of a column.
-func valueOf(c *Column, typed metav1.Object, content map[string]any) any {
+func valueOf(c *catalog.Column, typed metav1.Object, content map[string]any) any {
 	if owner := metav1.GetControllerOf(typed); strings.HasPrefix(c.Name, "owner_") && c.Source() == "metadata.ownerReferences" {
 		if owner == nil {
 			return nil
 		}
 		return map[string]any{"owner_kind": owner.Kind, "owner_name": owner.Name, "owner_uid": owner.UID}[c.Name]
 	}
-	if pod, ok := typed.(*corev1.Pod); ok && c.Source() == "status.containerStatuses" && c.Type != JSON {
+	if pod, ok := typed.(*corev1.Pod); ok && c.Source() == "status.containerStatuses" && c.Type != catalog.JSON {
 		ready, restarts := 0, int32(0)
 		for _, status := range pod.Status.ContainerStatuses {
 			restarts += status.RestartCount
@@ -296,7 +303,7 @@ func valueOf(c *Column, typed metav1.Object, content map[string]any) any {
 		switch {
 		case pod.Status.ContainerStatuses == nil:
 			return nil
-		case c.Type == Integer:
+		case c.Type == catalog.Integer:
 			return restarts
 		}
 		return fmt.Sprintf("%d/%d", ready, len(pod.Status.ContainerStatuses))
@@ -304,7 +311,7 @@ func valueOf(c *Column, typed metav1.Object, content map[string]any) any {
 	switch c.Name {
 	case "object":
 		return content
-	case momentName:
+	case catalog.MomentName:
 		return nil
 	}
 	value, found, err := unstructured.NestedFieldNoCopy(content, c.Path...)
@@ -314,10 +321,10 @@ func valueOf(c *Column, typed metav1.Object, content map[string]any) any {
 	if n, ok := value.(string); ok && c.Name == "revision" {
 		return json.Number(n)
 	}
-	if n, ok := value.(int64); ok && c.Type == Text {
+	if n, ok := value.(int64); ok && c.Type == catalog.Text {
 		return strconv.FormatInt(n, 10)
 	}
-	if s, ok := value.(string); ok && c.Type == Quantity {
+	if s, ok := value.(string); ok && c.Type == catalog.Quantity {
 		q := resource.MustParse(s)
 		n, err := strconv.ParseFloat(q.AsDec().String(), 64)
 		if err != nil {
@@ -325,7 +332,7 @@ func valueOf(c *Column, typed metav1.Object, content map[string]any) any {
 		}
 		return n
 	}
-	if s, ok := value.(string); ok && c.Type == Time {
+	if s, ok := value.(string); ok && c.Type == catalog.Time {
 		at, err := time.Parse(time.RFC3339Nano, s)
 		if err != nil {
 			return err
@@ -336,11 +343,11 @@ func valueOf(c *Column, typed metav1.Object, content map[string]any) any {
 }
 
 // equalJSON compares values: numbers in JSON by their value, others as they are written.
-func equalJSON(t *testing.T, got, want []byte, of Type) bool {
+func equalJSON(t *testing.T, got, want []byte, of catalog.Type) bool {
 	t.Helper()
 	decode := func(data []byte) (value any) {
 		d := json.NewDecoder(strings.NewReader(string(data)))
-		if of != JSON {
+		if of != catalog.JSON {
 			d.UseNumber()
 		}
 		if err := d.Decode(&value); err != nil {

@@ -4,12 +4,14 @@ import (
 	"context"
 	"slices"
 
+	"byre/apiserver/query/catalog"
+	"byre/apiserver/storage/jsontext"
 	"byre/watch"
 )
 
 // view is a table as the statement of one query names it. One goroutine uses it.
 type view struct {
-	*Table
+	*catalog.Table
 	// name is the one that the statement uses.
 	name string
 	// edge is the edge over all tables that reads the table; empty if the statement or a view of the engine
@@ -159,7 +161,7 @@ const interval = 1024
 // one pass over the JSON of a row.
 type reader struct {
 	*view
-	extractor extractor
+	extractor jsontext.Extractor
 	wanted    []bool   // by column
 	values    [][]byte // of row, by column
 	row       *watch.Entry
@@ -169,22 +171,22 @@ func newReader(v *view) *reader {
 	return &reader{view: v, wanted: make([]bool, len(v.Columns)), values: make([][]byte, len(v.Columns))}
 }
 
-// value returns the value of a column: nil, or of one of the types that the functions of Column.make
-// return.
+// value returns the value of a column: nil, or of one of the types that the methods Value of
+// columns return.
 func (r *reader) value(e *watch.Entry, column int) (any, error) {
 	switch column {
-	case namespaceColumn:
+	case catalog.NamespaceColumn:
 		return e.Namespace, nil
-	case nameColumn:
+	case catalog.NameColumn:
 		return e.Name, nil
-	case revisionColumn:
+	case catalog.RevisionColumn:
 		return e.Revision, nil
-	case momentColumn:
+	case catalog.MomentColumn:
 		return nil, nil
 	}
 	c := &r.Columns[column]
 	if r.row == e && r.wanted[column] {
-		return r.make(c, r.values[column]), nil
+		return c.Value(r.values[column]), nil
 	}
 	body, whole, err := r.read(e)
 	if err != nil {
@@ -196,28 +198,21 @@ func (r *reader) value(e *watch.Entry, column int) (any, error) {
 	}
 	if !r.wanted[column] {
 		r.wanted[column] = true
-		r.extractor.add(column, c.Path)
+		r.extractor.Add(column, c.Path)
 	}
 	clear(r.values)
-	r.extractor.find(body, r.values)
+	r.extractor.Find(body, r.values)
 	r.row = e
-	return r.make(c, r.values[column]), nil
+	return c.Value(r.values[column]), nil
 }
 
 // read returns the JSON of a row, and what makes that of the whole object with its revision. What is stored of a
 // resource whose definition is gone is shown as it is.
-func (v *view) read(e *watch.Entry) (body []byte, whole func() rawJSON, err error) {
+func (v *view) read(e *watch.Entry) (body []byte, whole func() catalog.RawJSON, err error) {
 	if v.Store == nil {
 		body, err = v.past.log.Open(v.ctx, e.Key, e.Value)
-		return body, func() rawJSON { return body }, err
+		return body, func() catalog.RawJSON { return body }, err
 	}
 	encoded, err := v.Store.Encode(v.ctx, e, v.Store.Stored())
-	return encoded.Body(), func() rawJSON { return encoded.AppendJSON(make([]byte, 0, encoded.Len()), true) }, err
-}
-
-func (r *reader) make(c *Column, data []byte) any {
-	if data == nil || string(data) == "null" {
-		return nil
-	}
-	return c.make(data)
+	return encoded.Body(), func() catalog.RawJSON { return encoded.AppendJSON(make([]byte, 0, encoded.Len()), true) }, err
 }

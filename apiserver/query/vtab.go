@@ -2,9 +2,11 @@ package query
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/ncruces/go-sqlite3"
 
+	"byre/apiserver/query/catalog"
 	"byre/watch"
 )
 
@@ -25,14 +27,14 @@ func (t virtualTable) BestIndex(info *sqlite3.IndexInfo) error {
 	equal := map[int]int{} // the constraint by which a column is equal to a value
 	moment := -1           // the constraint that has the moment
 	for i, c := range info.Constraint {
-		if c.Op == sqlite3.INDEX_CONSTRAINT_EQ && c.Column == momentColumn {
+		if c.Op == sqlite3.INDEX_CONSTRAINT_EQ && c.Column == catalog.MomentColumn {
 			if !c.Usable {
 				return sqlite3.CONSTRAINT // no such plan: the moment is an argument, and must be known
 			}
 			moment = i
 			continue
 		}
-		if c.Usable && c.Op == sqlite3.INDEX_CONSTRAINT_EQ && c.Column >= 0 && t.Columns[c.Column].Type == Text && info.Collation(i) == "BINARY" {
+		if c.Usable && c.Op == sqlite3.INDEX_CONSTRAINT_EQ && c.Column >= 0 && t.Columns[c.Column].Type == catalog.Text && info.Collation(i) == "BINARY" {
 			equal[c.Column] = i
 		}
 	}
@@ -59,8 +61,8 @@ const withMoment = "at"
 func (t virtualTable) plan(info *sqlite3.IndexInfo, equal map[int]int) {
 	const many = 100_000
 	info.IdxNum, info.EstimatedCost, info.EstimatedRows = planAll, many, many
-	namespace, hasNamespace := equal[namespaceColumn]
-	name, hasName := equal[nameColumn]
+	namespace, hasNamespace := equal[catalog.NamespaceColumn]
+	name, hasName := equal[catalog.NameColumn]
 	switch {
 	case hasNamespace && hasName:
 		info.IdxNum, info.EstimatedCost, info.EstimatedRows = planKey, 1, 1
@@ -72,7 +74,7 @@ func (t virtualTable) plan(info *sqlite3.IndexInfo, equal map[int]int) {
 		info.ConstraintUsage[namespace].ArgvIndex = 1
 	}
 	for column := range t.Columns {
-		if constraint, ok := equal[column]; ok && column != namespaceColumn {
+		if constraint, ok := equal[column]; ok && column != catalog.NamespaceColumn {
 			clear(info.ConstraintUsage)
 			info.ConstraintUsage[constraint].ArgvIndex = 1
 			info.IdxNum, info.EstimatedCost, info.EstimatedRows = planHash+column, 20, 10
@@ -155,14 +157,14 @@ func (c *cursor) Column(result sqlite3.Context, n int) error {
 	return nil
 }
 
-// setResult sets a value that a function of Column.make has returned.
+// setResult sets a value that the Value of a column has returned.
 func setResult(result sqlite3.Context, value any) {
 	switch v := value.(type) {
 	case nil:
 		result.ResultNull()
 	case string:
 		result.ResultText(v)
-	case rawJSON:
+	case catalog.RawJSON:
 		result.ResultRawText(v)
 	case int64:
 		result.ResultInt64(v)
@@ -172,3 +174,17 @@ func setResult(result sqlite3.Context, value any) {
 		result.ResultBool(v)
 	}
 }
+
+// ddl returns the statement that declares a table to SQLite.
+func ddl(of []catalog.Column) string {
+	columns := make([]string, len(of))
+	for i, c := range of {
+		columns[i] = quote(c.Name) + " " + string(c.Type)
+		if c.IsHidden() {
+			columns[i] += " HIDDEN"
+		}
+	}
+	return "CREATE TABLE t (" + strings.Join(columns, ", ") + ")"
+}
+
+func quote(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }

@@ -20,7 +20,7 @@ import (
 
 	"byre/apiserver"
 	"byre/apiserver/options"
-	"byre/apiserver/query"
+	"byre/apiserver/query/catalog"
 	"byre/cmd/byre/sqlviews"
 	"byre/crd"
 	"byre/sqlstore"
@@ -133,7 +133,7 @@ func (k *viewKeeper) keep(ctx context.Context, loopback *rest.Config) error {
 type described struct {
 	metav1.ObjectMeta
 	// table is nil if the definition has none.
-	table *query.Table
+	table *catalog.Table
 }
 
 // describe is the transform of an informer of definitions.
@@ -151,7 +151,7 @@ func describe(object any) (any, error) {
 
 // update makes the schema have the views of the tables, and returns when to look again. It fails only if it can never
 // succeed.
-func (k *viewKeeper) update(ctx context.Context, builtin []*query.Table, definitions []any) (time.Duration, error) {
+func (k *viewKeeper) update(ctx context.Context, builtin []*catalog.Table, definitions []any) (time.Duration, error) {
 	var tables []sqlviews.Table
 	for _, t := range builtin {
 		tables = append(tables, sqlviews.Table{Table: t})

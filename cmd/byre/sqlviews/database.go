@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	_ "modernc.org/sqlite" // the driver "sqlite"
 
-	"byre/apiserver/query"
+	"byre/apiserver/query/catalog"
 	"byre/migrations"
 	"byre/migrations/dbfile"
 	"byre/migrations/dbserver"
@@ -174,7 +174,7 @@ func (d *Database) CreateIndex(ctx context.Context, name string, tables []Table,
 	// hash index has no such bound.
 	views := Postgres{Store: d.store}
 	method := "btree"
-	if c.Type == query.Text {
+	if c.Type == catalog.Text {
 		method = "hash"
 	}
 	index := identifier(d.store) + "." + indexPrefix + name

@@ -3,7 +3,7 @@ package sqlviews
 import (
 	"fmt"
 
-	"byre/apiserver/query"
+	"byre/apiserver/query/catalog"
 )
 
 // revisionFunction is the name of the function that functions of the past call.
@@ -12,7 +12,7 @@ const revisionFunction = "byre_revision"
 // past returns the query of a table's objects at the moment $1, with the columns in their order: objects that were last written
 // up to then, and what was replaced or deleted later. A query with conditions on the key reads only what they select, because
 // PostgreSQL inlines it.
-func (p *Postgres) past(t *Table, columns []query.Column) string {
+func (p *Postgres) past(t *Table, columns []catalog.Column) string {
 	now := Postgres{Store: p.Store} // an index is of the current objects
 	store := identifier(p.Store)
 	id := "(SELECT id FROM " + store + ".resources WHERE " + t.condition() + ")"

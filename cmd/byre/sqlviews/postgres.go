@@ -5,7 +5,7 @@ import (
 	"io"
 	"strings"
 
-	"byre/apiserver/query"
+	"byre/apiserver/query/catalog"
 )
 
 // Postgres says how views on PostgreSQL are made.
@@ -43,13 +43,13 @@ func (p *Postgres) WriteTo(w io.Writer, tables []Table) error {
 }
 
 // current returns the query of a table's objects, with the columns in their order.
-func (p *Postgres) current(t *Table, columns []query.Column) string {
+func (p *Postgres) current(t *Table, columns []catalog.Column) string {
 	return fmt.Sprintf("SELECT %s\nFROM %s.resources r JOIN %s.current_objects o ON o.resource_id = r.id\n  %s\nWHERE %s%s",
 		p.values(t, columns), identifier(p.Store), identifier(p.Store), p.parsed(), t.condition(), p.restriction())
 }
 
 // values returns the expressions of columns over an object o and its parsed JSON d.v.
-func (p *Postgres) values(t *Table, columns []query.Column) string {
+func (p *Postgres) values(t *Table, columns []catalog.Column) string {
 	values := make([]string, len(columns))
 	for i := range columns {
 		values[i] = p.column(t, &columns[i]) + " AS " + identifier(columns[i].Name)
@@ -79,7 +79,7 @@ func (p *Postgres) restriction() string {
 	return " AND o.namespace IN (" + strings.Join(names, ", ") + ")"
 }
 
-func (p *Postgres) column(t *Table, c *query.Column) string {
+func (p *Postgres) column(t *Table, c *catalog.Column) string {
 	v := "d.v"
 	if p.Indexed[t.names()[0]+" "+c.Name] {
 		v = p.value("o.")
@@ -88,7 +88,7 @@ func (p *Postgres) column(t *Table, c *query.Column) string {
 }
 
 // postgresColumn returns the expression of a column; v is the expression of the object's JSON.
-func postgresColumn(c *query.Column, v string) string {
+func postgresColumn(c *catalog.Column, v string) string {
 	switch c.Source() {
 	case "metadata.namespace":
 		return "o.namespace"
@@ -102,7 +102,7 @@ func postgresColumn(c *query.Column, v string) string {
 		return "jsonb_path_query_first(" + v + ", '$.metadata.ownerReferences[*] ? (@.controller == true)." + strings.TrimPrefix(c.Name, "owner_") + "') #>> '{}'"
 	case containersPath:
 		result := "coalesce(sum((s ->> 'restartCount')::bigint), 0)::bigint"
-		if c.Type == query.Text {
+		if c.Type == catalog.Text {
 			result = "count(*) FILTER (WHERE s -> 'ready' = 'true') || '/' || count(*)"
 		}
 		return "CASE jsonb_typeof(" + v + " #> '{status,containerStatuses}') WHEN 'array' THEN (SELECT " + result +
@@ -113,19 +113,19 @@ func postgresColumn(c *query.Column, v string) string {
 	kind := "jsonb_typeof(" + raw + ")"
 	scalar := "CASE WHEN " + kind + " IN ('string', 'number') THEN " + text + " END"
 	switch c.Type {
-	case query.Quantity:
+	case catalog.Quantity:
 		return fmt.Sprintf(postgresQuantity, scalar)
-	case query.Integer:
+	case catalog.Integer:
 		return "CASE " + kind + " WHEN 'number' THEN CASE WHEN " + text + " NOT LIKE '%.%' AND (" + text +
 			")::numeric BETWEEN -9223372036854775808 AND 9223372036854775807 THEN (" + text + ")::bigint END END" //nolint:dupword // SQL
-	case query.Real: // a number that is too great, or too near to 0, is an error of double precision
+	case catalog.Real: // a number that is too great, or too near to 0, is an error of double precision
 		return "CASE " + kind + " WHEN 'number' THEN CASE WHEN (" + text + ")::numeric = 0 OR abs((" + text +
 			")::numeric) BETWEEN 1e-300 AND 1e300 THEN (" + text + ")::double precision END END" //nolint:dupword // SQL
-	case query.Boolean:
+	case catalog.Boolean:
 		return "CASE " + raw + " WHEN 'true' THEN true WHEN 'false' THEN false END"
-	case query.JSON:
+	case catalog.JSON:
 		return "nullif(" + raw + ", 'null')"
-	case query.Time: // without zeros at the end of the fraction
+	case catalog.Time: // without zeros at the end of the fraction
 		return "CASE WHEN " + kind + " = 'string' AND " + text + ` ~ '^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$' THEN ` +
 			"CASE WHEN " + text + " LIKE '%.%' THEN rtrim(rtrim(" + text + ", '0Z'), '.') || 'Z' ELSE " + text + " END END" //nolint:dupword // SQL
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"byre/apiserver/query"
+	"byre/apiserver/query/catalog"
 )
 
 // Schema is a schema of PostgreSQL that has a view for each name of each table, and a function of the same name that returns
@@ -193,20 +193,20 @@ func (s *Schema) keep(ctx context.Context, name string, t *Table) error {
 }
 
 // inOrder returns columns in an order that names some of them; the others follow.
-func inOrder(columns []query.Column, names []string) []query.Column {
-	at := func(c *query.Column) int {
+func inOrder(columns []catalog.Column, names []string) []catalog.Column {
+	at := func(c *catalog.Column) int {
 		if i := slices.Index(names, c.Name); i >= 0 {
 			return i
 		}
 		return len(names)
 	}
 	columns = slices.Clone(columns)
-	slices.SortStableFunc(columns, func(a, b query.Column) int { return at(&a) - at(&b) })
+	slices.SortStableFunc(columns, func(a, b catalog.Column) int { return at(&a) - at(&b) })
 	return columns
 }
 
 // definition returns the statements that make the view and the function of a name, with a hash in their comments.
-func (s *Schema) definition(name string, t *Table, columns []query.Column, hash string) string {
+func (s *Schema) definition(name string, t *Table, columns []catalog.Column, hash string) string {
 	var b strings.Builder
 	object := identifier(s.Name) + "." + identifier(name)
 	fmt.Fprintf(&b, "CREATE OR REPLACE VIEW %s AS\n%s;\n", object, s.views.current(t, columns))

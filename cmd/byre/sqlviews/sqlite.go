@@ -5,7 +5,7 @@ import (
 	"io"
 	"strings"
 
-	"byre/apiserver/query"
+	"byre/apiserver/query/catalog"
 )
 
 // sqliteValue is the JSON of an object; NULL if it is none.
@@ -38,7 +38,7 @@ func WriteSQLite(w io.Writer, tables []Table) error {
 
 // sqliteColumn returns the expression of a column over current_objects, which an index can have too: SQLite finds it in a
 // query of the view, because no view is between the two.
-func sqliteColumn(c *query.Column) string {
+func sqliteColumn(c *catalog.Column) string {
 	const (
 		v = sqliteValue
 		// Where a table of its own has a column "value". An index takes no name of a table.
@@ -58,7 +58,7 @@ func sqliteColumn(c *query.Column) string {
 		return "(SELECT r.value ->> " + member + " FROM json_each(" + qualified + ", '$.metadata.ownerReferences') r WHERE json_type(r.value, '$.controller') = 'true' LIMIT 1)"
 	case containersPath:
 		result := "coalesce(sum(s.value ->> '$.restartCount'), 0)"
-		if c.Type == query.Text {
+		if c.Type == catalog.Text {
 			result = "coalesce(sum(json_type(s.value, '$.ready') = 'true'), 0) || '/' || count(*)"
 		}
 		return "CASE json_type(" + v + ", '$.status.containerStatuses') WHEN 'array' THEN (SELECT " + result + " FROM json_each(" + qualified + ", '$.status.containerStatuses') s) END"
@@ -67,17 +67,17 @@ func sqliteColumn(c *query.Column) string {
 	kind, value, raw := "json_type("+v+", "+path+")", v+" ->> "+path, v+" -> "+path
 	scalar := "CASE " + kind + " WHEN 'text' THEN " + value + " WHEN 'integer' THEN " + raw + " WHEN 'real' THEN " + raw + " END"
 	switch c.Type {
-	case query.Quantity:
+	case catalog.Quantity:
 		return fmt.Sprintf(sqliteQuantity, scalar)
-	case query.Integer: // a number that is too great becomes a real one
+	case catalog.Integer: // a number that is too great becomes a real one
 		return "CASE WHEN " + kind + " = 'integer' AND typeof(" + value + ") = 'integer' THEN " + value + " END"
-	case query.Real:
+	case catalog.Real:
 		return "CASE WHEN " + kind + " IN ('integer', 'real') THEN CAST(" + value + " AS REAL) END"
-	case query.Boolean:
+	case catalog.Boolean:
 		return "CASE " + kind + " WHEN 'true' THEN 1 WHEN 'false' THEN 0 END"
-	case query.JSON:
+	case catalog.JSON:
 		return "nullif(" + raw + ", 'null')"
-	case query.Time: // in UTC, without zeros at the end of the fraction
+	case catalog.Time: // in UTC, without zeros at the end of the fraction
 		return "CASE WHEN " + kind + " = 'text' AND " + value + " GLOB '[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]T[0-9][0-9]:[0-9][0-9]:[0-9][0-9]*' THEN " +
 			"CASE WHEN " + value + " LIKE '%.%Z' THEN rtrim(rtrim(" + value + ", '0Z'), '.') || 'Z' WHEN " + value + " LIKE '%Z' THEN " + value +
 			" ELSE strftime('%Y-%m-%dT%H:%M:%SZ', " + value + ") END END" //nolint:dupword // SQL

@@ -1,4 +1,4 @@
-package query
+package catalog
 
 import (
 	"context"
@@ -15,13 +15,13 @@ import (
 	"byre/apiserver/storage"
 )
 
-// Catalog has the Tables of several servers. Where two have a table of one name, the first counts.
-type Catalog []Tables
+// Servers has the Tables of several servers. Where two have a table of one name, the first counts.
+type Servers []Tables
 
 // Names implements Tables.
-func (c Catalog) Names() []string {
+func (s Servers) Names() []string {
 	names := map[string]bool{}
-	for _, tables := range c {
+	for _, tables := range s {
 		for _, name := range tables.Names() {
 			names[name] = true
 		}
@@ -30,8 +30,8 @@ func (c Catalog) Names() []string {
 }
 
 // Table implements Tables.
-func (c Catalog) Table(ctx context.Context, name string) (*Table, error) {
-	for _, tables := range c {
+func (s Servers) Table(ctx context.Context, name string) (*Table, error) {
+	for _, tables := range s {
 		if table, err := tables.Table(ctx, name); table != nil || err != nil {
 			return table, err
 		}

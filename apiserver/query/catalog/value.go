@@ -1,9 +1,8 @@
-package query
+package catalog
 
 import (
 	"bytes"
 	"encoding/json"
-	"math"
 	"strconv"
 	"time"
 
@@ -12,11 +11,11 @@ import (
 	"byre/apiserver/storage/jsontext"
 )
 
-// The functions below make a value of JSON, which is valid: a string, an int64, a float64, a bool, or
-// rawJSON. They return nil for JSON of another type.
+// RawJSON is a value that is JSON itself. It shares the memory of the object.
+type RawJSON []byte
 
-// rawJSON is a value that is JSON itself. It shares the memory of the object.
-type rawJSON []byte
+// The functions below make a value of JSON, which is valid: a string, an int64, a float64, a bool, or
+// RawJSON. They return nil for JSON of another type.
 
 func text(data []byte) any {
 	if len(data) < 2 || data[0] != '"' {
@@ -99,7 +98,7 @@ func quantity(data []byte) any {
 	return f
 }
 
-func document(data []byte) any { return rawJSON(data) }
+func document(data []byte) any { return RawJSON(data) }
 
 // controller returns what makes the value of a member of the controller among owner references.
 func controller(member string) func([]byte) any {
@@ -121,26 +120,4 @@ func controller(member string) func([]byte) any {
 		}
 		return nil
 	}
-}
-
-// appendJSON appends a value of a result as JSON.
-func appendJSON(dst []byte, value any) []byte {
-	switch v := value.(type) {
-	case nil:
-		return append(dst, "null"...)
-	case rawJSON:
-		if json.Valid(v) {
-			return append(dst, v...)
-		}
-		value = string(v)
-	case float64:
-		if math.IsInf(v, 0) || math.IsNaN(v) {
-			return append(dst, "null"...)
-		}
-	}
-	data, err := json.Marshal(value)
-	if err != nil {
-		panic(err) // values of these types
-	}
-	return append(dst, data...)
 }

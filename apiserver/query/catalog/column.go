@@ -1,4 +1,4 @@
-package query
+package catalog
 
 import (
 	"maps"
@@ -26,8 +26,14 @@ const (
 	JSON Type = "JSON_TEXT"
 )
 
-// typeNames are the names of types in an answer.
+// Name returns the name of the type in an answer; it is empty for another text.
+func (t Type) Name() string { return typeNames[t] }
+
 var typeNames = map[Type]string{Text: "text", Integer: "integer", Real: "real", Quantity: "real", Boolean: "boolean", Time: "time", JSON: "json"}
+
+// Value returns the value of the type that JSON has, which is valid or empty: a string, an int64, a float64, a bool or
+// RawJSON; nil for JSON of another type.
+func (t Type) Value(json []byte) any { return makers[t](json) }
 
 // Column is a column of a table. It is immutable.
 type Column struct {
@@ -49,22 +55,30 @@ func NewColumn(name string, t Type, description string, path ...string) Column {
 // makers make the values of the types.
 var makers = map[Type]func([]byte) any{Text: scalarText, Integer: integer, Real: number, Quantity: quantity, Boolean: boolean, Time: timestamp, JSON: document}
 
-// momentName is the name of momentColumn.
-const momentName = "_at"
+// MomentName is the name of MomentColumn.
+const MomentName = "_at"
+
+// Value returns the value of the column from the JSON at its path, as Type.Value does; nil if there is none.
+func (c *Column) Value(json []byte) any {
+	if json == nil || string(json) == "null" {
+		return nil
+	}
+	return c.make(json)
+}
 
 // IsHidden reports whether SELECT * leaves the column out.
-func (c *Column) IsHidden() bool { return c.Name == momentName }
+func (c *Column) IsHidden() bool { return c.Name == MomentName }
 
 // Source is the path as a person writes it: "spec.replicas".
 func (c *Column) Source() string { return strings.Join(c.Path, ".") }
 
 // The columns that every table begins with. The feed knows the first ones without the JSON.
 const (
-	namespaceColumn = iota
-	nameColumn
-	revisionColumn
-	momentColumn
-	labelsColumn = 7
+	NamespaceColumn = iota
+	NameColumn
+	RevisionColumn
+	MomentColumn
+	LabelsColumn = 7
 )
 
 func leading() []Column {
@@ -72,15 +86,15 @@ func leading() []Column {
 		return Column{"owner_" + member, Text, "The " + member + " of the controller that owns the object.", []string{"metadata", "ownerReferences"}, controller(member)}
 	}
 	return []Column{
-		namespaceColumn: NewColumn("namespace", Text, "The namespace; empty for an object without one.", "metadata", "namespace"),
-		nameColumn:      NewColumn("name", Text, "The name.", "metadata", "name"),
-		revisionColumn:  NewColumn("revision", Integer, "The revision of the last change, which is the resourceVersion.", "metadata", "resourceVersion"),
+		NamespaceColumn: NewColumn("namespace", Text, "The namespace; empty for an object without one.", "metadata", "namespace"),
+		NameColumn:      NewColumn("name", Text, "The name.", "metadata", "name"),
+		RevisionColumn:  NewColumn("revision", Integer, "The revision of the last change, which is the resourceVersion.", "metadata", "resourceVersion"),
 		// The argument of the table as a function: pods('-1h').
-		momentColumn: {Name: momentName, Type: Text},
+		MomentColumn: {Name: MomentName, Type: Text},
 		NewColumn("uid", Text, "The UID.", "metadata", "uid"),
 		NewColumn("created", Time, "When the object was created.", "metadata", "creationTimestamp"),
 		NewColumn("deleted", Time, "When the deletion of the object was asked for; NULL for most objects.", "metadata", "deletionTimestamp"),
-		labelsColumn: NewColumn("labels", JSON, "The labels.", "metadata", "labels"),
+		LabelsColumn: NewColumn("labels", JSON, "The labels.", "metadata", "labels"),
 		NewColumn("annotations", JSON, "The annotations.", "metadata", "annotations"),
 		owner("kind"), owner("name"), owner("uid"),
 	}

@@ -1,32 +1,28 @@
-package query
+package jsontext
 
-import (
-	"slices"
+import "slices"
 
-	"byre/apiserver/storage/jsontext"
-)
-
-// extractor finds the values of several columns in one pass over an object's JSON.
-type extractor struct {
-	root    node
-	columns int // how many there are
+// Extractor finds the values at several paths in one pass over an object's JSON. The zero value finds none.
+type Extractor struct {
+	root  node
+	paths int // how many there are
 }
 
-// node is a member on the paths of columns.
+// node is a member on the paths.
 type node struct {
 	name     string
-	columns  []int
+	indexes  []int
 	children []*node
 }
 
-// add makes find look for a column's path.
-func (x *extractor) add(column int, path []string) {
+// Add makes Find look for a path, whose value becomes the one at an index of values.
+func (x *Extractor) Add(index int, path []string) {
 	at := &x.root
 	for _, name := range path {
 		at = at.child(name)
 	}
-	at.columns = append(at.columns, column)
-	x.columns++
+	at.indexes = append(at.indexes, index)
+	x.paths++
 }
 
 func (n *node) child(name string) *node {
@@ -40,18 +36,17 @@ func (n *node) child(name string) *node {
 	return c
 }
 
-// find sets the JSON of each added column in values, by the column's number. It does not change what
-// is there for a column that the object lacks. data must be valid JSON, and the values share its
-// memory.
-func (x *extractor) find(data []byte, values [][]byte) {
-	scanner := jsontext.NewScanner(data, 0)
-	left := x.columns
+// Find sets the JSON at each path in values. It does not change what is there for a path that the object lacks.
+// data must be valid JSON, and the values share its memory.
+func (x *Extractor) Find(data []byte, values [][]byte) {
+	scanner := NewScanner(data, 0)
+	left := x.paths
 	x.root.find(data, &scanner, values, &left)
 }
 
 // find reads the members at the scanner's position up to the end of the object, or until left, the
 // number of values that are not found yet, is 0.
-func (n *node) find(data []byte, s *jsontext.Scanner, values [][]byte, left *int) {
+func (n *node) find(data []byte, s *Scanner, values [][]byte, left *int) {
 	for *left > 0 && s.NextMember() {
 		key := s.ReadKey()
 		i := slices.IndexFunc(n.children, func(c *node) bool { return string(key) == c.name })
@@ -71,8 +66,8 @@ func (n *node) find(data []byte, s *jsontext.Scanner, values [][]byte, left *int
 		} else {
 			s.SkipValue()
 		}
-		for _, column := range member.columns {
-			values[column] = data[start:s.Pos]
+		for _, index := range member.indexes {
+			values[index] = data[start:s.Pos]
 			*left--
 		}
 	}

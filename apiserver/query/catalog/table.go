@@ -1,4 +1,4 @@
-package query
+package catalog
 
 import (
 	"context"
@@ -25,14 +25,14 @@ type Table struct {
 	Columns []Column
 	// Store has the objects; nil for a resource whose definition is gone, of which there are past ones only.
 	Store *storage.Store
-	// gone is that resource.
-	gone sqlstore.Resource
+	// Gone is that resource.
+	Gone sqlstore.Resource
 }
 
-// of identifies the resource to the store.
-func (t *Table) of() sqlstore.Resource {
+// Of identifies the resource to the store.
+func (t *Table) Of() sqlstore.Resource {
 	if t.Store == nil {
-		return t.gone
+		return t.Gone
 	}
 	return t.Store.Resource()
 }
@@ -59,17 +59,3 @@ func FullName(r schema.GroupResource) string {
 	sum := sha256.Sum256([]byte(name))
 	return fmt.Sprintf("%s~%x", name[:maxName-1-8], sum[:4])
 }
-
-// ddl returns the statement that declares a table to SQLite.
-func ddl(of []Column) string {
-	columns := make([]string, len(of))
-	for i, c := range of {
-		columns[i] = quote(c.Name) + " " + string(c.Type)
-		if c.IsHidden() {
-			columns[i] += " HIDDEN"
-		}
-	}
-	return "CREATE TABLE t (" + strings.Join(columns, ", ") + ")"
-}
-
-func quote(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }

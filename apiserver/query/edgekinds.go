@@ -1,8 +1,10 @@
 package query
 
 import (
+	"cmp"
 	"iter"
 
+	"byre/apiserver/query/catalog"
 	"byre/apiserver/storage/jsontext"
 )
 
@@ -35,11 +37,11 @@ func containerRow(kind string, container, statuses []byte) []any {
 		state, reason = key, text(member(value, "reason"))
 	}
 	resources := member(container, "resources")
-	amount := func(path ...string) any { return quantity(member(resources, path...)) }
+	amount := func(path ...string) any { return catalog.Quantity.Value(member(resources, path...)) }
 	return []any{
 		kind, name, text(member(container, "image")),
 		amount("requests", "cpu"), amount("requests", "memory"), amount("limits", "cpu"), amount("limits", "memory"),
-		state, reason, boolean(member(status, "ready")), integer(member(status, "restartCount")),
+		state, reason, catalog.Boolean.Value(member(status, "ready")), catalog.Integer.Value(member(status, "restartCount")),
 	}
 }
 
@@ -86,7 +88,7 @@ func rulesOf(_ *edgeCursor, found [][]byte) iter.Seq2[[]any, error] {
 		for rule := range jsontext.Elements(found[0]) {
 			var names any
 			if of := member(rule, "resourceNames"); of != nil {
-				names = document(of)
+				names = catalog.JSON.Value(of)
 			}
 			for group := range jsontext.Elements(member(rule, "apiGroups")) {
 				for resource := range jsontext.Elements(member(rule, "resources")) {
@@ -98,5 +100,35 @@ func rulesOf(_ *edgeCursor, found [][]byte) iter.Seq2[[]any, error] {
 				}
 			}
 		}
+	}
+}
+
+// eventPaths are the members of an Event of the core group that tell something. Those of events.k8s.io are the same
+// objects.
+var eventPaths = [][]string{
+	{"involvedObject"}, {"type"}, {"reason"}, {"message"}, {"count"}, {"series"},
+	{"firstTimestamp"}, {"lastTimestamp"}, {"eventTime"}, {"reportingComponent"}, {"source"},
+}
+
+// toldOf yields the row of an Event, with the object that it is about.
+func toldOf(c *edgeCursor, found [][]byte) iter.Seq2[[]any, error] {
+	about, series, eventTime := found[0], found[5], catalog.Time.Value(found[8])
+	return func(yield func([]any, error) bool) {
+		apiVersion, _ := text(member(about, "apiVersion")).(string)
+		kind, _ := text(member(about, "kind")).(string)
+		namespace, _ := text(member(about, "namespace")).(string)
+		reporter, _ := text(found[9]).(string)
+		var resource any
+		name, served, err := c.known.ofKind(apiVersion, kind)
+		if served {
+			resource = name
+		}
+		yield([]any{
+			resource, namespace, text(member(about, "name")), nil, text(found[1]), text(found[2]), text(found[3]),
+			cmp.Or(catalog.Integer.Value(found[4]), catalog.Integer.Value(member(series, "count")), any(int64(1))),
+			cmp.Or(catalog.Time.Value(found[6]), eventTime),
+			cmp.Or(catalog.Time.Value(found[7]), catalog.Time.Value(member(series, "lastObservedTime")), eventTime),
+			cmp.Or(textOrNull(reporter), text(member(found[10], "component"))),
+		}, err)
 	}
 }
