@@ -40,7 +40,9 @@ func atLowPriority(f func() error) error {
 		}()
 		goruntime.LockOSThread()
 		if goruntime.GOOS == "linux" { // elsewhere it is the priority of the process
-			_ = unix.Setpriority(unix.PRIO_PROCESS, 0, niceness) // the query runs as well without
+			if raw, err := unix.Getpriority(unix.PRIO_PROCESS, 0); err == nil { // 20 minus the niceness
+				_ = unix.Setpriority(unix.PRIO_PROCESS, 0, 20-raw+niceness) // the query runs as well without
+			}
 		}
 		o.err = f()
 	}()
