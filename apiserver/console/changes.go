@@ -81,18 +81,18 @@ func undelete(r resource, namespace, name string) string {
 
 const (
 	changesPath = "/apis/history.byre.dev/v1"
-	// changesPerRequest is how many changes are asked for at once, and requestsPerPage how many requests
-	// a page makes at most. A request examines up to 10,000 changes.
-	changesPerRequest = 500
-	requestsPerPage   = 20
 	// changesPerPage is how many changes a page shows.
 	changesPerPage = 200
+	// changesPerRequest is how many changes are asked for at once, and requestsPerPage how many requests
+	// a page makes at most. A request examines up to 10,000 changes.
+	changesPerRequest = changesPerPage + 1
+	requestsPerPage   = 20
 )
 
 // timeline is the changes that a page shows, the newest first.
 type timeline struct {
 	Changes []linked
-	// Cut says that there are newer changes than the page has looked at, and Problem why there are none.
+	// Cut says that there may be older changes than the page shows, and Problem why there are none.
 	Cut     bool
 	Problem string
 	// Spans are links to the changes of spans of time up to now.
@@ -122,6 +122,7 @@ func (v *visit) changes(namespace string, keep func(*change) bool, selectors ...
 	if since, err := time.ParseDuration(v.param("since")); err == nil {
 		selectors = append(selectors, fields.OneTermEqualSelector("since", v.console.config.Now().Add(-since).UTC().Format(time.RFC3339)))
 	}
+	selectors = append(selectors, fields.OneTermEqualSelector("order", "newest"))
 	path := changesPath + "/changes"
 	if namespace != "" {
 		path = changesPath + "/namespaces/" + namespace + "/changes"
@@ -140,17 +141,16 @@ func (v *visit) changes(namespace string, keep func(*change) bool, selectors ...
 			if !keep(&c) {
 				continue
 			}
+			if t.Cut = len(t.Changes) == changesPerPage; t.Cut {
+				return t
+			}
 			t.Changes = append(t.Changes, linked{change: c, Link: v.link(nil, "change", shownIn(c.Object.Namespace), strconv.FormatInt(c.Revision, 10))})
 		}
-		t.Changes = t.Changes[max(0, len(t.Changes)-changesPerPage):]
-		if list.Continue == "" {
-			t.Cut = false
+		if t.Cut = list.Continue != ""; !t.Cut {
 			break
 		}
-		t.Cut = true
 		query.Set("continue", list.Continue)
 	}
-	slices.Reverse(t.Changes)
 	return t
 }
 

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -132,5 +133,25 @@ func TestObject_ThatIsGoneHasItsHistory(t *testing.T) {
 	s.answers[changesPath+"/namespaces/shop/changes"] = object{}
 	if w := s.get(Path + "o/core/v1/pods/shop/web"); w.Code != http.StatusNotFound {
 		t.Errorf("without a history: %d", w.Code)
+	}
+}
+
+// A page shows the newest changes, says that there are older ones, and asks for no more than it shows.
+func TestObject_ShowsTheNewestChanges(t *testing.T) {
+	t.Parallel()
+	const path = changesPath + "/namespaces/shop/changes"
+	page := object{"metadata": object{"continue": "more"}, "items": slices.Repeat([]object{{"revision": 7, "time": noon, "who": "bob", "verb": "update"}}, 150)}
+	s := newServer(t, map[string]any{path: page})
+	body := s.get(Path + "o/core/v1/pods/shop/web").Body.String()
+	requests := slices.DeleteFunc(slices.Clone(s.requests), func(r *http.Request) bool { return r.URL.Path != path })
+	if changes := strings.Count(body, "/change/"); changes != changesPerPage || len(requests) != 2 || !strings.Contains(body, "older changes") {
+		t.Errorf("%d changes of %d requests:\n%s", changes, len(requests), body)
+	}
+	if first, second := requests[0].URL.Query(), requests[1].URL.Query(); !strings.Contains(first.Get("fieldSelector"), "order=newest") || second.Get("continue") != "more" {
+		t.Errorf("it asks %s and %s", first, second)
+	}
+	page["metadata"] = object{}
+	if body := s.get(Path + "o/core/v1/pods/shop/web").Body.String(); strings.Contains(body, "older changes") {
+		t.Error(body)
 	}
 }

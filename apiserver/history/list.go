@@ -33,13 +33,15 @@ type continueToken struct {
 	Revision int64 `json:"rv"`
 	// After is the last revision that the pages before have examined.
 	After int64 `json:"after"`
+	// Before is the earliest revision that the pages before have examined, if the newest changes are first; else 0.
+	Before int64 `json:"before,omitempty"`
 	// Lost is chosen.lostAfter of After, and Epoch the store's, when the page before was read.
 	Lost  int64  `json:"lost"`
 	Epoch string `json:"epoch"`
 }
 
 // List implements rest.Lister. The order is that of the revisions: a later page has later changes,
-// and the list of a terminal ends with the newest.
+// and the list of a terminal ends with the newest. The selector order=newest reverses it.
 func (s *Storage) List(ctx context.Context, options *internalversion.ListOptions) (runtime.Object, error) {
 	if options == nil {
 		options = &internalversion.ListOptions{}
@@ -66,11 +68,15 @@ func (s *Storage) List(ctx context.Context, options *internalversion.ListOptions
 	if chosen.nothing {
 		return list, nil
 	}
-	p := page{chosen: chosen, after: at.After, upTo: at.Revision, limit: options.Limit, list: list}
+	if chosen.order != "" && at.Before == 0 {
+		at.Before = at.Revision + 1
+	}
+	p := page{chosen: chosen, after: at.After, before: at.Before, upTo: at.Revision, limit: options.Limit, list: list}
 	if err := s.read(ctx, &p); err != nil {
 		return nil, err
 	}
-	if options.Continue != "" || chosen.since != "" {
+	// A list with the newest changes first ends with what is left, unless it has to reach back to a moment.
+	if options.Continue != "" && at.Before == 0 || chosen.since != "" {
 		now, err := s.config.Driver.Histories(ctx)
 		if err != nil {
 			return nil, changes.APIError(err)
@@ -80,7 +86,7 @@ func (s *Storage) List(ctx context.Context, options *internalversion.ListOptions
 		}
 	}
 	if p.after < at.Revision {
-		at.After, at.Lost = p.after, chosen.lostAfter(p.after, histories)
+		at.After, at.Before, at.Lost = p.after, p.before, chosen.lostAfter(p.after, histories)
 		list.Continue = at.encode()
 	}
 	return list, nil
@@ -89,9 +95,12 @@ func (s *Storage) List(ctx context.Context, options *internalversion.ListOptions
 // page is a page that is read.
 type page struct {
 	chosen
-	// after is the last revision that was examined, and upTo the last one of the list.
+	// after is the last revision that was examined, or that of the moment since if before is not 0; upTo is the last one
+	// of the list. after becomes upTo at the end.
 	after, upTo, limit int64
-	list               *ChangeList
+	// before is position.Before.
+	before int64
+	list   *ChangeList
 }
 
 // read appends items until the page is full or the list ends.
@@ -101,8 +110,7 @@ func (s *Storage) read(ctx context.Context, p *page) error {
 		return err
 	}
 	for examined := 0; examined < mostExamined; {
-		p.query.After, p.query.Size = p.after, readBytes
-		p.query.Limit = readChanges
+		p.query.After, p.query.Before, p.query.Size, p.query.Limit = p.after, p.before, readBytes, readChanges
 		found, err := s.config.Driver.Changes(ctx, p.query)
 		if err != nil {
 			return changes.APIError(err)
@@ -110,11 +118,15 @@ func (s *Storage) read(ctx context.Context, p *page) error {
 		created := changes.NewCreations(s.config.Driver)
 		for i := range found {
 			c := &found[i]
-			if c.Revision > p.upTo {
+			switch {
+			case p.before != 0:
+				p.before = c.Revision
+			case c.Revision > p.upTo:
 				p.after = p.upTo
 				return nil
+			default:
+				p.after = c.Revision
 			}
-			p.after = c.Revision
 			examined++
 			if !p.selects(c) {
 				continue
@@ -163,7 +175,7 @@ func begin(options *internalversion.ListOptions, chosen *chosen, state sqlstore.
 
 // bound moves the ends of a list to the moments that are chosen.
 func (s *Storage) bound(ctx context.Context, at *continueToken, chosen *chosen, histories []sqlstore.History) (err error) {
-	if err := chosen.checkMoments(); err != nil {
+	if err := chosen.check(); err != nil {
 		return err
 	}
 	if chosen.since != "" {
@@ -187,7 +199,7 @@ func resume(token string, state sqlstore.State) (at continueToken, err error) {
 	if err == nil {
 		err = json.Unmarshal(data, &at)
 	}
-	if err != nil || at.Version != groupVersion.String() || at.After < 0 || at.After > at.Revision {
+	if err != nil || at.Version != groupVersion.String() || at.After < 0 || at.After > at.Revision || at.Before < 0 || at.Before > at.Revision+1 {
 		return at, apierrors.NewBadRequest("the continue parameter is not one of a list of changes")
 	}
 	if at.Epoch != state.Epoch || at.Revision > state.Revision {

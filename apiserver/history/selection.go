@@ -16,11 +16,11 @@ import (
 	"byre/sqlstore"
 )
 
-// selectable are what a field selector may name: fields, and the moments since and until.
+// selectable are what a field selector may name: fields, the moments since and until, and the order of a list.
 var selectable = []string{
 	"metadata.name", "metadata.namespace",
 	"object.group", "object.resource", "object.name", "object.uid", "who", "verb", "subresource",
-	"since", "until",
+	"since", "until", "order",
 }
 
 // chosen is what the options of a list select: query is what the database finds, and fields what
@@ -33,6 +33,8 @@ type chosen struct {
 	// since and until are the values of these in the selector: a list has the changes after the
 	// one moment, up to the other. An empty one sets no bound.
 	since, until string
+	// order is newest if a list has the newest changes first, and else empty.
+	order string
 	// nothing: no change can match.
 	nothing bool
 }
@@ -52,6 +54,7 @@ func (s *Storage) choose(ctx context.Context, options *internalversion.ListOptio
 	}
 	c.since, _ = c.fields.RequiresExactMatch("since")
 	c.until, _ = c.fields.RequiresExactMatch("until")
+	c.order, _ = c.fields.RequiresExactMatch("order")
 	c.query.Kept = true
 	c.query.Of, c.nothing = c.resource(histories)
 	if namespace := request.NamespaceValue(ctx); namespace != "" {
@@ -95,7 +98,7 @@ func (c *chosen) selects(change *sqlstore.Change) bool {
 		return false
 	}
 	return c.fields.Empty() || c.fields.Matches(fields.Set{
-		"since": c.since, "until": c.until,
+		"since": c.since, "until": c.until, "order": c.order,
 		"metadata.name": strconv.FormatInt(change.Revision, 10), "metadata.namespace": shownIn(key.Namespace),
 		"object.group": key.Group, "object.resource": key.Resource, "object.name": key.Name, "object.uid": change.New.UID,
 		"who": change.Author.User, "verb": change.Author.Verb, "subresource": change.Author.Subresource,
@@ -114,11 +117,14 @@ func (c *chosen) lostAfter(revision int64, histories []sqlstore.History) (sum in
 	return sum
 }
 
-// checkMoments fails if a moment is what must not be selected.
-func (c *chosen) checkMoments() error {
+// check fails if a moment or the order is what must not be selected.
+func (c *chosen) check() error {
 	for _, r := range c.fields.Requirements() {
 		if (r.Field == "since" || r.Field == "until") && r.Operator == selection.NotEquals {
 			return apierrors.NewBadRequest("the field selector " + r.Field + " takes = only")
+		}
+		if r.Field == "order" && (r.Operator == selection.NotEquals || r.Value != "newest") {
+			return apierrors.NewBadRequest("the field selector order takes =newest only")
 		}
 	}
 	return nil

@@ -102,11 +102,11 @@ func (w *watcher) begin(ctx context.Context, asked uint64) error {
 		return changes.APIError(err)
 	}
 	w.chosen = w.storage.choose(ctx, w.options, w.histories)
-	if err := w.chosen.checkMoments(); err != nil {
+	if err := w.chosen.check(); err != nil {
 		return err
 	}
-	if w.chosen.until != "" {
-		return apierrors.NewBadRequest("the field selector until is for lists")
+	if w.chosen.until != "" || w.chosen.order != "" {
+		return apierrors.NewBadRequest("the field selectors until and order are for lists")
 	}
 	last := uint64(max(state.Revision, 0))
 	switch {

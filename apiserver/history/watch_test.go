@@ -434,6 +434,7 @@ func TestWatch_BeginsAfterAMoment(t *testing.T) {
 		}
 		b.expect(after(fmt.Sprint("until=", first)), "400", "closed")
 		b.expect(after(fmt.Sprint("since!=", first)), "400", "closed")
+		b.expect(after("order=newest"), "400", "closed")
 	})
 }
 

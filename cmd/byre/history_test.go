@@ -401,6 +401,10 @@ func TestHistory_ListsInPagesAndBySelectors(t *testing.T) {
 				t.Errorf("changes: %+v, %+v", first, last)
 			}
 			h.expectPages(ours, list)
+			h.expectOptions(ours, list)
+			newest, _ := h.list("", ours)
+			slices.Reverse(newest.Items)
+			h.expectPages(ours+"%2Corder%3Dnewest", newest)
 			h.expectSelected(list)
 			h.expectDescribed(ours, last)
 			h.expectExpired(ours, first)
@@ -431,8 +435,12 @@ func (h *chronicle) expectPages(path string, want history.ChangeList) {
 		all = append(all, item.Revision)
 	}
 	if !slices.Equal(revisions, all) {
-		h.Errorf("pages have %v, want %v", revisions, all)
+		h.Errorf("pages of %s have %v, want %v", path, revisions, all)
 	}
+}
+
+func (h *chronicle) expectOptions(path string, want history.ChangeList) {
+	h.Helper()
 	for query, status := range map[string]int{
 		"&continue=x": http.StatusBadRequest, "&resourceVersion=x": http.StatusBadRequest, "&resourceVersion=99999999": http.StatusGatewayTimeout,
 		"&resourceVersionMatch=Exact&resourceVersion=" + want.Items[3].Name: http.StatusOK,
@@ -459,14 +467,14 @@ func (h *chronicle) expectSelected(want history.ChangeList) {
 	at := func(item history.Change) string { return item.Time.UTC().Format(time.RFC3339Nano) }
 	for selector, expected := range map[string]int{
 		"since=" + want.Items[2].Name: 3, "since=" + at(want.Items[2]): 3, "until=" + at(want.Items[2]): 3, "since=" + at(want.Items[5]): 0,
-		"until=" + want.Items[1].Name + ",since=" + want.Items[0].Name: 1, "since=9999999999": 0, "until=" + want.Items[1].Name + ",since=" + want.Items[2].Name: 0,
+		"until=" + want.Items[1].Name + ",since=" + want.Items[0].Name: 1, "since=9999999999": 0, "order=newest,since=" + want.Items[2].Name: 3, "until=" + want.Items[1].Name + ",since=" + want.Items[2].Name: 0,
 	} {
 		list, _ := h.list("", inShop+"?fieldSelector="+url.QueryEscape("object.resource=configmaps,object.name=config,"+selector)+"&resourceVersionMatch=Exact&resourceVersion="+want.Items[5].Name)
 		if len(list.Items) != expected {
 			h.Errorf("%s: %d changes, want %d", selector, len(list.Items), expected)
 		}
 	}
-	for _, selector := range []string{"since=yesterday", "since!=1", "until!=1"} {
+	for _, selector := range []string{"since=yesterday", "since!=1", "until!=1", "order=oldest", "order!=newest"} {
 		if status, body := h.as("", inShop+"?fieldSelector="+url.QueryEscape(selector), "application/json"); status != http.StatusBadRequest {
 			h.Errorf("%s: %d %s", selector, status, body)
 		}
@@ -519,6 +527,8 @@ func (h *chronicle) expectDescribed(path string, last history.Change) {
 func (h *chronicle) expectExpired(path string, first history.Change) {
 	h.Helper()
 	page, _ := h.list("", path+"&limit=1")
+	const newest = "%2Corder%3Dnewest&limit=1"
+	last, _ := h.list("", path+newest)
 	succeed(h.T, "compact", "--data-dir", h.dir, "--keep=0s", "--resource=configmaps")
 	for _, old := range []string{
 		path + "&limit=1&continue=" + page.Continue, inShop + "/" + first.Name, path + "&resourceVersionMatch=Exact&resourceVersion=" + first.Name,
@@ -527,6 +537,7 @@ func (h *chronicle) expectExpired(path string, first history.Change) {
 			h.Errorf("%s: %d %s", old, status, body)
 		}
 	}
+	h.list("", path+newest+"&continue="+last.Continue) // ends with what is left
 	earliest := regexp.MustCompile(`the history of configmaps does not reach back to [^ ]+: the earliest moment is revision (\d+)`)
 	for _, moment := range []string{first.Name, first.Time.UTC().Format(time.RFC3339)} {
 		for _, field := range []string{"since", "until"} {

@@ -6,7 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
+	"maps"
 	"strconv"
 	"strings"
 
@@ -185,19 +185,21 @@ func (c *Client) Changes(ctx context.Context, q Query) (all []history.Change, er
 	return all, err
 }
 
-// Newest returns the last n of the selected changes, the newest first, and whether there are more. It holds
-// no more than these and a page.
+// Newest returns the last n of the selected changes, the newest first, and whether there are more.
 func (c *Client) Newest(ctx context.Context, q Query, n int) (last []history.Change, more bool, err error) {
+	newest := fields.Set{"order": "newest"}
+	maps.Copy(newest, q.Fields)
+	q.Fields = newest
 	err = c.pages(ctx, q, "application/json", func(data []byte) (string, error) {
 		var list history.ChangeList
 		err := json.Unmarshal(data, &list)
 		last = append(last, list.Items...)
-		if len(last) > n {
-			last, more = slices.Clone(last[len(last)-n:]), true
+		if more = len(last) > n; more {
+			last = last[:n]
+			return "", err
 		}
 		return list.Continue, err
 	})
-	slices.Reverse(last)
 	return last, more, err
 }
 
