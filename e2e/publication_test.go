@@ -22,7 +22,7 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// A program that follows the publications of docs/sql.md sees each state of an object, and each change with its
+// A program that follows the publications of docs/operations/sql.md sees each state of an object, and each change with its
 // author, in the order of the revisions.
 func TestPublications_FollowObjectsAndChanges(t *testing.T) {
 	t.Parallel()
@@ -49,7 +49,7 @@ func TestPublications_FollowObjectsAndChanges(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	manual, err := os.ReadFile("../docs/sql.md")
+	manual, err := os.ReadFile("../docs/operations/sql.md")
 	if err != nil {
 		t.Fatal(err)
 	}

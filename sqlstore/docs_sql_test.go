@@ -64,10 +64,10 @@ func TestDoc_FailsForNoValue(t *testing.T) {
 	}
 }
 
-// docs/sql.md names every table, every view and each of their columns.
+// docs/operations/sql.md names every table, every view and each of their columns.
 func TestDocs_NameEveryColumn(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile(filepath.Join("..", "docs", "sql.md"))
+	page, err := os.ReadFile(filepath.Join("..", "docs", "operations", "sql.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ UNION SELECT c.name FROM sqlite_schema s, pragma_table_info(s.name) c WHERE s.ty
 	}
 	for name := range strings.FieldsSeq(names) {
 		if !strings.Contains(string(page), "`"+name+"`") && !strings.Contains(string(page), "`\""+name+"\"`") {
-			t.Errorf("docs/sql.md does not name `%s`", name)
+			t.Errorf("docs/operations/sql.md does not name `%s`", name)
 		}
 	}
 	definition, err := os.ReadFile(filepath.Join("..", "docs", "custom-resources.md"))
@@ -97,20 +97,20 @@ UNION SELECT c.name FROM sqlite_schema s, pragma_table_info(s.name) c WHERE s.ty
 	}
 }
 
-// The role of docs/sql.md can run the queries of the page, and reads no Secret, neither those of now nor
+// The role of docs/operations/sql.md can run the queries of the page, and reads no Secret, neither those of now nor
 // those of the history.
 func TestDocs_ReaderReadsNoSecrets(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than a second")
 	}
 	t.Parallel()
-	page, err := os.ReadFile(filepath.Join("..", "docs", "sql.md"))
+	page, err := os.ReadFile(filepath.Join("..", "docs", "operations", "sql.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	grants := regexp.MustCompile("(?ms)^```sql reader\n(.*?)^```$").FindSubmatch(page)
 	if grants == nil {
-		t.Fatal("docs/sql.md does not say how to make a role that can not read Secrets")
+		t.Fatal("docs/operations/sql.md does not say how to make a role that can not read Secrets")
 	}
 	dsn := postgresWithDocumentedChanges(t)
 	ctx := context.WithoutCancel(t.Context())

@@ -21,12 +21,12 @@ import (
 	"byre/sqlstore/storetest"
 )
 
-// documentedQuery is one query of docs/sql.md. An empty dialect means both.
+// documentedQuery is one query of docs/operations/sql.md. An empty dialect means both.
 type documentedQuery struct{ heading, dialect, query string }
 
 func readDocs(t *testing.T) (all []documentedQuery) {
 	t.Helper()
-	page, err := os.ReadFile(filepath.Join("..", "docs", "sql.md"))
+	page, err := os.ReadFile(filepath.Join("..", "docs", "operations", "sql.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func readDocs(t *testing.T) (all []documentedQuery) {
 	return all
 }
 
-// Every query of docs/sql.md finds rows in both databases, through the shells that the page
+// Every query of docs/operations/sql.md finds rows in both databases, through the shells that the page
 // names.
 func TestDocs_QueriesWork(t *testing.T) {
 	if testing.Short() {
@@ -139,7 +139,7 @@ var hardValues = []string{
 	`"k8s:enc:aescbc:v1:key1:AAAA"`,
 }
 
-// makeDocumentedChanges makes changes such that each query of docs/sql.md finds rows.
+// makeDocumentedChanges makes changes such that each query of docs/operations/sql.md finds rows.
 func makeDocumentedChanges(t *testing.T, driver sqlstore.Driver) {
 	t.Helper()
 	admin := sqlstore.Author{User: "byre-admin", Verb: "apply", AuditID: "b5c7"}

@@ -1,5 +1,5 @@
 // Package query serves the group sql.byre.dev: a Query is one SELECT over the cluster's objects, which its
-// creation is answered with. docs/query.md is its manual.
+// creation is answered with. docs/sql.md is its manual.
 //
 // A table is a resource, of which package catalog has the columns. The statement runs in an engine, a
 // connection of SQLite in memory, where tables are virtual: their rows are entries of the watch cache, and

@@ -19,7 +19,7 @@ import (
 // A thread that has a lock, or that the garbage collector waits for, may wait for a processor meanwhile: at niceness 5 it
 // still gets a quarter of one that another thread wants.
 //
-// What it earns: the slowest hundredth of GETs beside queries (docs/query.md; TestSQL_GetsBesideQueries measures it).
+// What it earns: the slowest hundredth of GETs beside queries (docs/sql.md; TestSQL_GetsBesideQueries measures it).
 // A query pays for a new thread: BenchmarkAtLowPriority.
 
 // niceness is what a query adds to the niceness of its thread.

@@ -66,12 +66,12 @@ func TestChanges_NameWhoAndHow(t *testing.T) {
 			if own := rows(t, endpoint, `SELECT DISTINCT verb FROM changes WHERE "group" = 'byre' OR who = 'system:apiserver'`); len(own) == 0 {
 				t.Error("no changes by byre itself")
 			}
-			documented := packaged(t, "docs/sql.md")
+			documented := packaged(t, "docs/operations/sql.md")
 			_, documented, _ = strings.Cut(documented, "\n| `verb` | |\n")
 			documented, _, _ = strings.Cut(documented, "\n\n")
 			for _, verb := range rows(t, endpoint, `SELECT DISTINCT verb FROM changes`) {
 				if !regexp.MustCompile("(?m)^\\| [^|]*`" + verb + "`[^|]* \\|").MatchString(documented) {
-					t.Errorf("docs/sql.md does not name the verb %s", verb)
+					t.Errorf("docs/operations/sql.md does not name the verb %s", verb)
 				}
 			}
 		})

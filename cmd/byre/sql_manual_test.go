@@ -24,9 +24,9 @@ var kubernetesOwn = regexp.MustCompile(`system:|kube-|kubeadm:|,ServiceAccount,`
 // timeOfChange matches the time of a change.
 var timeOfChange = regexp.MustCompile(`[0-9-]{10}T[0-9:]{8}\.[0-9]{6}Z`)
 
-// answers are the other rows of the statements of docs/query.md, by their comments.
+// answers are the other rows of the statements of docs/sql.md, by their comments.
 var answers = map[string]string{
-	"which images run, in how many containers":             "example.org/web:1,2|example.org/log:2,1",
+	"which images run, by tag, in how many containers":     "example.org/web:1,2|example.org/log:2,1",
 	"what the Pods of each node ask for, of what it has":   "n1,0.25,4,67108864,8589934592|n2,0.25,0.5,,",
 	"which containers have no memory limit":                "shop,web-2,log|shop,web-2,web",
 	"which Pods are on a node":                             "shop,web-1,Running",
@@ -44,13 +44,13 @@ var answers = map[string]string{
 	"who has scaled a Deployment since yesterday":          "TIME,erin,2,3",
 	"what a deleted ConfigMap held":                        `TIME,frank,"{""color"":""blue""}"`,
 	"which Pods were on a node an hour ago":                "",
-	"what has changed in a namespace in the last hour":     "TIME,erin,patch,deployments,web|TIME,frank,delete,configmaps,retired",
+	"what has changed in a namespace since a deployment":   "TIME,erin,patch,deployments,web|TIME,byre-admin,create,configmaps,retired|TIME,frank,delete,configmaps,retired",
 }
 
-// The statements of docs/query.md give the rows that its reader expects.
+// The statements of docs/sql.md give the rows that its reader expects. It begins with twelve.
 func TestSQL_AnswersTheManual(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../docs/query.md")
+	text, err := os.ReadFile("../../docs/sql.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,6 +61,9 @@ func TestSQL_AnswersTheManual(t *testing.T) {
 			question, statement, _ := strings.Cut(strings.TrimPrefix(strings.TrimSpace(statement), "-- "), "\n")
 			statements[question] = statement
 		}
+	}
+	if _, begin, _ := strings.Cut(string(text), "\n## "); strings.Count(begin[:strings.Index(begin, "\n## ")], "\n-- ") != 12 {
+		t.Error("the page does not begin with twelve questions")
 	}
 	for name, flags := range databases() {
 		t.Run(name, func(t *testing.T) {
@@ -93,9 +96,13 @@ func (h *chronicle) changeForTheManual() {
 		config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:masters"}}
 		return kubernetes.NewForConfigOrDie(config)
 	}
-	_, err := as("erin").AppsV1().Deployments("shop").Patch(h.Context(), "web", types.MergePatchType, []byte(`{"spec":{"replicas":3}}`), metav1.PatchOptions{})
-	h.must(err)
-	_, err = h.kube.CoreV1().ConfigMaps("shop").Create(h.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "retired"}, Data: map[string]string{"color": "blue"}}, metav1.CreateOptions{})
+	patch := func(user, change string) {
+		_, err := as(user).AppsV1().Deployments("shop").Patch(h.Context(), "web", types.MergePatchType, []byte(change), metav1.PatchOptions{})
+		h.must(err)
+	}
+	patch("dave", `{"spec":{"template":{"metadata":{"annotations":{"deployed":"now"}}}}}`)
+	patch("erin", `{"spec":{"replicas":3}}`)
+	_, err := h.kube.CoreV1().ConfigMaps("shop").Create(h.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "retired"}, Data: map[string]string{"color": "blue"}}, metav1.CreateOptions{})
 	h.must(err)
 	h.must(as("frank").CoreV1().ConfigMaps("shop").Delete(h.Context(), "retired", metav1.DeleteOptions{}))
 }
