@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	kubeversion "k8s.io/apimachinery/pkg/version"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"byre/apiserver/query/catalog"
@@ -29,7 +31,8 @@ func (s *Server) Names() []string {
 	return names
 }
 
-// Table implements catalog.Tables. Its objects are in the version that they are stored in.
+// Table implements catalog.Tables. Its objects are in the version that they are stored in, with the columns of the one
+// that tableVersion returns.
 func (s *Server) Table(ctx context.Context, name string) (*catalog.Table, error) {
 	if own, err := s.ownTables.Table(ctx, name); own != nil || err != nil {
 		return own, err
@@ -61,9 +64,9 @@ func (r *resolver) tableOf(ctx context.Context, d *definition.Definition) (*cata
 		if found == nil {
 			return nil, nil
 		}
-		stored, err := found.handlers.Stored(ctx)
+		t, err := newTable(ctx, found.Definition, found.handlers)
 		if err == nil {
-			return newTable(found.Definition, stored)
+			return t, nil
 		}
 		if !errors.Is(err, definition.ErrReplaced) {
 			return nil, err
@@ -75,8 +78,8 @@ func (r *resolver) tableOf(ctx context.Context, d *definition.Definition) (*cata
 	return nil, fmt.Errorf("%s: %w", d.CRD.Name, definition.ErrReplaced)
 }
 
-func newTable(d *definition.Definition, stored *instances.Version) (*catalog.Table, error) {
-	schema, err := stored.Schema()
+func newTable(ctx context.Context, d *definition.Definition, h *instances.Handlers) (*catalog.Table, error) {
+	stored, err := h.Stored(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -84,9 +87,36 @@ func newTable(d *definition.Definition, stored *instances.Version) (*catalog.Tab
 	if err != nil {
 		return nil, err
 	}
-	t := describe(d.CRD, stored.Spec(), schema)
+	name, err := tableVersion(d.CRD)
+	if err != nil {
+		return nil, err
+	}
+	shown, err := h.Version(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	schema, err := shown.Schema()
+	if err != nil {
+		return nil, err
+	}
+	t := describe(d.CRD, shown.Spec(), schema)
 	t.Store = store
 	return t, nil
+}
+
+// tableVersion returns the version whose columns a table has: the one that discovery prefers, if all versions are the same
+// JSON, and else the one that instances are stored in.
+func tableVersion(crd *apiextensionsv1.CustomResourceDefinition) (string, error) {
+	var served []string
+	for _, v := range crd.Spec.Versions {
+		if v.Served {
+			served = append(served, v.Name)
+		}
+	}
+	if c := crd.Spec.Conversion; len(served) > 0 && (c == nil || c.Strategy == apiextensionsv1.NoneConverter) {
+		return slices.MaxFunc(served, kubeversion.CompareKubeAwareVersionStrings), nil
+	}
+	return apihelpers.GetCRDStorageVersion(crd)
 }
 
 // Describe returns the table of a definition that is not stripped, without its Store; nil if the definition is not
@@ -95,15 +125,15 @@ func Describe(crd *apiextensionsv1.CustomResourceDefinition) (*catalog.Table, er
 	if !definition.IsEstablished(crd) {
 		return nil, nil
 	}
-	stored, err := apihelpers.GetCRDStorageVersion(crd)
+	version, err := tableVersion(crd)
 	if err != nil {
 		return nil, err
 	}
-	schema, err := instances.NewSchema(crd, stored)
+	schema, err := instances.NewSchema(crd, version)
 	if err != nil {
 		return nil, err
 	}
-	return describe(crd, definition.Version(crd, stored), schema), nil
+	return describe(crd, definition.Version(crd, version), schema), nil
 }
 
 func describe(crd *apiextensionsv1.CustomResourceDefinition, version *apiextensionsv1.CustomResourceDefinitionVersion, schema *structuralschema.Structural) *catalog.Table {
