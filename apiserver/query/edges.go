@@ -75,10 +75,10 @@ var edges = map[string]edge{
 			catalog.NewColumn("kind", catalog.Text, "main, init or ephemeral."),
 			catalog.NewColumn("container", catalog.Text, "The name of the container."),
 			catalog.NewColumn("image", catalog.Text, "The image that is asked for."),
-			catalog.NewColumn("cpu_request", catalog.Real, "In cores; NULL without a request."),
-			catalog.NewColumn("memory_request", catalog.Real, "In bytes."),
-			catalog.NewColumn("cpu_limit", catalog.Real, "In cores; NULL without a limit."),
-			catalog.NewColumn("memory_limit", catalog.Real, "In bytes."),
+			catalog.NewColumn("cpu_request", catalog.Quantity, "In cores; NULL without a request."),
+			catalog.NewColumn("memory_request", catalog.Quantity, "In bytes."),
+			catalog.NewColumn("cpu_limit", catalog.Quantity, "In cores; NULL without a limit."),
+			catalog.NewColumn("memory_limit", catalog.Quantity, "In bytes."),
 			catalog.NewColumn("state", catalog.Text, "waiting, running or terminated; NULL before the kubelet has told."),
 			catalog.NewColumn("reason", catalog.Text, "Why it is in that state, such as CrashLoopBackOff."),
 			catalog.NewColumn("ready", catalog.Boolean, "Whether it passes its readiness probe."),
@@ -171,6 +171,25 @@ func edgeColumns() []catalog.Column {
 		catalog.NewColumn("name", catalog.Text, "The name of the object."),
 		{Name: catalog.MomentName, Type: catalog.Text}, // the argument of the edge as a function: labels('-1h')
 	}
+}
+
+// Edge describes an edge.
+type Edge struct {
+	Description string
+	// Columns begin with the resource, the namespace and the name of the object, and the moment.
+	Columns []catalog.Column
+	// Tables are those that the edge is made of; nil for all. Paths are where their objects have what it is made of.
+	Tables []string
+	Paths  [][]string
+}
+
+// Edges returns the edges by their names.
+func Edges() map[string]Edge {
+	all := map[string]Edge{}
+	for name, e := range edges {
+		all[name] = Edge{e.description, e.columns, e.tables, e.paths}
+	}
+	return all
 }
 
 // containerLists are the paths of the containers of a Pod, and then of their statuses: main, init and ephemeral ones.

@@ -99,7 +99,7 @@ func (h *chronicle) make(plural, kind, name, spec string) {
 const made = `
 SELECT string_agg(concat(c.oid, ' ', c.xmin, ' ', d.xmin), ',' ORDER BY c.oid) || (SELECT string_agg(concat(p.oid, ' ', p.xmin), ',' ORDER BY p.oid) FROM pg_proc p WHERE p.pronamespace = 'k8s'::regnamespace AND p.proname NOT LIKE '%.example.com')
 FROM pg_class c JOIN pg_description d ON d.objoid = c.oid AND d.objsubid = 0
-WHERE c.relnamespace = 'k8s'::regnamespace AND c.relname NOT LIKE '%.example.com'`
+WHERE c.relnamespace = 'k8s'::regnamespace AND c.relname NOT LIKE '%.example.com' AND c.relname NOT IN ('labels', 'annotations', 'owners', 'conditions')`
 
 // Views come, change and go with definitions, and nothing that others have made or depend on is lost. A server that starts again,
 // and a second one, change nothing; when the first stops, the second goes on.

@@ -168,7 +168,7 @@ func (d *Database) CreateIndex(ctx context.Context, name string, tables []Table,
 	// The expression alone: no query of byre's own could use the index instead of its own one.
 	comment := "byre sql index: " + t.names()[0] + " " + c.Name
 	if d.path != "" {
-		return d.changeFile(ctx, "CREATE INDEX "+indexPrefix+name+" /* "+comment+" */ ON current_objects ("+sqliteColumn(c)+")")
+		return d.changeFile(ctx, "CREATE INDEX "+indexPrefix+name+" /* "+comment+" */ ON current_objects ("+sqliteColumn(c, sqliteValue)+")")
 	}
 	// A B-tree refuses keys of more than 2.7 KB, so that the write of an object with such a text would fail. A
 	// hash index has no such bound.

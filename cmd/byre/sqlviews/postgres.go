@@ -39,6 +39,11 @@ func (p *Postgres) WriteTo(w io.Writer, tables []Table) error {
 			}
 		}
 	}
+	for _, e := range edges() {
+		if _, err := fmt.Fprintf(w, "%s%s%s AS\n%s;\n", create, e.name, option, e.view(p.dialect(), tables, e.columns())); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -15,7 +16,7 @@ import (
 )
 
 // Schema is a schema of PostgreSQL that has a view for each name of each table, and a function of the same name that returns
-// the rows of a moment.
+// the rows of a moment, and a view for each edge that can be one.
 //
 // Invariant: only what has byre's mark in its comment is replaced or dropped. Update keeps it. An object that others depend on
 // is not dropped: no statement has CASCADE.
@@ -53,7 +54,7 @@ func (d *Database) Schema(name string) (*Schema, error) {
 const mark = "Kept by byre serve --sql-schema: "
 
 const (
-	selectSchemaExists = `SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1)`
+	selectSchemaExists = `SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1), pg_catalog.quote_ident(current_user)`
 
 	selectRelations = `
 SELECT c.relname, false, coalesce(pg_catalog.obj_description(c.oid, 'pg_class'), ''),
@@ -82,32 +83,54 @@ func (s *Schema) Update(ctx context.Context, tables []Table) (map[string]error, 
 				continue
 			}
 			wanted[name] = true
-			if err := s.keep(ctx, name, &tables[i]); err != nil {
-				left[name] = err
-			}
+			t := &tables[i]
+			left[name] = s.keep(ctx, name, kept{
+				t.Description, t.columns(),
+				func(columns []catalog.Column) string { return s.views.current(t, columns) },
+				func(columns []catalog.Column) string { return s.views.past(t, columns) },
+			})
 		}
+	}
+	for _, e := range edges() {
+		wanted[e.name] = true
+		left[e.name] = s.keep(ctx, e.name, kept{
+			e.Description, e.columns(), func(columns []catalog.Column) string { return e.view(s.views.dialect(), tables, columns) }, nil,
+		})
 	}
 	for name, r := range s.found {
 		if !wanted[name] && !r.isForeign {
-			if err := s.execute(ctx, s.drop(name)); err != nil {
-				left[name] = err
-			}
+			left[name] = s.execute(ctx, s.drop(name))
 		}
 	}
+	maps.DeleteFunc(left, func(_ string, err error) bool { return err == nil })
 	return left, ctx.Err()
 }
 
 // prepare makes the schema and revisionFunction, and reads what the schema has.
 func (s *Schema) prepare(ctx context.Context) error {
 	var exists bool
-	if err := s.db.db.QueryRowContext(ctx, selectSchemaExists, s.Name).Scan(&exists); err != nil {
+	var role string
+	if err := s.db.db.QueryRowContext(ctx, selectSchemaExists, s.Name).Scan(&exists, &role); err != nil {
 		return err
 	}
 	if !exists {
-		if err := s.db.Execute(ctx, "CREATE SCHEMA "+identifier(s.Name)); err != nil {
-			return fmt.Errorf("%w: the owner of the database can make it, CREATE SCHEMA %s AUTHORIZATION …", err, identifier(s.Name))
+		err := s.db.Execute(ctx, "CREATE SCHEMA "+identifier(s.Name))
+		if isCode(err, insufficientPrivilege) {
+			return fmt.Errorf("%w: run as the owner of the database: CREATE SCHEMA %s AUTHORIZATION %s", err, identifier(s.Name), role)
+		}
+		if err != nil {
+			return err
 		}
 	}
+	err := s.makeRevisionFunction(ctx)
+	if isCode(err, insufficientPrivilege) {
+		return fmt.Errorf("%w: run as the owner of the schema: GRANT CREATE, USAGE ON SCHEMA %s TO %s", err, identifier(s.Name), role)
+	}
+	return err
+}
+
+// makeRevisionFunction reads what the schema has, and makes revisionFunction.
+func (s *Schema) makeRevisionFunction(ctx context.Context) error {
 	if err := s.read(ctx); err != nil {
 		return err
 	}
@@ -161,6 +184,7 @@ func (s *Schema) read(ctx context.Context) error {
 
 // PostgreSQL's codes of errors.
 const (
+	insufficientPrivilege  = "42501"
 	invalidTableDefinition = "42P16"
 	dependentObjects       = "2BP01"
 	lockNotAvailable       = "55P03"
@@ -171,23 +195,30 @@ var ErrLocked = errors.New("a transaction reads it")
 
 var errForeign = errors.New("byre has not made what has the name: drop it")
 
+// kept is what keep keeps under a name.
+type kept struct {
+	description string
+	columns     []catalog.Column
+	// view returns the query of the view, with columns in their order, and past that of the function; nil means no function.
+	view, past func(columns []catalog.Column) string
+}
+
 // keep makes the view and the function of a name, unless they are up to date. A view that only gets more columns is replaced,
 // with the rights on it and with the views of others that depend on it; the new columns are its last ones.
-func (s *Schema) keep(ctx context.Context, name string, t *Table) error {
-	columns := t.columns()
-	hash := hashOf(s.definition(name, t, columns, ""))
+func (s *Schema) keep(ctx context.Context, name string, k kept) error {
+	hash := hashOf(s.definition(name, k, k.columns, ""))
 	r := s.found[name]
 	switch {
 	case r == nil:
-		return s.execute(ctx, s.definition(name, t, columns, hash))
+		return s.execute(ctx, s.definition(name, k, k.columns, hash))
 	case r.isForeign:
 		return errForeign
-	case r.view == hash && r.function == hash:
+	case r.view == hash && (k.past == nil || r.function == hash):
 		return nil
 	}
-	err := s.execute(ctx, s.definition(name, t, inOrder(columns, r.columns), hash))
+	err := s.execute(ctx, s.definition(name, k, inOrder(k.columns, r.columns), hash))
 	if isCode(err, invalidTableDefinition) { // a column is gone, or has another type
-		err = s.execute(ctx, s.drop(name)+s.definition(name, t, columns, hash))
+		err = s.execute(ctx, s.drop(name)+s.definition(name, k, k.columns, hash))
 	}
 	return err
 }
@@ -206,13 +237,15 @@ func inOrder(columns []catalog.Column, names []string) []catalog.Column {
 }
 
 // definition returns the statements that make the view and the function of a name, with a hash in their comments.
-func (s *Schema) definition(name string, t *Table, columns []catalog.Column, hash string) string {
+func (s *Schema) definition(name string, k kept, columns []catalog.Column, hash string) string {
 	var b strings.Builder
 	object := identifier(s.Name) + "." + identifier(name)
-	fmt.Fprintf(&b, "CREATE OR REPLACE VIEW %s AS\n%s;\n", object, s.views.current(t, columns))
-	fmt.Fprintf(&b, "CREATE OR REPLACE FUNCTION %s(at timestamptz) RETURNS SETOF %s LANGUAGE sql STABLE AS %s;\n", object, object, literal(s.views.past(t, columns)))
-	fmt.Fprintf(&b, "COMMENT ON VIEW %s IS %s;\n", object, literal(t.Description+"\n\n"+mark+hash))
-	fmt.Fprintf(&b, "COMMENT ON FUNCTION %s(timestamptz) IS %s;\n", object, literal("The rows of "+name+" at a moment.\n"+mark+hash))
+	fmt.Fprintf(&b, "CREATE OR REPLACE VIEW %s AS\n%s;\n", object, k.view(columns))
+	fmt.Fprintf(&b, "COMMENT ON VIEW %s IS %s;\n", object, literal(k.description+"\n\n"+mark+hash))
+	if k.past != nil {
+		fmt.Fprintf(&b, "CREATE OR REPLACE FUNCTION %s(at timestamptz) RETURNS SETOF %s LANGUAGE sql STABLE AS %s;\n", object, object, literal(k.past(columns)))
+		fmt.Fprintf(&b, "COMMENT ON FUNCTION %s(timestamptz) IS %s;\n", object, literal("The rows of "+name+" at a moment.\n"+mark+hash))
+	}
 	for i := range columns {
 		description := columns[i].Description
 		if source := columns[i].Source(); source != "" {

@@ -21,7 +21,7 @@ func WriteSQLite(w io.Writer, tables []Table) error {
 		var names, values []string
 		for _, c := range t.columns() {
 			names = append(names, identifier(c.Name))
-			values = append(values, sqliteColumn(&c))
+			values = append(values, sqliteColumn(&c, sqliteValue))
 		}
 		_, err := fmt.Fprintf(w, "CREATE TEMP VIEW %s (%s) AS\nSELECT %s\nFROM main.current_objects\nWHERE resource_id = (SELECT id FROM main.resources WHERE %s);\n",
 			identifier(t.names()[0]), strings.Join(names, ", "), strings.Join(values, ",\n  "), t.condition())
@@ -32,18 +32,20 @@ func WriteSQLite(w io.Writer, tables []Table) error {
 			return err
 		}
 	}
+	for _, e := range edges() {
+		if _, err := fmt.Fprintf(w, "CREATE TEMP VIEW %s AS\n%s;\n", e.name, e.view(&sqliteDialect, tables, e.columns())); err != nil {
+			return err
+		}
+	}
 	_, err := fmt.Fprintln(w, "COMMIT;")
 	return err
 }
 
 // sqliteColumn returns the expression of a column over current_objects, which an index can have too: SQLite finds it in a
-// query of the view, because no view is between the two.
-func sqliteColumn(c *catalog.Column) string {
-	const (
-		v = sqliteValue
-		// Where a table of its own has a column "value". An index takes no name of a table.
-		qualified = "CASE WHEN json_valid(current_objects.value) THEN current_objects.value END"
-	)
+// query of the view, because no view is between the two. v is the expression of the object's JSON, or NULL.
+func sqliteColumn(c *catalog.Column, v string) string {
+	// Where a table of its own has a column "value". An index takes no name of a table.
+	const qualified = "CASE WHEN json_valid(current_objects.value) THEN current_objects.value END"
 	switch c.Source() {
 	case "metadata.namespace":
 		return "namespace"

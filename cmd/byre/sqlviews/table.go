@@ -26,16 +26,22 @@ func (t *Table) names() []string {
 
 // condition selects the table's row of resources.
 func (t *Table) condition() string {
-	definedBy := "builtin"
-	if t.IsCustom {
-		definedBy = "custom"
-	}
-	return `"group" = ` + literal(t.Resource.Group) + " AND resource = " + literal(t.Resource.Resource) + " AND defined_by = " + literal(definedBy)
+	return `"group" = ` + literal(t.Resource.Group) + " AND resource = " + literal(t.Resource.Resource) + " AND defined_by = " + literal(t.definedBy())
 }
 
-// columns are the columns that a view has: not those that only other tables use.
-func (t *Table) columns() []catalog.Column {
-	return slices.DeleteFunc(slices.Clone(t.Columns), func(c catalog.Column) bool { return c.IsHidden() })
+func (t *Table) definedBy() string {
+	if t.IsCustom {
+		return "custom"
+	}
+	return "builtin"
+}
+
+// columns are the columns of the view.
+func (t *Table) columns() []catalog.Column { return shown(t.Columns) }
+
+// shown are the columns that a view has: not those that are arguments of a table.
+func shown(columns []catalog.Column) []catalog.Column {
+	return slices.DeleteFunc(slices.Clone(columns), func(c catalog.Column) bool { return c.IsHidden() })
 }
 
 // find returns the table and the column of a name.
