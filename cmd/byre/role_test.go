@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,9 +18,9 @@ import (
 // and compacts the history. With the same role the database is backed up and checked.
 func TestRole_WithFewRightsServes(t *testing.T) {
 	t.Parallel()
-	dsn, dir := pgtest.DSN(t), t.TempDir()
-	succeed(t, "migrate", "up", "--endpoint", dsn)
-	dsn = pgtest.FewRights(t, dsn)
+	owner, dir := pgtest.DSN(t), t.TempDir()
+	succeed(t, "migrate", "up", "--endpoint", owner)
+	dsn := pgtest.FewRights(t, owner)
 	server := startServer(t, dir, "--endpoint", dsn, "--retention-changes=1", "--compaction-interval=100ms", "--retention-for=configmaps=1h")
 	client := kubernetes.NewForConfigOrDie(server.config(t))
 	configMap, err := client.CoreV1().ConfigMaps("default").Create(t.Context(),
@@ -46,5 +47,27 @@ func TestRole_WithFewRightsServes(t *testing.T) {
 	}
 	if strings.Contains(server.log.String(), "permission denied") {
 		t.Error("it lacks a right: see its log")
+	}
+	expectSchemaAskedFor(t, owner, dsn, dir)
+}
+
+// expectSchemaAskedFor starts a server that may not make the schema of its views. It says what to run, serves, and makes the
+// views once it may.
+func expectSchemaAskedFor(t *testing.T, owner, dsn, dir string) {
+	t.Helper()
+	server := startServer(t, dir, "--endpoint", dsn, "--sql-schema=k8s")
+	h := &chronicle{T: t, endpoint: owner, config: server.config(t)}
+	db := h.openSchema("k8s")
+	for i, statement := range []string{`CREATE SCHEMA "k8s" AUTHORIZATION byre_server`, `GRANT CREATE, USAGE ON SCHEMA "k8s" TO byre_server`} {
+		eventually.True(t, "the log has the statement", func() bool { return strings.Contains(server.log.String(), ": "+statement) })
+		if i == 0 {
+			statement = "CREATE SCHEMA k8s" // the other way: a schema of the owner
+		}
+		h.execute(db, statement)
+		h.define(fmt.Sprintf("things%d", i), `"size":{"type":"integer"}`) // it tries again, before the minute is over
+	}
+	h.awaitOne(db, "default", `SELECT string_agg(name, ',') FROM namespaces`)
+	if n := strings.Count(server.log.String(), "permission denied for database"); n != 1 {
+		t.Errorf("%d lines that it may not make the schema", n)
 	}
 }
