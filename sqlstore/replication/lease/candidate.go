@@ -1,0 +1,106 @@
+package lease
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Clock returns the time since any moment. It is never set, and does not stop while the process or the
+// machine does.
+type Clock func() time.Duration
+
+// sinceBoot is the Clock of the machine.
+func sinceBoot() time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(int32(bootClock), &t); err != nil {
+		panic(fmt.Sprintf("the system has no clock: %v", err)) // no lease can be valid without
+	}
+	return time.Duration(t.Nano())
+}
+
+// Candidate waits for the lease. One goroutine uses it.
+type Candidate struct {
+	object   *Object
+	holder   string
+	duration time.Duration
+	clock    Clock
+
+	// state is the lease as it was seen last, etag its ETag, and since when that was first seen.
+	state State
+	etag  string
+	since time.Duration
+}
+
+// NewCandidate returns a candidate with a name that no other has. A nil clock is that of the machine.
+func NewCandidate(object *Object, duration time.Duration, clock Clock) (*Candidate, error) {
+	host, err := os.Hostname()
+	if err != nil {
+		return nil, err
+	}
+	if clock == nil {
+		clock = sinceBoot
+	}
+	return &Candidate{object: object, holder: host + "-" + rand.Text()[:8], duration: duration, clock: clock}, nil
+}
+
+// Holder is what State.Holder is if the candidate takes the lease.
+func (c *Candidate) Holder() string { return c.holder }
+
+// Look reads the lease. exists is false if nobody ever had it. isFree is true if Take may succeed: nobody
+// has it, or its holder has released it or not renewed it for long enough. A lease that its holder has
+// handed over is not free for those of avoid, until that time is over.
+func (c *Candidate) Look(ctx context.Context, avoid func(holder string) bool) (s State, exists, isFree bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, c.duration/5)
+	defer cancel()
+	s, etag, err := c.object.read(ctx)
+	if err != nil {
+		return c.state, c.etag != "", false, err
+	}
+	if etag != c.etag {
+		c.since = c.clock() // later than the writing of it
+	}
+	c.state, c.etag = s, etag
+	switch {
+	case etag == "" || s.Holder == c.holder: // or its own Take, whose answer was lost
+		isFree = true
+	case c.clock()-c.since >= s.Duration()*4/5:
+		isFree = true
+	case s.Released:
+		isFree = !s.HandOver || !avoid(s.Holder)
+	}
+	return s, etag != "", isFree, nil
+}
+
+// ErrTaken means that another process has changed the lease.
+var ErrTaken = errors.New("another process has taken the lease")
+
+// Take takes the lease as Look has last found it, after it was free. folder is the copy if there is no
+// lease yet. It fails with ErrTaken.
+func (c *Candidate) Take(ctx context.Context, folder string) (*Lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.duration/5)
+	defer cancel()
+	if c.etag != "" {
+		folder = c.state.Folder
+	}
+	s := State{
+		Generation: c.state.Generation + 1, Holder: c.holder, Since: time.Now().UTC().Truncate(time.Second),
+		Milliseconds: c.duration.Milliseconds(), Folder: folder, Lacks: c.state.Lacks,
+	}
+	sent := c.clock()
+	etag, err := c.object.write(ctx, s, c.etag)
+	if errors.Is(err, errChanged) {
+		return nil, ErrTaken
+	}
+	if err != nil {
+		return nil, err
+	}
+	l := &Lease{object: c.object, clock: c.clock, changed: make(chan struct{}, 1), handOver: make(chan struct{}), state: s, etag: etag}
+	l.extend(sent)
+	return l, nil
+}

@@ -1,0 +1,159 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Lease is a lease that this process has, or had.
+type Lease struct {
+	object *Object
+	clock  Clock
+	// until is when it becomes invalid, by the clock; 0 after it is lost or released.
+	until atomic.Int64
+	// changed receives when the lease is to be renewed at once. Its capacity is 1.
+	changed chan struct{}
+	// handOver is closed when another process is to take the lease.
+	handOver chan struct{}
+
+	// writing is held while the object is written. It guards state and etag, which are what the object has,
+	// as far as that is known.
+	writing sync.Mutex
+	state   State
+	etag    string
+
+	// folder is what SetFolder has set.
+	folder atomic.Pointer[string]
+}
+
+// ErrLost means that another process may have the lease.
+var ErrLost = errors.New("this server could not renew its lease in time, and another one may serve: it stops at once, and follows when it is started again")
+
+// Check fails with ErrLost if the lease is not valid any more.
+func (l *Lease) Check() error {
+	if int64(l.clock()) >= l.until.Load() {
+		return ErrLost
+	}
+	return nil
+}
+
+// extend makes the lease valid from when a renewal was sent.
+func (l *Lease) extend(sent time.Duration) { l.until.Store(int64(sent + l.state.Duration()*3/5)) }
+
+// State is the lease as it was last read or written.
+func (l *Lease) State() State {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	return l.state
+}
+
+// HandOver is closed when another process is to take the lease.
+func (l *Lease) HandOver() <-chan struct{} { return l.handOver }
+
+// SetFolder says that a copy has begun, which has all commits until now. It does not block.
+func (l *Lease) SetFolder(name string) {
+	l.folder.Store(&name)
+	select {
+	case l.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Run renews the lease until ctx ends, and then returns nil, or until it is lost: then it returns ErrLost.
+func (l *Lease) Run(ctx context.Context, logger *slog.Logger) error {
+	state := l.State()
+	interval := state.Duration() / 5
+	pause, isFailing := interval, false
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-l.changed:
+		case <-time.After(min(pause, max(0, l.left()))):
+		}
+		if err := l.Check(); err != nil {
+			return err
+		}
+		err := l.renew(ctx, func(*State) {})
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, ErrLost):
+			return err
+		case err == nil:
+			pause = interval
+		default:
+			pause = interval / 3
+		}
+		if err != nil && !isFailing {
+			logger.WarnContext(ctx, "lease: it could not be renewed, and is tried again: the server stops if that fails for longer", "err", err, "left", l.left().String())
+		}
+		isFailing = err != nil
+	}
+}
+
+// left is for how long the lease is valid.
+func (l *Lease) left() time.Duration { return time.Duration(l.until.Load()) - l.clock() }
+
+// renew writes the object with a change, which is made again if another process has changed the object
+// without taking the lease. It fails with ErrLost if another one has taken it.
+func (l *Lease) renew(ctx context.Context, change func(*State)) (err error) {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, l.state.Duration()/5)
+	defer cancel()
+	for range 2 {
+		next := l.state
+		if folder := l.folder.Load(); folder != nil && *folder != next.Folder {
+			next.Folder, next.Lacks = *folder, false
+		}
+		change(&next)
+		next.Renewals++
+		sent := l.clock()
+		var etag string
+		if etag, err = l.object.write(ctx, next, l.etag); err == nil {
+			l.state, l.etag = next, etag
+			if !next.Released {
+				l.extend(sent)
+			}
+			return nil
+		}
+		if err := l.reread(ctx); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// reread reads what the object has after a write has failed, which may have been made nevertheless.
+func (l *Lease) reread(ctx context.Context) error {
+	s, etag, err := l.object.read(ctx)
+	if err != nil {
+		return err
+	}
+	if s.Holder != l.state.Holder {
+		l.until.Store(0)
+		return ErrLost
+	}
+	if s.HandOver && !l.state.HandOver {
+		close(l.handOver)
+	}
+	l.state, l.etag = s, etag
+	return nil
+}
+
+// Serve says that commits will follow, which no copy has at first.
+func (l *Lease) Serve(ctx context.Context) error {
+	return l.renew(ctx, func(s *State) { s.Serving, s.Lacks = true, true })
+}
+
+// Release lets another process take the lease at once: State.Folder has all commits. The lease is not
+// valid any more, whether Release fails or not. Run has returned.
+func (l *Lease) Release(ctx context.Context) error {
+	l.until.Store(0)
+	return l.renew(ctx, func(s *State) { s.Released, s.Lacks = true, false })
+}

@@ -1,0 +1,356 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/johannesboyne/gofakes3"
+	"github.com/johannesboyne/gofakes3/backend/s3mem"
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
+
+	"byre/sqlstore/eventually"
+	"byre/sqlstore/replication/lease"
+)
+
+const duration = 10 * time.Second
+
+// bucket is an S3 with an object. around, unless nil, is called for each request with what serves it.
+func bucket(t *testing.T, around func(http.Handler, http.ResponseWriter, *http.Request)) *lease.Object {
+	t.Helper()
+	backend := s3mem.New()
+	if err := backend.CreateBucket("copies"); err != nil {
+		t.Fatal(err)
+	}
+	service := gofakes3.New(backend).Server()
+	// TLS, because gofakes3 does not support the chunked signatures that minio-go sends without it.
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if around != nil {
+			around(service, w, r)
+		} else {
+			service.ServeHTTP(w, r)
+		}
+	}))
+	t.Cleanup(server.Close)
+	client, err := minio.New(server.Listener.Addr().String(), &minio.Options{
+		Creds: credentials.NewStaticV4("key", "secret", ""), Secure: true, Region: "eu-central-1",
+		Transport: server.Client().Transport, MaxRetries: 2,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lease.NewObject(client, "copies", "clusters/one/lease.json")
+}
+
+// manualClock is a clock that a test sets.
+type manualClock struct{ now atomic.Int64 }
+
+func (c *manualClock) read() time.Duration { return time.Duration(c.now.Load()) }
+
+func (c *manualClock) advance(d time.Duration) { c.now.Add(int64(d)) }
+
+// candidate is one on a machine that has been up for a while.
+func candidate(t *testing.T, o *lease.Object, up time.Duration) (*lease.Candidate, *manualClock) {
+	t.Helper()
+	clock := &manualClock{}
+	clock.advance(up)
+	c, err := lease.NewCandidate(o, duration, clock.read)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, clock
+}
+
+func nobody(string) bool { return false }
+
+func look(t *testing.T, c *lease.Candidate) (isFree bool) {
+	t.Helper()
+	_, _, isFree, err := c.Look(t.Context(), nobody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return isFree
+}
+
+func take(t *testing.T, c *lease.Candidate) *lease.Lease {
+	t.Helper()
+	if !look(t, c) {
+		t.Fatal("the lease is not free")
+	}
+	l, err := c.Take(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func TestCandidate_OneOfTwoTakesTheLease(t *testing.T) {
+	t.Parallel()
+	o := bucket(t, nil)
+	a, _ := candidate(t, o, 0)
+	b, _ := candidate(t, o, 0)
+	if !look(t, a) || !look(t, b) {
+		t.Fatal("a lease that nobody ever had is not free")
+	}
+	if _, err := a.Take(t.Context(), "f"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Take(t.Context(), ""); !errors.Is(err, lease.ErrTaken) {
+		t.Errorf("the second one: %v", err)
+	}
+	if look(t, b) {
+		t.Error("the lease of another one is free")
+	}
+	if s, exists, err := o.Read(t.Context()); err != nil || !exists || s.Holder != a.Holder() || s.Generation != 1 || s.Folder != "f" {
+		t.Errorf("%+v, %v, %v", s, exists, err)
+	}
+}
+
+// TestCandidate_WaitsUntilTheHoldersLeaseIsInvalid has clocks that differ by years.
+func TestCandidate_WaitsUntilTheHoldersLeaseIsInvalid(t *testing.T) {
+	t.Parallel()
+	o := bucket(t, nil)
+	a, clockA := candidate(t, o, 100_000*time.Hour)
+	b, clockB := candidate(t, o, 0)
+	held := take(t, a)
+	pass := func(d time.Duration) { clockA.advance(d); clockB.advance(d) }
+	if look(t, b) {
+		t.Fatal("free at once")
+	}
+	pass(duration*3/5 - 1)
+	if err := held.Check(); err != nil {
+		t.Fatal(err)
+	}
+	if err := held.Renew(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	pass(duration*3/5 - 1)
+	if err := held.Check(); err != nil || look(t, b) {
+		t.Fatalf("after a renewal: %v", err)
+	}
+	pass(1)
+	if err := held.Check(); !errors.Is(err, lease.ErrLost) || look(t, b) {
+		t.Fatalf("3/5 after the last renewal: %v, or free for another one", err)
+	}
+	pass(duration * 4 / 5)
+	got := take(t, b)
+	if err := held.Renew(t.Context()); !errors.Is(err, lease.ErrLost) {
+		t.Errorf("a renewal by the old holder: %v", err)
+	}
+	if err := got.Renew(t.Context()); err != nil || got.Check() != nil || got.State().Generation != 2 {
+		t.Errorf("the new holder: %v, %+v", err, got.State())
+	}
+}
+
+// TestLease_IsInvalidAfterItsProcessWasStopped: what was on its way when the process was stopped does not
+// make the lease valid again.
+func TestLease_IsInvalidAfterItsProcessWasStopped(t *testing.T) {
+	t.Parallel()
+	var clock *manualClock
+	var stops atomic.Bool
+	o := bucket(t, func(service http.Handler, w http.ResponseWriter, r *http.Request) {
+		service.ServeHTTP(w, r)
+		if stops.Load() {
+			clock.advance(time.Minute)
+		}
+	})
+	a, clockA := candidate(t, o, time.Hour)
+	clock = clockA
+	held := take(t, a)
+	stops.Store(true)
+	if err := held.Renew(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := held.Check(); !errors.Is(err, lease.ErrLost) {
+		t.Errorf("Check: %v", err)
+	}
+	if err := held.Run(t.Context(), slog.New(slog.DiscardHandler)); !errors.Is(err, lease.ErrLost) {
+		t.Errorf("Run: %v", err)
+	}
+}
+
+// TestLease_TellsWhetherALostAnswerWasAWrite has a service that writes and answers with an error.
+func TestLease_TellsWhetherALostAnswerWasAWrite(t *testing.T) {
+	t.Parallel()
+	var lost atomic.Int32
+	o := bucket(t, func(service http.Handler, w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPut && lost.Add(-1) >= 0 {
+			service.ServeHTTP(httptest.NewRecorder(), r)
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		service.ServeHTTP(w, r)
+	})
+	a, _ := candidate(t, o, 0)
+	lost.Store(1)
+	if !look(t, a) {
+		t.Fatal("not free")
+	}
+	if _, err := a.Take(t.Context(), ""); !errors.Is(err, lease.ErrTaken) {
+		t.Fatal(err) // minio-go tries again, and finds the object there
+	}
+	held := take(t, a) // its own
+	lost.Store(1)
+	if err := held.Renew(t.Context()); err != nil || held.Check() != nil {
+		t.Errorf("%v, %v", err, held.Check())
+	}
+}
+
+// TestLease_EndsWhileTheBucketIsAway waits in real time.
+func TestLease_EndsWhileTheBucketIsAway(t *testing.T) {
+	t.Parallel()
+	var away atomic.Bool
+	o := bucket(t, func(service http.Handler, w http.ResponseWriter, r *http.Request) {
+		if away.Load() {
+			w.WriteHeader(http.StatusForbidden)
+			return
+		}
+		service.ServeHTTP(w, r)
+	})
+	c, err := lease.NewCandidate(o, 2*time.Second, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := take(t, c)
+	ended := make(chan error, 1)
+	go func() { ended <- held.Run(t.Context(), slog.New(slog.DiscardHandler)) }()
+	eventually.True(t, "it is renewed", func() bool { return held.State().Renewals >= 2 })
+	away.Store(true)
+	if err := <-ended; !errors.Is(err, lease.ErrLost) || held.Check() == nil {
+		t.Errorf("%v, %v", err, held.Check())
+	}
+}
+
+func TestLease_IsHandedOver(t *testing.T) {
+	t.Parallel()
+	o := bucket(t, nil)
+	if _, err := o.RequestHandOver(t.Context()); !errors.Is(err, lease.ErrNobody) {
+		t.Errorf("without a holder: %v", err)
+	}
+	a, _ := candidate(t, o, 0)
+	b, clockB := candidate(t, o, 0)
+	held := take(t, a)
+	if err := held.Serve(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if s := held.State(); !s.Serving || !s.Lacks {
+		t.Errorf("it serves: %+v", s)
+	}
+	held.SetFolder("copy")
+	if _, err := o.RequestHandOver(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := held.Renew(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	<-held.HandOver()
+	if err := held.Release(t.Context()); err != nil || held.Check() == nil {
+		t.Errorf("released: %v, and still valid", err)
+	}
+	old := func(holder string) bool { return holder == a.Holder() }
+	if _, _, isFree, err := b.Look(t.Context(), old); err != nil || isFree {
+		t.Errorf("for whom it is handed over from: free %v, %v", isFree, err)
+	}
+	clockB.advance(duration)
+	if _, _, isFree, err := b.Look(t.Context(), old); err != nil || !isFree {
+		t.Errorf("if nobody else takes it: free %v, %v", isFree, err)
+	}
+	c, _ := candidate(t, o, 0)
+	if s := take(t, c).State(); s.Folder != "copy" || s.Lacks || s.HandOver || s.Serving || s.Released {
+		t.Errorf("the next holder: %+v", s)
+	}
+}
+
+func TestObject_ProbeRefusesAServiceThatIgnoresConditions(t *testing.T) {
+	t.Parallel()
+	for _, ignored := range []string{"", "If-Match", "If-None-Match"} {
+		o := bucket(t, func(service http.Handler, w http.ResponseWriter, r *http.Request) {
+			r.Header.Del(ignored)
+			service.ServeHTTP(w, r)
+		})
+		if err := o.Probe(t.Context()); errors.Is(err, lease.ErrUnconditional) != (ignored != "") || ignored == "" && err != nil {
+			t.Errorf("without %q: %v", ignored, err)
+		}
+	}
+}
+
+// TestLease_NeverBelongsToTwo plays three machines, whose clocks have other speeds, which stop and go on
+// at any time, with a network that loses requests and answers.
+func TestLease_NeverBelongsToTwo(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(1, 2))
+	var mu sync.Mutex // requests come one at a time, but minio-go may leave one behind
+	o := bucket(t, func(service http.Handler, w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		fate := random.IntN(20)
+		mu.Unlock()
+		switch {
+		case fate == 0:
+			w.WriteHeader(http.StatusForbidden)
+		case fate == 1:
+			service.ServeHTTP(httptest.NewRecorder(), r)
+			w.WriteHeader(http.StatusForbidden)
+		default:
+			service.ServeHTTP(w, r)
+		}
+	})
+	type machine struct {
+		candidate *lease.Candidate
+		clock     *manualClock
+		speed     float64
+		held      *lease.Lease
+		stopped   bool
+	}
+	var machines []*machine
+	for i, speed := range []float64{0.9, 1, 1.1} {
+		c, clock := candidate(t, o, time.Duration(i)*time.Hour)
+		machines = append(machines, &machine{c, clock, speed, nil, false})
+	}
+	taken := 0
+	for step := range 3000 {
+		mu.Lock()
+		passed, n, act := time.Duration(random.Int64N(int64(duration/4))), random.IntN(len(machines)), random.IntN(12)
+		mu.Unlock()
+		for _, m := range machines {
+			m.clock.advance(time.Duration(float64(passed) * m.speed))
+		}
+		m := machines[n]
+		switch {
+		case act == 0:
+			m.stopped = !m.stopped
+		case m.stopped:
+		case m.held != nil && m.held.Check() != nil: // it ends, and starts again
+			m.held = nil
+		case m.held != nil:
+			_ = m.held.Renew(t.Context())
+		default:
+			if _, _, isFree, err := m.candidate.Look(t.Context(), nobody); err == nil && isFree {
+				if l, err := m.candidate.Take(context.WithoutCancel(t.Context()), ""); err == nil {
+					m.held = l
+					taken++
+				}
+			}
+		}
+		var valid []string
+		for i, m := range machines {
+			if m.held != nil && m.held.Check() == nil {
+				valid = append(valid, fmt.Sprint(i))
+			}
+		}
+		if len(valid) > 1 {
+			t.Fatalf("step %d: %v have it", step, valid)
+		}
+	}
+	if taken < 20 {
+		t.Errorf("taken %d times: the play shows nothing", taken)
+	}
+}

@@ -1,0 +1,154 @@
+package lease
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+)
+
+// State is the content of the object.
+type State struct {
+	// Generation counts the holders.
+	Generation int64 `json:"generation"`
+	// Holder is the host name and a random text: no two processes have the same. Since is when it took
+	// the lease, by its clock, for people.
+	Holder string    `json:"holder"`
+	Since  time.Time `json:"since"`
+	// Milliseconds is the duration, and Renewals how often the holder has written the object.
+	Milliseconds int64 `json:"durationMilliseconds"`
+	Renewals     int64 `json:"renewals"`
+	// Serving is true from before the holder's first commit.
+	Serving bool `json:"serving"`
+	// Folder is the copy of the database from which a new holder goes on; empty if there is none. Lacks is
+	// true while the holder has commits that are in no copy but its own database.
+	Folder string `json:"folder"`
+	Lacks  bool   `json:"folderLacksCommits"`
+	// HandOver asks the holder to stop. Released says that it has, and that Folder has all commits.
+	HandOver bool `json:"handOver"`
+	Released bool `json:"released"`
+}
+
+// Duration is how long a holder that does nothing keeps the lease at most.
+func (s *State) Duration() time.Duration { return time.Duration(s.Milliseconds) * time.Millisecond }
+
+// Object is the object that has the lease.
+type Object struct {
+	service     *minio.Client
+	bucket, key string
+}
+
+// NewObject returns the object of a key. It reaches for nothing.
+func NewObject(service *minio.Client, bucket, key string) *Object { return &Object{service, bucket, key} }
+
+// errChanged means that the object is not as the writer has seen it.
+var errChanged = errors.New("another process has changed the lease")
+
+// Read returns the lease; exists is false if nobody ever had it.
+func (o *Object) Read(ctx context.Context) (s State, exists bool, err error) {
+	s, etag, err := o.read(ctx)
+	return s, etag != "", err
+}
+
+// read returns the lease and its ETag, which is empty if there is no object.
+func (o *Object) read(ctx context.Context) (s State, etag string, err error) {
+	body, info, _, err := minio.Core{Client: o.service}.GetObject(ctx, o.bucket, o.key, minio.GetObjectOptions{})
+	if code := minio.ToErrorResponse(err); code.StatusCode == http.StatusNotFound && code.Code != minio.NoSuchBucket {
+		return s, "", nil
+	}
+	if err != nil {
+		return s, "", fmt.Errorf("read the lease: %w", err)
+	}
+	text, err := io.ReadAll(body)
+	if err = errors.Join(err, body.Close()); err == nil {
+		err = json.Unmarshal(text, &s)
+	}
+	if err == nil && (info.ETag == "" || s.Milliseconds <= 0) {
+		err = fmt.Errorf("%s is no lease", o.key)
+	}
+	if err != nil {
+		return s, "", fmt.Errorf("read the lease: %w", err)
+	}
+	return s, info.ETag, nil
+}
+
+// write changes the object that has an ETag, or makes it if the ETag is empty. It returns the new ETag. It
+// fails with errChanged if the object has another one. After any other error it is not known what was written.
+func (o *Object) write(ctx context.Context, s State, etag string) (string, error) {
+	text, err := json.Marshal(s)
+	if err != nil {
+		return "", err
+	}
+	return o.put(ctx, o.key, text, etag)
+}
+
+func (o *Object) put(ctx context.Context, key string, text []byte, etag string) (string, error) {
+	options := minio.PutObjectOptions{ContentType: "application/json", SendContentMd5: true}
+	if etag == "" {
+		options.SetMatchETagExcept("*")
+	} else {
+		options.SetMatchETag(etag)
+	}
+	info, err := o.service.PutObject(ctx, o.bucket, key, bytes.NewReader(text), int64(len(text)), options)
+	switch minio.ToErrorResponse(err).StatusCode {
+	case http.StatusPreconditionFailed, http.StatusConflict:
+		return "", errChanged
+	}
+	if err != nil {
+		return "", fmt.Errorf("write the lease: %w", err)
+	}
+	return info.ETag, nil
+}
+
+// ErrUnconditional means that the service ignores the conditions of a write.
+var ErrUnconditional = errors.New("the S3 service ignores If-None-Match or If-Match, by which one server at a time gets the lease: use a service that honours conditional writes")
+
+// Probe fails with ErrUnconditional if the service writes an object that it must not write.
+func (o *Object) Probe(ctx context.Context) (err error) {
+	key := o.key + "-probe-" + rand.Text()
+	etag, err := o.put(ctx, key, []byte("1"), "")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		err = errors.Join(err, o.service.RemoveObject(context.WithoutCancel(ctx), o.bucket, key, minio.RemoveObjectOptions{}))
+	}()
+	if _, err := o.put(ctx, key, []byte("2"), ""); !errors.Is(err, errChanged) {
+		return errors.Join(ErrUnconditional, err)
+	}
+	if etag, err = o.put(ctx, key, []byte("3"), etag); err != nil {
+		return err
+	}
+	if _, err := o.put(ctx, key, []byte("4"), etag+"0"); !errors.Is(err, errChanged) {
+		return errors.Join(ErrUnconditional, err)
+	}
+	return nil
+}
+
+// ErrNobody means that no process holds the lease.
+var ErrNobody = errors.New("no server holds the lease: start one with --standby")
+
+// RequestHandOver asks the holder to stop, so that another process takes the lease. It returns the lease as
+// it was.
+func (o *Object) RequestHandOver(ctx context.Context) (State, error) {
+	for {
+		s, etag, err := o.read(ctx)
+		switch {
+		case err != nil:
+			return s, err
+		case etag == "" || s.Released:
+			return s, ErrNobody
+		}
+		s.HandOver = true
+		if _, err = o.write(ctx, s, etag); !errors.Is(err, errChanged) {
+			return s, err
+		}
+	}
+}
