@@ -83,8 +83,8 @@ type Driver interface { //nolint:interfacebloat // one database: it has no part 
 // publishes every change of such a database.
 type Exclusive interface {
 	// ReadIndex returns what State would return, without a round trip: the read index of a
-	// leader that holds a lease (Raft, 6.4.1).
-	ReadIndex() State
+	// leader that holds a lease (Raft, 6.4.1). It fails if another process may hold the lease now.
+	ReadIndex() (State, error)
 	// Probe asks the database itself whether it still answers, which State does not show.
 	Probe(ctx context.Context) error
 	// InReserve reports whether the disk was full, so that the space is in use that the driver

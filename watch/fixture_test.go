@@ -42,10 +42,7 @@ func (s *source) State(ctx context.Context) (sqlstore.State, error) {
 }
 
 // ReadIndex exists for a store that only this process writes to; see sharedSource.
-func (s *source) ReadIndex() sqlstore.State {
-	state, _ := s.State(context.Background())
-	return state
-}
+func (s *source) ReadIndex() (sqlstore.State, error) { return s.State(context.Background()) }
 
 // sharedSource is a source that other processes write to: it has no ReadIndex.
 type sharedSource struct{ Source }

@@ -87,7 +87,7 @@ func (r *readIndex) State(ctx context.Context) (sqlstore.State, error) {
 		return sqlstore.State{}, err
 	}
 	if r.exclusive != nil {
-		return r.exclusive.ReadIndex(), nil
+		return r.exclusive.ReadIndex()
 	}
 	trip := r.join()
 	if trip == nil {

@@ -103,6 +103,16 @@ func (c *directoryClient) WriteLTXFile(ctx context.Context, level int, first, la
 // folderFormat is the format of the names of folders, whose order is that of time.
 const folderFormat = "20060102T150405.000000Z"
 
+// newFolder returns a name that sorts after those of before, whose clock may have been ahead.
+func newFolder(now time.Time, before []string) string {
+	name := now.UTC().Format(folderFormat)
+	if len(before) > 0 && before[len(before)-1] >= name {
+		last, _ := time.Parse(folderFormat, before[len(before)-1]) // onlyFolders has parsed it
+		name = last.Add(time.Microsecond).Format(folderFormat)
+	}
+	return name
+}
+
 // onlyFolders returns the names that have folderFormat, sorted.
 func onlyFolders(names []string) []string {
 	names = slices.DeleteFunc(names, func(name string) bool {

@@ -133,7 +133,8 @@ func (c *copier) begin(ctx context.Context) error {
 	}
 	end, _ := c.session.position()
 	c.needed.Store(uint64(end)) // what comes after the snapshot stays
-	client := c.bucket.client(time.Now().UTC().Format(folderFormat))
+	name := newFolder(time.Now(), before)
+	client := c.bucket.client(name)
 	if c.last, err = c.writeSnapshot(ctx, client); err != nil {
 		c.needed.Store(math.MaxUint64)
 		return err
@@ -141,6 +142,9 @@ func (c *copier) begin(ctx context.Context) error {
 	c.client = client
 	c.compactor = litestream.NewCompactor(client, c.session.db.Logger)
 	c.changed = [4]bool{}
+	if c.session.began != nil {
+		c.session.began(name)
+	}
 	oldest := time.Now().UTC().Add(-retention).Format(folderFormat)
 	for i, name := range before {
 		if i < len(before)-keptFolders || i < len(before)-1 && name < oldest {

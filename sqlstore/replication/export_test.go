@@ -11,7 +11,7 @@ func (r *Replicator) SetBacklog(bytes int64) { r.backlogBytes = bytes }
 // Age makes the copies a day and an hour older, and maintains them. Run has returned.
 func (r *Replicator) Age(ctx context.Context) error {
 	for _, c := range r.session.copies {
-		c.snapshot = c.snapshot.Add(-25 * time.Hour)
+		c.snapshot, c.compacted = c.snapshot.Add(-25*time.Hour), [4]time.Time{}
 		if err := c.maintain(ctx); err != nil {
 			return err
 		}

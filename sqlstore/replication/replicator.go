@@ -34,6 +34,11 @@ type Replicator struct {
 	destinations []*destination
 	backlogBytes int64
 	logger       *slog.Logger
+	// Began, unless nil, is called with each folder of the only destination that has got a copy of the whole
+	// database, and will have what follows. It does not block. The caller sets it before Open.
+	Began func(folder string)
+	// complete is true if Close brought everything to all destinations.
+	complete bool
 
 	path   string
 	isFull func() bool
@@ -194,5 +199,10 @@ func (r *Replicator) Close() error {
 	if r.shared != nil {
 		errs = append(errs, r.shared.Close())
 	}
-	return errors.Join(errs...)
+	err := errors.Join(errs...)
+	r.complete = r.hasRun && err == nil
+	return err
 }
+
+// IsComplete reports, after Close, whether all destinations have every commit.
+func (r *Replicator) IsComplete() bool { return r.complete }

@@ -32,9 +32,10 @@ const (
 type session struct {
 	db     *litestream.DB
 	copies []*copier
-	// committed and isFull are those of the Replicator.
+	// committed, isFull and began are those of the Replicator.
 	committed chan struct{}
 	isFull    func() bool
+	began     func(folder string)
 
 	// mu guards the fields below.
 	mu sync.Mutex
@@ -58,7 +59,7 @@ func openSession(ctx context.Context, r *Replicator) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &session{db: newDB(r.path, r.logger), committed: r.committed, isFull: r.isFull, limit: max(r.backlogBytes, info.Size())}
+	s := &session{db: newDB(r.path, r.logger), committed: r.committed, isFull: r.isFull, began: r.Began, limit: max(r.backlogBytes, info.Size())}
 	var disk syscall.Statfs_t
 	if err := syscall.Statfs(r.path, &disk); err != nil {
 		return nil, err

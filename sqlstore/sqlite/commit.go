@@ -81,8 +81,12 @@ func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore
 	if d.writer.closed {
 		return nil, sqlstore.ErrClosed
 	}
+	if err := d.fence(sqlstore.ErrUnavailable); err != nil {
+		return nil, err
+	}
 	if d.buffer != nil && d.buffer.takes(batch, d.state.Load().Revision, d.lineage.revision) {
-		return d.commitToBuffer(ctx, batch)
+		outcomes, err := d.commitToBuffer(ctx, batch)
+		return outcomes, errors.Join(err, d.fence(sqlstore.ErrUnknown))
 	}
 	var state sqlstore.State
 	outcomes := make([]sqlstore.Outcome, len(batch))
@@ -97,7 +101,16 @@ func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore
 	}
 	d.state.Store(&state)
 	d.signalLogGrown()
-	return outcomes, nil
+	// Another process may go on without what was committed.
+	return outcomes, d.fence(sqlstore.ErrUnknown)
+}
+
+// fence fails with an error of a kind, and of no other, if Options.Fence fails.
+func (d *Driver) fence(kind error) error {
+	if err := d.options.Fence(); err != nil {
+		return fmt.Errorf("%w: %s", kind, err.Error())
+	}
+	return nil
 }
 
 // transaction runs f in a transaction. It takes no context, because database/sql runs a

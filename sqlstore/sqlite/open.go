@@ -46,6 +46,9 @@ type Options struct {
 	// Replication copies the database while Maintain runs; nil copies nothing. The driver opens and
 	// closes it.
 	Replication *replication.Replicator
+	// Fence fails when another process may have gone on from a copy of the database. Then the driver begins and
+	// acknowledges no commit, and tells no read index. Nil never fails.
+	Fence func() error
 	// Logger logs new epochs and the use of the reserve; by default nothing is logged.
 	Logger *slog.Logger
 }
@@ -96,6 +99,9 @@ func Open(ctx context.Context, path string, options Options) (_ *Driver, err err
 	}
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
+	}
+	if options.Fence == nil {
+		options.Fence = func() error { return nil }
 	}
 	if path, err = filepath.Abs(path); err != nil {
 		return nil, fmt.Errorf("open database: %w", err)

@@ -113,6 +113,12 @@ SELECT 1 FROM current_objects WHERE resource_id = ? AND namespace = ? AND name =
 	untouchStore = `UPDATE store SET revision = revision - 1 WHERE id = 1`
 )
 
+// The comparison of two databases.
+const (
+	selectLastChange = `SELECT revision, time FROM undo_log ORDER BY revision DESC LIMIT 1`
+	hasChange        = `SELECT EXISTS (SELECT 1 FROM undo_log WHERE revision = ?1 AND time = ?2)`
+)
+
 // The deletion of history.
 const (
 	// selectOldest selects the ?3 oldest changes of a resource up to a revision.

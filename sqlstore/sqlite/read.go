@@ -71,14 +71,14 @@ func (r *reader) state(ctx context.Context) (s sqlstore.State, err error) {
 }
 
 // State implements sqlstore.Driver.
-func (d *Driver) State(context.Context) (sqlstore.State, error) { return d.ReadIndex(), nil }
+func (d *Driver) State(context.Context) (sqlstore.State, error) { return d.ReadIndex() }
 
 // ReadIndex implements sqlstore.Exclusive. It does not read the database, because this
 // process makes every change. This process's clock is the database's clock.
-func (d *Driver) ReadIndex() sqlstore.State {
+func (d *Driver) ReadIndex() (sqlstore.State, error) {
 	state := *d.state.Load()
 	state.Time = d.options.Clock()
-	return state
+	return state, d.fence(sqlstore.ErrUnavailable)
 }
 
 // Get implements sqlstore.Driver.

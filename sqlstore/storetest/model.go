@@ -246,15 +246,15 @@ func withoutValues(c sqlstore.Change) sqlstore.Change {
 }
 
 // State implements sqlstore.Driver.
-func (m *Model) State(context.Context) (sqlstore.State, error) { return m.ReadIndex(), nil }
+func (m *Model) State(context.Context) (sqlstore.State, error) { return m.ReadIndex() }
 
 // ReadIndex implements sqlstore.Exclusive.
-func (m *Model) ReadIndex() sqlstore.State {
+func (m *Model) ReadIndex() (sqlstore.State, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	state := m.state
 	state.Time = m.Clock()
-	return state
+	return state, nil
 }
 
 // Histories implements sqlstore.Driver.

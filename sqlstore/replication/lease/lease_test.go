@@ -137,6 +137,14 @@ func TestCandidate_WaitsUntilTheHoldersLeaseIsInvalid(t *testing.T) {
 	if err := held.Check(); err != nil || look(t, b) {
 		t.Fatalf("after a renewal: %v", err)
 	}
+	if err := held.Renew(t.Context()); err != nil || look(t, b) {
+		t.Fatal(err)
+	}
+	pass(duration*3/5 - 1)
+	clockB.advance(duration * 3 / 20) // it runs by a quarter faster than the other one
+	if look(t, b) {
+		t.Fatal("free while the holder's lease is valid")
+	}
 	pass(1)
 	if err := held.Check(); !errors.Is(err, lease.ErrLost) || look(t, b) {
 		t.Fatalf("3/5 after the last renewal: %v, or free for another one", err)

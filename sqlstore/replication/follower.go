@@ -1,0 +1,177 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/benbjohnson/litestream"
+	"github.com/superfly/ltx"
+
+	"byre/migrations/fileowner"
+	"byre/sqlstore/backup/location"
+	"byre/sqlstore/replication/lease"
+)
+
+// listInterval is the time between two listings of a folder: files of the lowest level are merged, and
+// deleted after level0Retention.
+const listInterval = 30 * time.Second
+
+// Follower keeps a copy of a database that another process replicates. One goroutine uses it.
+type Follower struct {
+	bucket *s3Bucket
+	file   *os.File
+
+	// folder is what the file is a copy of, up to the transaction last; 0 if it is none yet.
+	folder string
+	client litestream.ReplicaClient
+	last   ltx.TXID
+	listed time.Time
+}
+
+// NewFollower returns a Follower of a destination in S3, which writes a new file at path.
+func NewFollower(url string, s3 location.S3, path string) (*Follower, error) {
+	b, err := openS3(url, s3)
+	if err != nil {
+		return nil, err
+	}
+	file, err := fileowner.Open(path, os.O_RDWR|os.O_TRUNC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	return &Follower{bucket: b, file: file}, nil
+}
+
+// openS3 parses the URL of a destination in S3.
+func openS3(url string, s3 location.S3) (*s3Bucket, error) {
+	b, err := openBucket(url, s3)
+	if err != nil {
+		return nil, err
+	}
+	in, ok := b.(*s3Bucket)
+	if !ok {
+		return nil, fmt.Errorf("%q: want s3://BUCKET/PATH, because files have no conditional writes", url)
+	}
+	return in, nil
+}
+
+// LeaseOf returns the object with the lease of a destination in S3.
+func LeaseOf(url string, s3 location.S3) (*lease.Object, error) {
+	b, err := openS3(url, s3)
+	if err != nil {
+		return nil, err
+	}
+	return lease.NewObject(b.service, b.bucket, b.prefix+"/lease.json"), nil
+}
+
+// LastFolder returns the folder that was begun last; empty if there is none.
+func (f *Follower) LastFolder(ctx context.Context) (string, error) {
+	folders, err := f.bucket.folders(ctx)
+	if err != nil || len(folders) == 0 {
+		return "", err
+	}
+	return folders[len(folders)-1], nil
+}
+
+// CatchUp applies what is new in a folder. With all, the copy then has everything that is there;
+// otherwise it may miss what was merged in the last 30 seconds. It fails with ErrEmpty if the folder has no
+// database. After an error the file may have a part of a change, until a CatchUp of the folder succeeds.
+func (f *Follower) CatchUp(ctx context.Context, folder string, all bool) error {
+	if folder != f.folder {
+		f.folder, f.client, f.last = folder, f.bucket.client(folder), 0
+	}
+	for {
+		if f.last > 0 { // mostly the next file, which is asked for by its name, or nothing
+			err := f.apply(ctx, &ltx.FileInfo{MinTXID: f.last + 1, MaxTXID: f.last + 1})
+			switch {
+			case err == nil:
+				continue
+			case !errors.Is(err, fs.ErrNotExist):
+				return err
+			case !all && time.Since(f.listed) < listInterval:
+				return nil
+			}
+		}
+		info, err := f.next(ctx)
+		if err != nil {
+			return err
+		}
+		if info == nil {
+			f.listed = time.Now()
+			return nil
+		}
+		if err := f.apply(ctx, info); err != nil {
+			return err
+		}
+	}
+}
+
+// next returns the file that brings the copy farthest; nil if there is none. It prefers any to a snapshot,
+// which has the whole database.
+func (f *Follower) next(ctx context.Context) (best *ltx.FileInfo, err error) {
+	hasSnapshot := false
+	for _, level := range []int{0, 1, 2, 3, litestream.SnapshotLevel} {
+		files, err := f.client.LTXFiles(ctx, level, 0, false)
+		if err != nil {
+			return nil, err
+		}
+		for files.Next() {
+			info := files.Item()
+			hasSnapshot = hasSnapshot || level == litestream.SnapshotLevel
+			if info.MinTXID > f.last+1 || info.MaxTXID <= f.last || level == litestream.SnapshotLevel && best != nil && best.Level != level {
+				continue
+			}
+			if best == nil || info.MaxTXID > best.MaxTXID {
+				best = &ltx.FileInfo{Level: level, MinTXID: info.MinTXID, MaxTXID: info.MaxTXID}
+			}
+		}
+		if err := errors.Join(files.Err(), files.Close()); err != nil {
+			return nil, err
+		}
+	}
+	if !hasSnapshot {
+		return nil, fmt.Errorf("%s: %w", f.folder, ErrEmpty)
+	}
+	return best, nil
+}
+
+// apply writes the pages of a file, which the copy may have already.
+func (f *Follower) apply(ctx context.Context, info *ltx.FileInfo) (err error) {
+	body, err := f.client.OpenLTXFile(ctx, info.Level, info.MinTXID, info.MaxTXID, 0, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, body.Close()) }()
+	decoder := ltx.NewDecoder(body)
+	if err := decoder.DecodeHeader(); err != nil {
+		return err
+	}
+	header := decoder.Header()
+	page := make([]byte, header.PageSize)
+	for {
+		var at ltx.PageHeader
+		if err := decoder.DecodePage(&at, page); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return err
+		}
+		if _, err := f.file.WriteAt(page, int64(at.Pgno-1)*int64(header.PageSize)); err != nil {
+			return err
+		}
+	}
+	if err := decoder.Close(); err != nil { // it compares the checksum
+		return err
+	}
+	f.last = info.MaxTXID
+	return f.file.Truncate(int64(header.Commit) * int64(header.PageSize))
+}
+
+// Path is that of the copy.
+func (f *Follower) Path() string { return f.file.Name() }
+
+// Close syncs the copy and closes it.
+func (f *Follower) Close() error { return errors.Join(f.file.Sync(), f.file.Close()) }

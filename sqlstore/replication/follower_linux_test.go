@@ -1,0 +1,147 @@
+package replication_test
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/minio/minio-go/v7"
+
+	"byre/sqlstore/backup/location"
+	"byre/sqlstore/replication"
+)
+
+// follow returns a new follower.
+func follow(t *testing.T) *replication.Follower {
+	t.Helper()
+	f, err := replication.NewFollower(s3URL, location.S3{}, filepath.Join(t.TempDir(), "copy.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// expectCopy closes a follower and compares its copy with the database at path.
+func expectCopy(t *testing.T, f *replication.Follower, path string) {
+	t.Helper()
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := digest(t, f.Path()), digest(t, path); got != want {
+		t.Errorf("the copy has %v, want %v", got, want)
+	}
+}
+
+// deleteFiles deletes the files of a level of all folders.
+func deleteFiles(t *testing.T, level string) {
+	t.Helper()
+	client, err := location.S3{}.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for object := range client.ListObjects(t.Context(), "copies", minio.ListObjectsOptions{Recursive: true}) {
+		if strings.Contains(object.Key, "/ltx/"+level+"/") {
+			if err := client.RemoveObject(t.Context(), "copies", object.Key, minio.RemoveObjectOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// TestFollower_HasWhatTheFolderHas follows each change, misses files that were merged, and then files that
+// are in a snapshot alone.
+func TestFollower_HasWhatTheFolderHas(t *testing.T) {
+	s3(t)
+	began := make(chan string, 2)
+	r := replicate(t, migrated(t), func(r *replication.Replicator) { r.Began = func(folder string) { began <- folder } }, s3URL)
+	folder := <-began
+	r.commit(t, "first", 20, 100_000)
+	r.awaitCopies(t)
+	each, merged, late := follow(t), follow(t), follow(t)
+	catchUp := func(f *replication.Follower, all bool) {
+		t.Helper()
+		if err := f.CatchUp(t.Context(), folder, all); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, f := range []*replication.Follower{each, merged, late} {
+		catchUp(f, false)
+	}
+	r.commit(t, "second", 20, 50_000)
+	r.awaitCopies(t)
+	catchUp(each, false)
+	r.commit(t, "third", 1, 10)
+	r.awaitCopies(t)
+	catchUp(each, false)
+	r.stop()
+	expectCopy(t, each, r.path)
+	if err := r.Age(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	deleteFiles(t, "0")
+	catchUp(merged, true)
+	expectCopy(t, merged, r.path)
+	for _, level := range []string{"1", "2", "3"} {
+		deleteFiles(t, level)
+	}
+	catchUp(late, true)
+	expectCopy(t, late, r.path)
+	deleteFiles(t, "9")
+	if err := follow(t).CatchUp(t.Context(), folder, true); !errors.Is(err, replication.ErrEmpty) {
+		t.Errorf("a folder without a snapshot: %v", err)
+	}
+	if err := r.Driver.Close(); err != nil && !r.IsComplete() {
+		t.Log(err) // its folder is gone
+	}
+}
+
+// TestFollower_GoesOnInTheNextFolder follows a process, and the next one, which began when the clock was set
+// back.
+func TestFollower_GoesOnInTheNextFolder(t *testing.T) {
+	s3(t)
+	path, f := migrated(t), follow(t)
+	var last string
+	for i := range 2 {
+		began := make(chan string, 2)
+		r := replicate(t, path, func(r *replication.Replicator) { r.Began = func(folder string) { began <- folder } }, s3URL)
+		r.commit(t, string(rune('a'+i)), 10, 1000)
+		folder := <-began
+		if folder <= last {
+			t.Errorf("folder %s after %s", folder, last)
+		}
+		last = folder
+		r.stop()
+		if err := r.Driver.Close(); err != nil || !r.IsComplete() {
+			t.Fatalf("complete %v, %v", r.IsComplete(), err)
+		}
+		if err := f.CatchUp(t.Context(), folder, true); err != nil {
+			t.Fatal(err)
+		}
+		if newest, err := f.LastFolder(t.Context()); err != nil || newest != folder {
+			t.Errorf("the last folder is %s, %v; want %s", newest, err, folder)
+		}
+		if i == 0 {
+			aheadFolder(t, folder)
+			last = "20990101T000000.000000Z"
+		}
+	}
+	expectCopy(t, f, path)
+}
+
+// aheadFolder copies a folder to one of the year 2099.
+func aheadFolder(t *testing.T, folder string) {
+	t.Helper()
+	client, err := location.S3{}.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for object := range client.ListObjects(t.Context(), "copies", minio.ListObjectsOptions{Recursive: true}) {
+		key := strings.Replace(object.Key, folder, "20990101T000000.000000Z", 1)
+		if _, err := client.CopyObject(context.WithoutCancel(t.Context()), minio.CopyDestOptions{Bucket: "copies", Object: key},
+			minio.CopySrcOptions{Bucket: "copies", Object: object.Key}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
