@@ -21,13 +21,13 @@ type certificates struct {
 	files  pki.Files
 }
 
-// ensureCertificates creates and renews certificates where necessary, and logs what it wrote.
-func ensureCertificates(o options.Completed, n network) (*certificates, error) {
+// newPKIConfig returns what package pki needs to know of the server that listens on port.
+func newPKIConfig(o options.Completed, port string) pki.Config {
 	config := pki.Config{
 		AdminGroup:  pki.ClusterAdmins,
 		Dir:         o.CertDir,
 		Kubeconfig:  o.Kubeconfig(),
-		Server:      n.self.String(),
+		Server:      o.LocalURL(port),
 		ServingCert: o.Serving.CertFile,
 		RootCA:      o.Serving.RootCAFile,
 		Hosts:       o.CertificateHosts(),
@@ -36,6 +36,12 @@ func ensureCertificates(o options.Completed, n network) (*certificates, error) {
 	if !o.Auth.Authorization.UsesMode(modes.ModeRBAC) {
 		config.AdminGroup = pki.SystemMasters // no binding would give the other its rights
 	}
+	return config
+}
+
+// ensureCertificates creates and renews certificates where necessary, and logs what it wrote.
+func ensureCertificates(o options.Completed, n network) (*certificates, error) {
+	config := newPKIConfig(o, n.port)
 	files, report, err := pki.Ensure(config)
 	if err != nil {
 		return nil, err

@@ -49,6 +49,10 @@ type StoreOptions struct {
 	DiskReserve resource.QuantityValue
 	// ReplicateTo are the URLs of the places that the SQLite database is copied to continuously.
 	ReplicateTo []string
+	// Standby serves only while this server has the lease of the place in ReplicateTo, and follows otherwise.
+	// LeaseDuration is how long after a crash another server serves.
+	Standby       bool
+	LeaseDuration time.Duration
 	// S3 says how to reach those of them that are in S3, and BackupOptions.To.
 	S3 location.S3
 	// CompactionInterval is the time between two compactions.
@@ -83,12 +87,15 @@ type StoreOptions struct {
 // file yet, up to 16 MiB, is copied back first; then the log needs no more space.
 const smallestReserve = 24 << 20
 
+// shortestLease leaves time for three requests to the bucket.
+const shortestLease = 3 * time.Second
+
 // NewStoreOptions returns the defaults.
 func NewStoreOptions() StoreOptions {
 	return StoreOptions{
 		DataDir: "./byre-data", Retention: 7 * 24 * time.Hour, RetentionChanges: 1_000_000,
 		CompactionInterval: time.Minute, DiskReserve: resource.QuantityValue{Quantity: resource.MustParse("32Mi")},
-		GarbageCollection: true, DeleteCollectionWorkers: 1,
+		LeaseDuration: 15 * time.Second, GarbageCollection: true, DeleteCollectionWorkers: 1,
 	}
 }
 
@@ -119,6 +126,10 @@ func (o *StoreOptions) AddFlags(fs *pflag.FlagSet) {
 		"Size of a file beside the SQLite database that takes up space until the disk is full. It is emptied then, so that objects can be deleted and history compacted, and filled again when the disk has an eighth more; at least 24Mi, and 0 makes none. PostgreSQL has none.")
 	fs.StringArrayVar(&o.ReplicateTo, "replicate-to", o.ReplicateTo,
 		"Copy the SQLite database to this place while it is written, each change within about a second: file:///PATH, a directory that exists, or s3://BUCKET/PATH. Given twice, to both. \"byre restore --from\" restores it. A place that does not answer holds up nothing; what waits for it takes up to 256 MiB of the disk, or as much as the database.")
+	fs.BoolVar(&o.Standby, "standby", o.Standby,
+		"Share the place of --replicate-to, in S3, with a second server: the one that has the lease there serves; the other one follows with a copy, answers /readyz with 503, and takes over.")
+	fs.DurationVar(&o.LeaseDuration, "lease-duration", o.LeaseDuration,
+		"How long after a crash of a server with --standby the other one takes over. A server that can't renew the lease for three fifths of it ends.")
 	o.S3.AddFlags(fs)
 	fs.DurationVar(&o.CompactionInterval, "compaction-interval", o.CompactionInterval,
 		"How often history is looked at for what --retention and --retention-changes no longer keep.")
@@ -244,6 +255,12 @@ func (o *StoreOptions) Validate() []error {
 
 // checkReplication fails unless ReplicateTo names at most two places, for a SQLite database.
 func (o *StoreOptions) checkReplication() error {
+	if o.Standby && (len(o.ReplicateTo) != 1 || !strings.HasPrefix(o.ReplicateTo[0], "s3:")) {
+		return errors.New("--standby needs one --replicate-to, s3://BUCKET/PATH, which has the lease")
+	}
+	if o.Standby && o.LeaseDuration < shortestLease {
+		return fmt.Errorf("--lease-duration must be at least %s", shortestLease)
+	}
 	if len(o.ReplicateTo) == 0 {
 		return nil
 	}

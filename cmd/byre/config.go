@@ -83,7 +83,7 @@ func (c *configuration) addTo(flags *pflag.FlagSet) {
 
 // namedFlags name the server, its database and its backups, for every command. Other flags of the same
 // name as one of the server, such as kubectl's --request-timeout, mean something else.
-var namedFlags = []string{"data-dir", "endpoint", "database-schema", "cert-dir", "encryption-provider-config", "backup-to", "s3-endpoint", "s3-region"}
+var namedFlags = []string{"data-dir", "endpoint", "database-schema", "cert-dir", "encryption-provider-config", "backup-to", "replicate-to", "s3-endpoint", "s3-region"}
 
 // setNamed sets the namedFlags of a command. A command line with
 // --data-dir or --endpoint means another server: nothing of the configuration is about that one.

@@ -99,7 +99,7 @@ func newRootCommand() *cobra.Command {
 	root.SetVersionTemplate(versionText())
 	root.AddCommand(newServeCommand(config), newMigrateCommand(), newBackupCommand(), newRestoreCommand(), newCopyCommand(), newForkCommand(),
 		newImportCommand(), newExportCommand(), newCheckCommand(), newCompactCommand(), newStatusCommand(),
-		newConfigCommand(config), newCertsCommand(), newKubeconfigCommand(), newTokenCommand(), newVersionCommand(), newManCommand())
+		newConfigCommand(config), newTakeoverCommand(), newCertsCommand(), newKubeconfigCommand(), newTokenCommand(), newVersionCommand(), newManCommand())
 	root.AddCommand(newEnvtestAssetsCommand())
 	root.AddCommand(newPastCommands(newSQLViewsCommand(), newSQLIndexCommand(), newSQLGrantCommand())...)
 	acceptDays(root)

@@ -24,6 +24,7 @@ import (
 	"byre/sqlstore"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/replication"
+	"byre/sqlstore/replication/lease"
 	"byre/sqlstore/sqlite"
 )
 
@@ -55,19 +56,10 @@ func serve(ctx context.Context, o *options.Options) error {
 	if err != nil {
 		return err
 	}
-	var chain serverChain
-	config := apiserver.Config{
-		Options:         completed,
-		OpenDatabase:    openDatabase,
-		Aggregator:      chain.newAggregator,
-		CustomResources: chain.newCRD,
-	}
-	if o.SQL.Schema != "" {
-		config.KeepViews = (&viewKeeper{store: o.Store, schema: o.SQL.Schema}).Run
-	}
-	server, err := apiserver.New(ctx, config)
-	if err == nil {
-		err = server.Run(ctx)
+	if o.Store.Standby {
+		err = serveByLease(ctx, completed)
+	} else {
+		err = serveDatabase(ctx, completed, openDatabase)
 	}
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		klog.InfoS("Stopped during the start")
@@ -76,8 +68,32 @@ func serve(ctx context.Context, o *options.Options) error {
 	return err
 }
 
+// serveDatabase serves the database that open opens, until ctx ends.
+func serveDatabase(ctx context.Context, o options.Completed, open func(context.Context, options.StoreOptions) (apiserver.Database, error)) error {
+	var chain serverChain
+	config := apiserver.Config{
+		Options:         o,
+		OpenDatabase:    open,
+		Aggregator:      chain.newAggregator,
+		CustomResources: chain.newCRD,
+	}
+	if o.SQL.Schema != "" {
+		config.KeepViews = (&viewKeeper{store: o.Store, schema: o.SQL.Schema}).Run
+	}
+	server, err := apiserver.New(ctx, config)
+	if err != nil {
+		return err
+	}
+	return server.Run(ctx)
+}
+
 // openDatabase migrates the database to this program's schema and opens it.
 func openDatabase(ctx context.Context, o options.StoreOptions) (apiserver.Database, error) {
+	return openDatabaseBehind(ctx, o, nil)
+}
+
+// openDatabaseBehind is openDatabase of a server with --standby, which has the lease l; nil for others.
+func openDatabaseBehind(ctx context.Context, o options.StoreOptions, l *lease.Lease) (apiserver.Database, error) {
 	endpoint, err := o.DSN()
 	if err != nil {
 		return apiserver.Database{}, err
@@ -119,8 +135,12 @@ func openDatabase(ctx context.Context, o options.StoreOptions) (apiserver.Databa
 				return apiserver.Database{}, err
 			}
 		}
+		var fence func() error
+		if l != nil {
+			fence, database.Replication.Began = l.Check, l.SetFolder
+		}
 		database.Driver, err = sqlite.Open(ctx, dsn, sqlite.Options{
-			Volatile: o.IsVolatile(), Reserve: o.DiskReserve.Value(), Logger: logger, Replication: database.Replication,
+			Volatile: o.IsVolatile(), Reserve: o.DiskReserve.Value(), Logger: logger, Replication: database.Replication, Fence: fence,
 		})
 	case migrations.Postgres:
 		database.Shared = true

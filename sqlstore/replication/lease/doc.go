@@ -21,6 +21,5 @@
 //
 // It runs Run while it serves, calls Check after each commit and before each answer that claims to be
 // current, and answers nothing when that fails. It calls Serve before the first commit, and SetFolder
-// when a copy of the database has begun. It calls Release after the last commit is in the copy, and not
-// otherwise.
+// when a copy of the database has begun. It calls Release after it has stopped for good.
 package lease

@@ -135,7 +135,7 @@ func (l *Lease) reread(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if s.Holder != l.state.Holder {
+	if etag == "" || s.Holder != l.state.Holder {
 		l.until.Store(0)
 		return ErrLost
 	}
@@ -146,14 +146,28 @@ func (l *Lease) reread(ctx context.Context) error {
 	return nil
 }
 
-// Serve says that commits will follow, which no copy has at first.
+// Serve says that commits will follow, which no copy has at first. It tries again until the lease is lost or
+// ctx ends.
 func (l *Lease) Serve(ctx context.Context) error {
-	return l.renew(ctx, func(s *State) { s.Serving, s.Lacks = true, true })
+	for {
+		err := l.renew(ctx, func(s *State) { s.Serving, s.Lacks = true, true })
+		if err == nil || errors.Is(err, ErrLost) || ctx.Err() != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(time.Second):
+		}
+		if err := l.Check(); err != nil {
+			return err
+		}
+	}
 }
 
-// Release lets another process take the lease at once: State.Folder has all commits. The lease is not
-// valid any more, whether Release fails or not. Run has returned.
-func (l *Lease) Release(ctx context.Context) error {
+// Release lets another process take the lease at once. complete says that State.Folder has all commits. The
+// lease is not valid any more, whether Release fails or not. Run has returned.
+func (l *Lease) Release(ctx context.Context, complete bool) error {
 	l.until.Store(0)
-	return l.renew(ctx, func(s *State) { s.Released, s.Lacks = true, false })
+	return l.renew(ctx, func(s *State) { s.Released, s.Lacks = true, s.Lacks && !complete })
 }

@@ -261,7 +261,7 @@ func TestLease_IsHandedOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-held.HandOver()
-	if err := held.Release(t.Context()); err != nil || held.Check() == nil {
+	if err := held.Release(t.Context(), true); err != nil || held.Check() == nil {
 		t.Errorf("released: %v, and still valid", err)
 	}
 	old := func(holder string) bool { return holder == a.Holder() }

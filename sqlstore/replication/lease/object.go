@@ -31,7 +31,7 @@ type State struct {
 	// true while the holder has commits that are in no copy but its own database.
 	Folder string `json:"folder"`
 	Lacks  bool   `json:"folderLacksCommits"`
-	// HandOver asks the holder to stop. Released says that it has, and that Folder has all commits.
+	// HandOver asks the holder to stop. Released says that it has.
 	HandOver bool `json:"handOver"`
 	Released bool `json:"released"`
 }

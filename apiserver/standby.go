@@ -1,0 +1,106 @@
+package apiserver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+
+	"byre/apiserver/options"
+	"byre/apiserver/process/pki"
+	"byre/apiserver/process/serving"
+	"byre/apiserver/process/systemd"
+)
+
+// standbyRetry is the Retry-After of a standby, in seconds.
+const standbyRetry = 1
+
+// ServeStandby answers on the secure port, without a database, until ctx ends: /livez with 200, and
+// everything else with 503, because the server that holder names serves.
+func ServeStandby(ctx context.Context, o options.Completed, holder func() string) error {
+	if _, err := os.Stat(pki.Paths(o.CertDir).CACert); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s has no certificates: copy that directory from %s, so that clients trust both servers", o.CertDir, holder())
+	}
+	listener, err := serving.Listen(ctx, o.Serving)
+	if err != nil {
+		return err
+	}
+	server, certs, config, err := newStandbyServer(o, listener, standbyHandler(holder))
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	klog.InfoS("Standby", "address", listener.Addr().String(), "serves", holder())
+	systemd.NotifyReady("Standby: " + holder() + " serves")
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	beside.Go(func() { _ = certs.Run(ctx) })                                                       // it returns nil
+	beside.Go(func() { _ = (&certificates{config: config}).renew(ctx) })                                       // as the next one does
+	beside.Go(func() { _ = systemd.RunWatchdog(ctx, func(context.Context) error { return nil }) }) // it has no work that could hang
+	beside.Go(func() { <-ctx.Done(); _ = server.Close() })                                         // no request takes time
+	return ignoreClosed(server.ServeTLS(listener, "", ""))
+}
+
+func newStandbyServer(o options.Completed, listener net.Listener, handler http.Handler) (*http.Server, *serving.Certificates, pki.Config, error) {
+	_, port, err := net.SplitHostPort(listener.Addr().String())
+	if err != nil {
+		return nil, nil, pki.Config{}, err
+	}
+	config := newPKIConfig(o, port)
+	files, report, err := pki.Ensure(config)
+	if err != nil {
+		return nil, nil, config, err
+	}
+	logWritten(config.Dir, report)
+	tlsConfig, err := serving.NewTLSConfig(o.Serving)
+	if err != nil {
+		return nil, nil, config, err
+	}
+	certFile, keyFile := files.ServingCert, files.ServingKey
+	if o.Serving.CertFile != "" {
+		certFile, keyFile = o.Serving.CertFile, o.Serving.KeyFile
+	}
+	certs, err := serving.NewCertificates(tlsConfig, certFile, keyFile, nil, o.Serving.SNICertKeys)
+	if err != nil {
+		return nil, nil, config, err
+	}
+	server, err := serving.NewHTTPServer(o.Serving, handler, tlsConfig)
+	return server, certs, config, err
+}
+
+func standbyHandler(holder func() string) http.Handler {
+	text := func(code int, text func() string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+			w.WriteHeader(code)
+			_, _ = io.WriteString(w, text())
+		}
+	}
+	serves := func() string { return "standby: " + holder() + " serves" }
+	mux := http.NewServeMux()
+	mux.Handle("/livez", text(http.StatusOK, func() string { return "ok" }))
+	mux.Handle("/readyz", text(http.StatusServiceUnavailable, serves))
+	mux.Handle("/healthz", text(http.StatusServiceUnavailable, serves))
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		status := apierrors.NewServiceUnavailable("this server is the standby: " + holder() + " serves").Status()
+		status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+		status.Details = &metav1.StatusDetails{RetryAfterSeconds: standbyRetry}
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Retry-After", strconv.Itoa(standbyRetry))
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_ = json.NewEncoder(w).Encode(status)
+	})
+	return mux
+}

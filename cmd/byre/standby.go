@@ -1,0 +1,133 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	"k8s.io/component-base/logs"
+	"k8s.io/klog/v2"
+
+	"byre/apiserver"
+	"byre/apiserver/options"
+	"byre/migrations"
+	"byre/migrations/fileowner"
+	"byre/sqlstore/backup/location"
+	"byre/sqlstore/replication"
+	"byre/sqlstore/replication/lease"
+	"byre/sqlstore/replication/standby"
+	"byre/sqlstore/sqlite"
+)
+
+// serveByLease is serveDatabase while this server has the lease of its destination. It follows until then.
+func serveByLease(ctx context.Context, o options.Completed) error {
+	endpoint, err := o.Store.DSN()
+	if err != nil {
+		return err
+	}
+	_, path, err := migrations.ParseEndpoint(endpoint)
+	if err != nil {
+		return err
+	}
+	if err := fileowner.MkdirAll(o.Store.DataDir, 0o700); err != nil {
+		return fmt.Errorf("--data-dir: %w", err)
+	}
+	return standby.Run(ctx, standby.Config{
+		URL: o.Store.ReplicateTo[0], S3: o.Store.S3, Path: path, Duration: o.Store.LeaseDuration,
+		Logger:   slog.New(logr.ToSlogHandler(klog.Background())),
+		SetAside: sqlite.SetAside, Replace: sqlite.Replace,
+		Follow: func(ctx context.Context, holder func() string) error { return apiserver.ServeStandby(ctx, o, holder) },
+		Serve: func(ctx context.Context, l *lease.Lease) (complete bool, err error) {
+			var copied *replication.Replicator
+			err = serveDatabase(ctx, o, func(ctx context.Context, store options.StoreOptions) (apiserver.Database, error) {
+				database, err := openDatabaseBehind(ctx, store, l)
+				if err == nil {
+					copied, err = database.Replication, l.Serve(ctx)
+				}
+				return database, err
+			})
+			return copied != nil && copied.IsComplete(), err
+		},
+		Lost: func(err error) {
+			klog.ErrorS(err, "The lease is lost")
+			logs.FlushLogs()
+			os.Exit(1) //nolint:revive // nothing that this process would still answer or write may be true
+		},
+	})
+}
+
+func newTakeoverCommand() *cobra.Command {
+	var places []string
+	var s3 location.S3
+	var yes bool
+	timeout := 5 * time.Minute
+	cmd := &cobra.Command{
+		Use:   "takeover",
+		Short: "Have the standby take over from the server that serves",
+		Long: "Have the standby take over from the server that serves, without losing a write.\n\n" +
+			"It asks the holder of the lease in the place of --replicate-to to stop. The holder completes its\n" +
+			"requests and its copy, and releases the lease, which the standby then takes. If no standby takes\n" +
+			"it, the old holder does when it is started again. The command may run on either machine.",
+		Example: "  byre takeover --yes",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if len(places) != 1 {
+				return errors.New("name the place of the two servers with --replicate-to s3://BUCKET/PATH")
+			}
+			object, err := replication.LeaseOf(places[0], s3)
+			if err != nil {
+				return fmt.Errorf("--replicate-to %w", err)
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+			defer cancel()
+			return takeOver(ctx, cmd, object, yes)
+		},
+	}
+	cmd.Flags().StringArrayVar(&places, "replicate-to", nil, "Place of the two servers: s3://BUCKET/PATH.")
+	s3.AddFlags(cmd.Flags())
+	cmd.Flags().BoolVar(&yes, "yes", false, "Do not ask.")
+	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "How long to wait until another server serves.")
+	return cmd
+}
+
+func takeOver(ctx context.Context, cmd *cobra.Command, object *lease.Object, yes bool) error {
+	before, exists, err := object.Read(ctx)
+	switch {
+	case err != nil:
+		return err
+	case !exists:
+		return lease.ErrNobody
+	}
+	if !yes {
+		fmt.Fprintf(cmd.OutOrStdout(), "%s serves since %s. It stops, and the standby takes over. Go on? [y/N] ", before.Holder, before.Since.Format(time.RFC3339))
+		answer, _ := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
+		if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
+			return errors.New("nothing was done: answer y, or use --yes")
+		}
+	}
+	if before, err = object.RequestHandOver(ctx); err != nil {
+		return err
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "waiting until another server serves instead of %s\n", before.Holder)
+	poll := time.NewTicker(time.Second)
+	defer poll.Stop()
+	for {
+		now, _, err := object.Read(ctx)
+		if err == nil && now.Generation > before.Generation && now.Serving {
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s serves\n", now.Holder)
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("no other server serves yet: see the log of the standby, and of %s", before.Holder)
+		case <-poll.C:
+		}
+	}
+}

@@ -1,0 +1,285 @@
+package standby
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"byre/migrations/dbfile"
+	"byre/sqlstore/backup/location"
+	"byre/sqlstore/replication"
+	"byre/sqlstore/replication/lease"
+)
+
+// copySuffix is the suffix of the copy, beside the database.
+const copySuffix = ".standby"
+
+// releaseTimeout bounds the writing of the lease at a stop.
+const releaseTimeout = 10 * time.Second
+
+// Config is what Run needs.
+type Config struct {
+	// URL is the destination, in S3.
+	URL string
+	S3  location.S3
+	// Path is the database. Its directory exists.
+	Path string
+	// Duration is how long a holder that does nothing keeps the lease at most.
+	Duration time.Duration
+	Logger   *slog.Logger
+
+	// SetAside takes the database at path away, and Replace replaces it by the copy: see package sqlite.
+	SetAside, Replace func(ctx context.Context, path, copied string, now time.Time) (kept string, err error)
+	// Follow runs while another process has the lease, until ctx ends. An error ends Run.
+	Follow func(ctx context.Context, holder func() string) error
+	// Serve opens the database, calls lease.Serve, and serves, until ctx ends. complete says that the destination
+	// has all commits.
+	Serve func(ctx context.Context, l *lease.Lease) (complete bool, err error)
+	// Lost ends the process at once.
+	Lost func(err error)
+}
+
+// ErrHandedOver means that the process has stopped serving because it was asked to.
+var ErrHandedOver = errors.New("this server has handed over to the standby, as \"byre takeover\" asked: start it again, and it follows")
+
+// standby is the state of Run.
+type standby struct {
+	Config
+	candidate *lease.Candidate
+	follower  *replication.Follower
+	holders   *holders
+	// holder is who has the lease.
+	holder atomic.Pointer[string]
+	// said is what was logged last, so that it is not repeated.
+	said string
+	// isAside is true if the database is out of the way of the copy, which has been complete once.
+	isAside bool
+}
+
+// Run waits for the lease, and serves while it has it. It returns nil when ctx has ended, and ErrHandedOver.
+func Run(ctx context.Context, c Config) (err error) {
+	lock, err := dbfile.Acquire(c.Path)
+	if err != nil {
+		return err
+	}
+	unlock := sync.OnceValue(lock.Close)
+	defer func() { err = errors.Join(err, unlock()) }()
+	c.Path = lock.Path
+	object, err := replication.LeaseOf(c.URL, c.S3)
+	if err != nil {
+		return err
+	}
+	if err := object.Probe(ctx); err != nil {
+		return fmt.Errorf("%s: %w", c.URL, err)
+	}
+	s := &standby{Config: c}
+	if s.candidate, err = lease.NewCandidate(object, c.Duration, nil); err != nil {
+		return err
+	}
+	if s.holders, err = readHolders(c.Path); err != nil {
+		return err
+	}
+	if s.follower, err = replication.NewFollower(c.URL, c.S3, c.Path+copySuffix); err != nil {
+		return err
+	}
+	t, err := s.await(ctx)
+	if err != nil {
+		return errors.Join(err, s.follower.Close(), os.Remove(s.follower.Path()))
+	}
+	return s.serve(ctx, t, unlock)
+}
+
+// turn is a lease that was just taken, and what the process goes on from.
+type turn struct {
+	*lease.Lease
+	// isOwn says that it is its own database, and not the copy in folder.
+	isOwn  bool
+	folder string
+}
+
+// await follows until the lease is taken.
+func (s *standby) await(ctx context.Context) (t *turn, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var following sync.WaitGroup
+	defer following.Wait()
+	defer cancel(nil)
+	poll := time.NewTicker(min(time.Second, s.Duration/15))
+	defer poll.Stop()
+	isFollowing := false
+	for {
+		state, exists, isFree, err := s.candidate.Look(ctx, s.holders.has)
+		switch {
+		case err != nil:
+			s.say(ctx, slog.LevelWarn, "standby: the lease can't be read, and is tried again: see whether the bucket can be reached", "err", err)
+		case isFree:
+			if t, err = s.take(ctx, state, exists); t != nil {
+				return t, nil
+			}
+		default:
+			s.holder.Store(&state.Holder)
+			if !isFollowing {
+				isFollowing = true
+				following.Go(func() {
+					if err := s.Follow(ctx, func() string { return *s.holder.Load() }); err != nil {
+						cancel(err)
+					}
+				})
+			}
+			err = s.follow(ctx, state)
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		if err != nil {
+			s.say(ctx, slog.LevelWarn, "standby: the copy is not complete, and is tried again", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-poll.C:
+		}
+	}
+}
+
+// say logs what was not just logged.
+func (s *standby) say(ctx context.Context, level slog.Level, message string, args ...any) {
+	if message != s.said {
+		s.said = message
+		s.Logger.Log(ctx, level, message, args...)
+	}
+}
+
+// follow brings the copy up to what the holder has copied.
+func (s *standby) follow(ctx context.Context, state lease.State) error {
+	if s.holders.has(state.Holder) || state.Folder == "" {
+		return nil // its own database is newer, or there is nothing
+	}
+	if err := s.follower.CatchUp(ctx, state.Folder, false); err != nil {
+		return err
+	}
+	s.say(ctx, slog.LevelInfo, "standby: "+state.Holder+" serves, and this server has a copy, with which it takes over", "folder", state.Folder)
+	if s.isAside {
+		return nil
+	}
+	kept, err := s.SetAside(ctx, s.Path, s.follower.Path(), time.Now())
+	s.isAside = err == nil
+	s.sayKept(ctx, kept)
+	return err
+}
+
+func (s *standby) sayKept(ctx context.Context, kept string) {
+	if kept != "" {
+		s.Logger.WarnContext(ctx, "standby: the database of this server may have commits that were not copied before another one took over: it is kept, and serves nothing", "file", kept)
+	}
+}
+
+// take takes the lease, which is free. It returns nil if it must not, or if another process was faster.
+func (s *standby) take(ctx context.Context, state lease.State, exists bool) (*turn, error) {
+	_, statErr := os.Stat(s.Path)
+	hasDatabase := !errors.Is(statErr, fs.ErrNotExist)
+	t := &turn{folder: state.Folder}
+	if exists {
+		t.isOwn = s.holders.has(state.Holder) && (hasDatabase || state.Folder == "")
+	} else {
+		var err error
+		if t.folder, err = s.follower.LastFolder(ctx); err != nil {
+			return nil, err
+		}
+		t.isOwn = t.folder == "" || hasDatabase && len(s.holders.names) == 0
+	}
+	switch {
+	case exists && state.Lacks && !t.isOwn:
+		s.say(ctx, slog.LevelError, "standby: "+state.Holder+" does not serve, and has commits that are in no copy: start it again, or delete the object lease.json of the bucket to go on without them")
+		return nil, nil
+	case t.isOwn && !exists:
+		t.folder = ""
+	}
+	if t.isOwn { // a crash from here on leaves the database to the new name too
+		if err := s.holders.set(append(s.holders.names, s.candidate.Holder())...); err != nil {
+			return nil, err
+		}
+	}
+	var err error
+	if t.Lease, err = s.candidate.Take(ctx, t.folder); errors.Is(err, lease.ErrTaken) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// serve puts the database in place and serves it.
+func (s *standby) serve(ctx context.Context, t *turn, unlock func() error) (err error) {
+	serving, stop := context.WithCancelCause(ctx)
+	renewing, end := context.WithCancel(context.WithoutCancel(ctx))
+	var beside sync.WaitGroup
+	beside.Go(func() {
+		if err := t.Run(renewing, s.Logger); err != nil {
+			s.Lost(err)
+		}
+	})
+	beside.Go(func() {
+		select {
+		case <-renewing.Done():
+		case <-t.HandOver():
+			stop(ErrHandedOver)
+		}
+	})
+	complete := false
+	if err = s.prepare(serving, t); err == nil {
+		if err = unlock(); err == nil {
+			complete, err = s.Serve(serving, t.Lease)
+		}
+	}
+	end()
+	beside.Wait()
+	if complete || !t.State().Serving {
+		release, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+		defer cancel()
+		err = errors.Join(err, t.Release(release, complete))
+	}
+	if err == nil && ctx.Err() == nil && errors.Is(context.Cause(serving), ErrHandedOver) {
+		return ErrHandedOver
+	}
+	return err
+}
+
+// prepare puts the database in place, so that what is committed to it follows on what the last holder has
+// copied.
+func (s *standby) prepare(ctx context.Context, t *turn) error {
+	if t.isOwn {
+		if err := errors.Join(s.follower.Close(), os.Remove(s.follower.Path())); err != nil {
+			return err
+		}
+		return s.holders.set(s.candidate.Holder())
+	}
+	s.Logger.InfoContext(ctx, "standby: this server takes over", "holder", s.candidate.Holder(), "folder", t.folder)
+	for {
+		err := s.follower.CatchUp(ctx, t.folder, true)
+		if err == nil {
+			break
+		}
+		s.say(ctx, slog.LevelError, "standby: the copy is not complete, and is tried again before this server takes over", "err", err)
+		select {
+		case <-ctx.Done():
+			return errors.Join(context.Cause(ctx), s.follower.Close())
+		case <-time.After(time.Second):
+		}
+	}
+	if err := s.follower.Close(); err != nil {
+		return err
+	}
+	kept, err := s.Replace(ctx, s.Path, s.follower.Path(), time.Now())
+	if err != nil {
+		return err
+	}
+	s.sayKept(ctx, kept)
+	return s.holders.set(s.candidate.Holder())
+}
