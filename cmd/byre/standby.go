@@ -7,12 +7,15 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"k8s.io/component-base/logs"
+	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/klog/v2"
 
 	"byre/apiserver"
@@ -48,10 +51,15 @@ func serveByLease(ctx context.Context, o options.Completed) error {
 			var copied *replication.Replicator
 			err = serveDatabase(ctx, o, func(ctx context.Context, store options.StoreOptions) (apiserver.Database, error) {
 				database, err := openDatabaseBehind(ctx, store, l)
-				if err == nil {
-					copied, err = database.Replication, l.Serve(ctx)
+				if err != nil {
+					return database, err
 				}
-				return database, err
+				if err := l.Serve(ctx); err != nil {
+					return apiserver.Database{}, errors.Join(err, database.Driver.Close())
+				}
+				copied = database.Replication
+				legacyregistry.Registerer().MustRegister(leaseMetric(l.State()))
+				return database, nil
 			})
 			return copied != nil && copied.IsComplete(), err
 		},
@@ -61,6 +69,17 @@ func serveByLease(ctx context.Context, o options.Completed) error {
 			os.Exit(1) //nolint:revive // nothing that this process would still answer or write may be true
 		},
 	})
+}
+
+// leaseMetric tells who serves, and since when.
+func leaseMetric(s lease.State) prometheus.Collector {
+	since := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name:        "byre_lease_acquired_timestamp_seconds",
+		Help:        "When this server has taken the lease of --standby. It is absent without.",
+		ConstLabels: prometheus.Labels{"holder": s.Holder, "generation": strconv.FormatInt(s.Generation, 10)},
+	})
+	since.Set(float64(s.Since.Unix()))
+	return since
 }
 
 func newTakeoverCommand() *cobra.Command {

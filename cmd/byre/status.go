@@ -253,6 +253,9 @@ func printDatabase(line func(name, format string, args ...any), d status.Databas
 			line("Copy", "%s, %s behind, last complete at %s", c.Destination, duration.HumanDuration(time.Duration(c.LagSeconds)*time.Second), c.LastSuccess.Format(time.RFC3339))
 		}
 	}
+	if d.LeaseHolder != "" {
+		line("Lease", "%s serves since %s", d.LeaseHolder, d.LeaseSince.Format(time.RFC3339))
+	}
 	if b := d.LastBackup; b == nil {
 		line("Last backup", "none is recorded")
 	} else {

@@ -151,6 +151,9 @@ func (s *Status) addMetrics(text []byte) error {
 		}
 		s.addCopy(c)
 	}
+	for _, lease := range families["byre_lease_acquired_timestamp_seconds"].GetMetric() {
+		d.LeaseHolder, d.LeaseSince = label(lease, "holder"), time.Unix(int64(lease.GetGauge().GetValue()), 0).UTC()
+	}
 	for _, info := range families["byre_store_info"].GetMetric() {
 		d.Kind, d.Address = label(info, "kind"), label(info, "database")
 		d.Retention, d.RetentionChanges = label(info, "retention"), label(info, "retention_changes")

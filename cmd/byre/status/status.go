@@ -58,6 +58,9 @@ type Database struct {
 	LastBackup *sqlstore.LastBackup `json:"lastBackup,omitempty"`
 	// Copies are the destinations of --replicate-to, in the order of their URLs.
 	Copies []Copy `json:"copies,omitempty"`
+	// LeaseHolder is the name of the server in the lease of --standby, and LeaseSince when it took it.
+	LeaseHolder string    `json:"leaseHolder,omitempty"`
+	LeaseSince  time.Time `json:"leaseSince,omitzero"`
 }
 
 // Copy is a destination of --replicate-to.

@@ -46,7 +46,9 @@ type Object struct {
 }
 
 // NewObject returns the object of a key. It reaches for nothing.
-func NewObject(service *minio.Client, bucket, key string) *Object { return &Object{service, bucket, key} }
+func NewObject(service *minio.Client, bucket, key string) *Object {
+	return &Object{service, bucket, key}
+}
 
 // errChanged means that the object is not as the writer has seen it.
 var errChanged = errors.New("another process has changed the lease")

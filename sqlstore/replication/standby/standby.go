@@ -200,7 +200,7 @@ func (s *standby) take(ctx context.Context, state lease.State, exists bool) (*tu
 	case t.isOwn && !exists:
 		t.folder = ""
 	}
-	if t.isOwn { // a crash from here on leaves the database to the new name too
+	if t.isOwn && !s.holders.has(s.candidate.Holder()) { // a crash from here on leaves the database to the new name too
 		if err := s.holders.set(append(s.holders.names, s.candidate.Holder())...); err != nil {
 			return nil, err
 		}

@@ -1,0 +1,306 @@
+package main
+
+import (
+	"context"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/johannesboyne/gofakes3"
+	"github.com/johannesboyne/gofakes3/backend/s3mem"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"byre/sqlstore/eventually"
+)
+
+// machine is one of two that share a bucket.
+type machine struct {
+	*process
+	dir  string
+	args []string
+	env  []string
+	// away cuts it off the bucket.
+	away *atomic.Bool
+}
+
+const sharedURL = "s3://copies/cluster-1"
+
+// pair returns two machines on which nothing runs yet.
+func pair(t *testing.T) (a, b *machine) {
+	t.Helper()
+	backend := s3mem.New()
+	if err := backend.CreateBucket("copies"); err != nil {
+		t.Fatal(err)
+	}
+	service, pki := gofakes3.New(backend).Server(), t.TempDir()
+	var machines []*machine
+	for range 2 {
+		m := &machine{dir: t.TempDir(), away: new(atomic.Bool)}
+		// TLS, because gofakes3 does not support the chunked signatures that minio-go sends without it.
+		server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if m.away.Load() {
+				w.WriteHeader(http.StatusForbidden) // minio-go does not repeat it
+				return
+			}
+			service.ServeHTTP(w, r)
+		}))
+		t.Cleanup(server.Close)
+		ca := filepath.Join(t.TempDir(), "ca.crt")
+		if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		m.env = append(os.Environ(), asProgram+"=1", "SSL_CERT_FILE="+ca, "AWS_ACCESS_KEY_ID=key", "AWS_SECRET_ACCESS_KEY=secret",
+			"AWS_REGION=eu-central-1", "AWS_ENDPOINT_URL="+server.URL)
+		m.args = []string{"serve", "--data-dir", m.dir, "--cert-dir", pki, "--bind-address=127.0.0.1", "--secure-port=" + freePort(t),
+			"--controllers=", "--replicate-to", sharedURL, "--standby"}
+		machines = append(machines, m)
+	}
+	return machines[0], machines[1]
+}
+
+// run starts a command of the program on a machine.
+func (m *machine) run(t *testing.T, args ...string) *process {
+	t.Helper()
+	executable, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(executable, args...)
+	cmd.Env = m.env
+	return start(t, m.dir, cmd)
+}
+
+// serve starts the server of a machine.
+func (m *machine) serve(t *testing.T) {
+	t.Helper()
+	m.process = m.run(t, m.args...)
+}
+
+// awaitStandby waits until the server has a copy.
+func (m *machine) awaitStandby(t *testing.T) {
+	t.Helper()
+	eventually.True(t, "it has a copy", func() bool {
+		m.mustRun(t)
+		log := m.log.String()
+		return strings.Contains(log, "and this server has a copy") && strings.Contains(log, `"Standby" address=`)
+	})
+}
+
+func (m *machine) configMaps(t *testing.T) typedcorev1.ConfigMapInterface {
+	t.Helper()
+	config := m.config(t)
+	config.Timeout = time.Minute
+	return kubernetes.NewForConfigOrDie(config).CoreV1().ConfigMaps("default")
+}
+
+func createConfigMap(t *testing.T, configMaps typedcorev1.ConfigMapInterface, name string) *corev1.ConfigMap {
+	t.Helper()
+	made, err := configMaps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made
+}
+
+// TestStandby_TakesOverAfterACrash kills the holder, with an acknowledged write that the bucket does not have.
+// The holder comes back and follows, and is then handed the lease while writes go on.
+func TestStandby_TakesOverAfterACrash(t *testing.T) {
+	t.Parallel()
+	a, b := pair(t)
+	a.serve(t)
+	awaitReady(t, a.process)
+	b.serve(t)
+	b.awaitStandby(t)
+	if code, text := b.mustGet(t, "/readyz"); code != 503 || !strings.HasPrefix(text, "standby: ") || !strings.HasSuffix(text, " serves") {
+		t.Errorf("/readyz of the standby: %d, %s", code, text)
+	}
+	if code, text := b.mustGet(t, "/livez"); code != 200 {
+		t.Errorf("/livez of the standby: %d, %s", code, text)
+	}
+	if code, text := b.mustGet(t, "/api/v1/pods"); code != 503 || !strings.Contains(text, `"kind":"Status"`) || !strings.Contains(text, "ServiceUnavailable") {
+		t.Errorf("a request to the standby: %d, %s", code, text)
+	}
+
+	configMaps := a.configMaps(t)
+	first := createConfigMap(t, configMaps, "first")
+	for i := range 20 {
+		createConfigMap(t, configMaps, fmt.Sprint("copied-", i))
+	}
+	awaitCopy(t, a.process)
+	a.away.Store(true)
+	createConfigMap(t, configMaps, "lost")
+	killed := time.Now()
+	_ = a.cmd.Process.Kill()
+	<-a.exited
+	awaitReady(t, b.process)
+	t.Logf("the standby is ready %v after the crash", time.Since(killed).Round(100*time.Millisecond))
+	configMaps = b.configMaps(t)
+	list, err := configMaps.List(t.Context(), metav1.ListOptions{})
+	if err != nil || len(list.Items) != 21 {
+		t.Errorf("%d ConfigMaps after the takeover, %v; want 21", len(list.Items), err)
+	}
+	watching, err := configMaps.Watch(t.Context(), metav1.ListOptions{ResourceVersion: first.ResourceVersion})
+	if err == nil {
+		event := <-watching.ResultChan()
+		err = apierrors.FromObject(event.Object)
+		watching.Stop()
+	}
+	if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
+		t.Errorf("watch from a revision of before: %v", err)
+	}
+	createConfigMap(t, configMaps, "by-the-second")
+	if out, _ := succeed(t, "status", "--data-dir", b.dir, "--cert-dir", b.args[4]); !regexp.MustCompile(`(?m)^Lease +\S+ serves since `).MatchString(out) {
+		t.Errorf("status: %s", out)
+	}
+
+	a.away.Store(false)
+	a.serve(t)
+	a.awaitStandby(t)
+	var kept []string
+	eventually.Done(t, "the tail of the old holder is named in its log", func(context.Context) (_ bool, err error) {
+		kept, err = filepath.Glob(filepath.Join(a.dir, "byre.db.diverged-*"))
+		return len(kept) == 1 && strings.Contains(a.log.String(), kept[0]), err
+	})
+	if changes, _ := changesOf(t, "sqlite://"+kept[0], "configmaps"); changes != 22 {
+		t.Errorf("what was kept has %d changes of ConfigMaps, want 22", changes)
+	}
+	handOver(t, b, a)
+}
+
+// handOver has a server hand over to another one while a client writes to whichever serves.
+func handOver(t *testing.T, from, to *machine) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	acknowledged := make(map[string]bool)
+	var writing sync.WaitGroup
+	servers := []typedcorev1.ConfigMapInterface{from.configMaps(t), to.configMaps(t)}
+	writing.Go(func() {
+		for i := 0; ctx.Err() == nil; i++ {
+			name := fmt.Sprint("under-way-", i)
+			for _, server := range servers {
+				if _, err := server.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err == nil {
+					acknowledged[name] = true
+					break
+				}
+			}
+		}
+	})
+	command := from.run(t, "takeover", "--replicate-to", sharedURL, "--yes")
+	if code := command.wait(t); code != 0 || !strings.Contains(command.log.String(), " serves\n") {
+		t.Errorf("byre takeover: %d, %s", code, command.log)
+	}
+	if code := from.wait(t); code != 1 || !strings.Contains(from.log.String(), "handed over to the standby") {
+		t.Errorf("the old holder ended with %d", code)
+	}
+	awaitReady(t, to.process)
+	createConfigMap(t, to.configMaps(t), "after")
+	cancel()
+	writing.Wait()
+	list, err := to.configMaps(t).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, item := range list.Items {
+		delete(acknowledged, item.Name)
+	}
+	if len(acknowledged) > 0 {
+		t.Errorf("lost: %v", acknowledged)
+	}
+	// The old holder has nothing that the new one lacks.
+	from.serve(t)
+	from.awaitStandby(t)
+	eventually.Done(t, "its database is gone", func(context.Context) (bool, error) {
+		_, err := os.Stat(filepath.Join(from.dir, "byre.db"))
+		return errors.Is(err, fs.ErrNotExist), nil
+	})
+	if kept, err := filepath.Glob(filepath.Join(from.dir, "byre.db.diverged-*")); err != nil || len(kept) > 0 {
+		t.Errorf("what the new holder has was kept: %q, %v", kept, err)
+	}
+}
+
+// TestStandby_AStoppedHolderAcknowledgesNothing stops the holder until the other one serves, and lets it go on
+// with a request that has come meanwhile.
+func TestStandby_AStoppedHolderAcknowledgesNothing(t *testing.T) {
+	t.Parallel()
+	a, b := pair(t)
+	a.serve(t)
+	awaitReady(t, a.process)
+	b.serve(t)
+	b.awaitStandby(t)
+	old := a.configMaps(t)
+	createConfigMap(t, old, "first")
+	awaitCopy(t, a.process)
+	if err := a.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	answered := make(chan error, 2)
+	go func() {
+		_, err := old.Create(context.WithoutCancel(t.Context()), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "late"}}, metav1.CreateOptions{})
+		answered <- err
+	}()
+	go func() {
+		_, err := old.Get(context.WithoutCancel(t.Context()), "first", metav1.GetOptions{})
+		answered <- err
+	}()
+	awaitReady(t, b.process)
+	createConfigMap(t, b.configMaps(t), "by-the-second")
+	if err := a.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := <-answered; err == nil {
+			t.Error("the old holder has answered after another one serves")
+		}
+	}
+	if code := a.wait(t); code != 1 || !strings.Contains(a.log.String(), "could not renew its lease in time") {
+		t.Errorf("the old holder ended with %d", code)
+	}
+	if changes, _ := changesOf(t, "sqlite://"+a.dir+"/byre.db", "configmaps"); changes != 1 {
+		t.Errorf("the old holder has %d changes of ConfigMaps, want 1", changes)
+	}
+	// A stop releases the lease: whoever is there takes it at once.
+	a.serve(t)
+	a.awaitStandby(t)
+	if code := b.stop(t); code != 0 {
+		t.Errorf("a stop: %d", code)
+	}
+	stopped := time.Now()
+	awaitReady(t, a.process)
+	t.Logf("the standby is ready %v after the end of a server that was stopped", time.Since(stopped).Round(100*time.Millisecond))
+	if _, err := a.configMaps(t).Get(t.Context(), "by-the-second", metav1.GetOptions{}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestStandby_RefusesAPlaceWithoutALease(t *testing.T) {
+	t.Parallel()
+	for want, args := range map[string][]string{
+		"--standby needs one --replicate-to, s3://BUCKET/PATH": {"--replicate-to", "file:///copies"},
+		"--standby needs one --replicate-to":                   {},
+		"--lease-duration must be at least 3s":                 {"--replicate-to", sharedURL, "--lease-duration=1s"},
+	} {
+		p := command(t, t.TempDir(), append([]string{"serve", "--standby", "--data-dir", t.TempDir()}, args...)...)
+		if status := p.wait(t); status != 1 || !strings.Contains(p.log.String(), want) {
+			t.Errorf("%v: status %d, %s", args, status, p.log)
+		}
+	}
+	expectFailure(t, "name the place of the two servers with --replicate-to", "takeover")
+	expectFailure(t, "want s3://BUCKET/PATH", "takeover", "--replicate-to", "file:///copies")
+}

@@ -1,0 +1,209 @@
+package standby_test
+
+import (
+	"context"
+	"encoding/pem"
+	"errors"
+	"log/slog"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/johannesboyne/gofakes3"
+	"github.com/johannesboyne/gofakes3/backend/s3mem"
+
+	"byre/migrations"
+	"byre/sqlstore"
+	"byre/sqlstore/backup/location"
+	"byre/sqlstore/eventually"
+	"byre/sqlstore/replication"
+	"byre/sqlstore/replication/lease"
+	"byre/sqlstore/replication/standby"
+	"byre/sqlstore/sqlite"
+)
+
+const place = "s3://copies/one"
+
+// s3 serves an S3 with a bucket "copies".
+func s3(t *testing.T) {
+	t.Helper()
+	backend := s3mem.New()
+	if err := backend.CreateBucket("copies"); err != nil {
+		t.Fatal(err)
+	}
+	// TLS, because gofakes3 does not support the chunked signatures that minio-go sends without it.
+	server := httptest.NewTLSServer(gofakes3.New(backend).Server())
+	t.Cleanup(server.Close)
+	ca := filepath.Join(t.TempDir(), "ca.crt")
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range map[string]string{
+		"SSL_CERT_FILE": ca, "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "eu-central-1", "AWS_ENDPOINT_URL": server.URL,
+	} {
+		t.Setenv(name, value)
+	}
+}
+
+// host is a machine.
+type host struct {
+	path string
+	// serving receives the database while the host serves it.
+	serving chan *sqlite.Driver
+	// crashes has the host end without bringing anything to the bucket.
+	crashes bool
+	stop    context.CancelFunc
+	ended   chan error
+}
+
+var errCrash = errors.New("crash")
+
+// start runs a standby on a host.
+func (h *host) start(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	h.stop, h.serving, h.ended = cancel, make(chan *sqlite.Driver, 1), make(chan error, 1)
+	go func() {
+		h.ended <- standby.Run(ctx, standby.Config{
+			URL: place, Path: h.path, Duration: 5 * time.Second, Logger: slog.New(slog.DiscardHandler),
+			SetAside: sqlite.SetAside, Replace: sqlite.Replace,
+			Follow: func(ctx context.Context, _ func() string) error { <-ctx.Done(); return nil },
+			Serve:  h.serve, Lost: func(err error) { t.Error(err) },
+		})
+	}()
+	t.Cleanup(cancel)
+}
+
+func (h *host) serve(ctx context.Context, l *lease.Lease) (complete bool, err error) {
+	if _, err := migrations.Up(ctx, "sqlite://"+h.path); err != nil {
+		return false, err
+	}
+	r, err := replication.New([]string{place}, location.S3{}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return false, err
+	}
+	r.Began = l.SetFolder
+	options := sqlite.Options{Fence: l.Check, Replication: r}
+	if h.crashes {
+		options.Replication = nil
+	}
+	d, err := sqlite.Open(ctx, h.path, options)
+	if err != nil {
+		return false, err
+	}
+	if err := l.Serve(ctx); err != nil {
+		return false, errors.Join(err, d.Close())
+	}
+	var maintaining sync.WaitGroup
+	maintaining.Go(func() { _ = d.Maintain(ctx) })
+	h.serving <- d
+	<-ctx.Done()
+	maintaining.Wait()
+	err = d.Close()
+	if h.crashes {
+		return false, errCrash
+	}
+	return r.IsComplete(), err
+}
+
+// commit writes an object, on the host that serves next.
+func (h *host) commit(t *testing.T, name string) {
+	t.Helper()
+	select {
+	case d := <-h.serving:
+		outcomes, err := d.Commit(t.Context(), []sqlstore.Write{{Op: sqlstore.Create, Key: keyOf(name), Value: []byte(`{}`)}})
+		if err != nil || outcomes[0].Err != nil {
+			t.Fatal(err, outcomes)
+		}
+		h.serving <- d
+	case err := <-h.ended:
+		t.Fatalf("it does not serve: %v", err)
+	case <-time.After(time.Minute):
+		t.Fatal("it does not serve")
+	}
+}
+
+func (h *host) has(t *testing.T, name string) bool {
+	t.Helper()
+	d := <-h.serving
+	defer func() { h.serving <- d }()
+	_, _, err := d.Get(t.Context(), keyOf(name))
+	if err != nil && !errors.Is(err, sqlstore.ErrNotFound) {
+		t.Fatal(err)
+	}
+	return err == nil
+}
+
+// end stops a host that serves.
+func (h *host) end(t *testing.T) {
+	t.Helper()
+	h.stop()
+	if err := <-h.ended; err != nil && !errors.Is(err, errCrash) {
+		t.Fatal(err)
+	}
+}
+
+func keyOf(name string) sqlstore.Key { return sqlstore.Key{Resource: "pods", Name: name} }
+
+// TestRun_WaitsForCommitsThatAreInNoCopy: the second holder ends before it has copied anything. The first one
+// does not go on without its commits until it is told to, by the deletion of the lease.
+func TestRun_WaitsForCommitsThatAreInNoCopy(t *testing.T) {
+	s3(t)
+	a, b := &host{path: filepath.Join(t.TempDir(), "byre.db")}, &host{path: filepath.Join(t.TempDir(), "byre.db")}
+	a.start(t)
+	a.commit(t, "by-a")
+	a.end(t)
+	b.crashes = true
+	b.start(t)
+	b.commit(t, "by-b")
+	if !b.has(t, "by-a") {
+		t.Error("b does not go on from what a has copied")
+	}
+	b.end(t)
+
+	a.start(t)
+	object, err := replication.LeaseOf(place, location.S3{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.crashes = false
+	b.start(t)
+	b.commit(t, "by-b-again") // it has its database, and a waits
+	if !b.has(t, "by-b") {
+		t.Error("b has lost its own commits")
+	}
+	b.end(t)
+	a.commit(t, "by-a-again")
+	if !a.has(t, "by-b") || !a.has(t, "by-b-again") {
+		t.Error("a does not go on from what b has copied")
+	}
+	a.end(t)
+	a.crashes = true
+
+	// What a has not copied is lost with it: only a deleted lease has a third machine go on.
+	a.start(t)
+	a.commit(t, "lost")
+	a.end(t)
+	c := &host{path: filepath.Join(t.TempDir(), "byre.db")}
+	c.start(t)
+	eventually.Done(t, "the lease is seen", func(ctx context.Context) (bool, error) {
+		s, exists, err := object.Read(ctx)
+		return exists && s.Lacks && s.Serving, err
+	})
+	removeLease(t)
+	c.commit(t, "by-c")
+	if !c.has(t, "by-b-again") || c.has(t, "lost") {
+		t.Error("c does not go on from the last copy")
+	}
+	c.end(t)
+}
+
+func removeLease(t *testing.T) {
+	t.Helper()
+	if err := (location.Directory{Name: "s3://copies/one"}).Remove(t.Context(), "lease.json"); err != nil {
+		t.Fatal(err)
+	}
+}
