@@ -59,7 +59,7 @@ func serve(ctx context.Context, o *options.Options) error {
 	if o.Store.Standby {
 		err = serveByLease(ctx, completed)
 	} else {
-		err = serveDatabase(ctx, completed, openDatabase)
+		err = serveDatabase(ctx, completed, openDatabase, func(context.Context) error { return nil })
 	}
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		klog.InfoS("Stopped during the start")
@@ -68,8 +68,11 @@ func serve(ctx context.Context, o *options.Options) error {
 	return err
 }
 
-// serveDatabase serves the database that open opens, until ctx ends.
-func serveDatabase(ctx context.Context, o options.Completed, open func(context.Context, options.StoreOptions) (apiserver.Database, error)) error {
+// serveDatabase serves the database that open opens, until ctx ends. It calls begin when everything is there, and
+// nothing was committed for a client yet.
+func serveDatabase(ctx context.Context, o options.Completed, open func(context.Context, options.StoreOptions) (apiserver.Database, error),
+	begin func(context.Context) error,
+) error {
 	var chain serverChain
 	config := apiserver.Config{
 		Options:         o,
@@ -83,6 +86,9 @@ func serveDatabase(ctx context.Context, o options.Completed, open func(context.C
 	server, err := apiserver.New(ctx, config)
 	if err != nil {
 		return err
+	}
+	if err := begin(ctx); err != nil {
+		return errors.Join(err, server.Close())
 	}
 	return server.Run(ctx)
 }

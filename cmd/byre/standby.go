@@ -3,6 +3,8 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -20,6 +22,7 @@ import (
 
 	"byre/apiserver"
 	"byre/apiserver/options"
+	"byre/apiserver/process/pki"
 	"byre/migrations"
 	"byre/migrations/fileowner"
 	"byre/sqlstore/backup/location"
@@ -46,20 +49,21 @@ func serveByLease(ctx context.Context, o options.Completed) error {
 		URL: o.Store.ReplicateTo[0], S3: o.Store.S3, Path: path, Duration: o.Store.LeaseDuration,
 		Logger:   slog.New(logr.ToSlogHandler(klog.Background())),
 		SetAside: sqlite.SetAside, Replace: sqlite.Replace,
-		Follow: func(ctx context.Context, holder func() string) error { return apiserver.ServeStandby(ctx, o, holder) },
+		Follow: func(ctx context.Context, current func() lease.State) error {
+			if s := current(); s.Keys != "" && s.Keys != keysOf(o) {
+				return fmt.Errorf("%s has other keys than %s, which serves: copy that directory from there, so that clients trust both servers", o.CertDir, s.Holder)
+			}
+			return apiserver.ServeStandby(ctx, o, func() string { return current().Holder })
+		},
 		Serve: func(ctx context.Context, l *lease.Lease) (complete bool, err error) {
 			var copied *replication.Replicator
 			err = serveDatabase(ctx, o, func(ctx context.Context, store options.StoreOptions) (apiserver.Database, error) {
 				database, err := openDatabaseBehind(ctx, store, l)
-				if err != nil {
-					return database, err
-				}
-				if err := l.Serve(ctx); err != nil {
-					return apiserver.Database{}, errors.Join(err, database.Driver.Close())
-				}
 				copied = database.Replication
+				return database, err
+			}, func(ctx context.Context) error {
 				legacyregistry.Registerer().MustRegister(leaseMetric(l.State()))
-				return database, nil
+				return l.Serve(ctx, keysOf(o))
 			})
 			return copied != nil && copied.IsComplete(), err
 		},
@@ -69,6 +73,16 @@ func serveByLease(ctx context.Context, o options.Completed) error {
 			os.Exit(1) //nolint:revive // nothing that this process would still answer or write may be true
 		},
 	})
+}
+
+// keysOf is a digest of the CA and of the key of service accounts, which two servers share.
+func keysOf(o options.Completed) string {
+	files, hash := pki.Paths(o.CertDir), sha256.New()
+	for _, path := range []string{files.CACert, files.ServiceAccount} {
+		text, _ := os.ReadFile(path) // flags may name other ones
+		hash.Write(text)
+	}
+	return hex.EncodeToString(hash.Sum(nil))
 }
 
 // leaseMetric tells who serves, and since when.

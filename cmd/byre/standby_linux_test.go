@@ -27,6 +27,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
+	"byre/apiserver/process/pki"
 	"byre/sqlstore/eventually"
 )
 
@@ -49,7 +50,7 @@ func pair(t *testing.T) (a, b *machine) {
 	if err := backend.CreateBucket("copies"); err != nil {
 		t.Fatal(err)
 	}
-	service, pki := gofakes3.New(backend).Server(), t.TempDir()
+	service, keys := gofakes3.New(backend).Server(), t.TempDir()
 	var machines []*machine
 	for range 2 {
 		m := &machine{dir: t.TempDir(), away: new(atomic.Bool)}
@@ -68,7 +69,7 @@ func pair(t *testing.T) (a, b *machine) {
 		}
 		m.env = append(os.Environ(), asProgram+"=1", "SSL_CERT_FILE="+ca, "AWS_ACCESS_KEY_ID=key", "AWS_SECRET_ACCESS_KEY=secret",
 			"AWS_REGION=eu-central-1", "AWS_ENDPOINT_URL="+server.URL)
-		m.args = []string{"serve", "--data-dir", m.dir, "--cert-dir", pki, "--bind-address=127.0.0.1", "--secure-port=" + freePort(t),
+		m.args = []string{"serve", "--data-dir", m.dir, "--cert-dir", keys, "--bind-address=127.0.0.1", "--secure-port=" + freePort(t),
 			"--controllers=", "--replicate-to", sharedURL, "--standby"}
 		machines = append(machines, m)
 	}
@@ -286,6 +287,24 @@ func TestStandby_AStoppedHolderAcknowledgesNothing(t *testing.T) {
 	t.Logf("the standby is ready %v after the end of a server that was stopped", time.Since(stopped).Round(100*time.Millisecond))
 	if _, err := a.configMaps(t).Get(t.Context(), "by-the-second", metav1.GetOptions{}); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestStandby_RefusesOtherKeys starts a second server without the keys of the first one, and with its own.
+func TestStandby_RefusesOtherKeys(t *testing.T) {
+	t.Parallel()
+	a, b := pair(t)
+	a.serve(t)
+	awaitReady(t, a.process)
+	b.args[4] = t.TempDir() // --cert-dir
+	for range 2 {
+		b.serve(t)
+		if status := b.wait(t); status != 1 || !strings.Contains(b.log.String(), b.args[4]+" has other keys than ") {
+			t.Errorf("status %d, %s", status, b.log)
+		}
+		if _, _, err := pki.Ensure(pki.Config{Dir: b.args[4], Hosts: []string{"127.0.0.1"}, Now: time.Now()}); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

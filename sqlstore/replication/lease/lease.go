@@ -146,11 +146,11 @@ func (l *Lease) reread(ctx context.Context) error {
 	return nil
 }
 
-// Serve says that commits will follow, which no copy has at first. It tries again until the lease is lost or
-// ctx ends.
-func (l *Lease) Serve(ctx context.Context) error {
+// Serve says that commits will follow, which no copy has at first, by a server with keys (State.Keys). It tries
+// again until the lease is lost or ctx ends.
+func (l *Lease) Serve(ctx context.Context, keys string) error {
 	for {
-		err := l.renew(ctx, func(s *State) { s.Serving, s.Lacks = true, true })
+		err := l.renew(ctx, func(s *State) { s.Serving, s.Lacks, s.Keys = true, true, keys })
 		if err == nil || errors.Is(err, ErrLost) || ctx.Err() != nil {
 			return err
 		}

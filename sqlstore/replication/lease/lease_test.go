@@ -247,10 +247,10 @@ func TestLease_IsHandedOver(t *testing.T) {
 	a, _ := candidate(t, o, 0)
 	b, clockB := candidate(t, o, 0)
 	held := take(t, a)
-	if err := held.Serve(t.Context()); err != nil {
+	if err := held.Serve(t.Context(), "keys"); err != nil {
 		t.Fatal(err)
 	}
-	if s := held.State(); !s.Serving || !s.Lacks {
+	if s := held.State(); !s.Serving || !s.Lacks || s.Keys != "keys" {
 		t.Errorf("it serves: %+v", s)
 	}
 	held.SetFolder("copy")

@@ -25,8 +25,10 @@ type State struct {
 	// Milliseconds is the duration, and Renewals how often the holder has written the object.
 	Milliseconds int64 `json:"durationMilliseconds"`
 	Renewals     int64 `json:"renewals"`
-	// Serving is true from before the holder's first commit.
-	Serving bool `json:"serving"`
+	// Serving is true from before the holder's first commit that a client sees. Keys then tells its keys and
+	// those of another server apart.
+	Serving bool   `json:"serving"`
+	Keys    string `json:"keys"`
 	// Folder is the copy of the database from which a new holder goes on; empty if there is none. Lacks is
 	// true while the holder has commits that are in no copy but its own database.
 	Folder string `json:"folder"`

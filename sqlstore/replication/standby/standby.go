@@ -36,9 +36,10 @@ type Config struct {
 
 	// SetAside takes the database at path away, and Replace replaces it by the copy: see package sqlite.
 	SetAside, Replace func(ctx context.Context, path, copied string, now time.Time) (kept string, err error)
-	// Follow runs while another process has the lease, until ctx ends. An error ends Run.
-	Follow func(ctx context.Context, holder func() string) error
-	// Serve opens the database, calls lease.Serve, and serves, until ctx ends. complete says that the destination
+	// Follow runs while another process has the lease, which current returns, until ctx ends. An error ends
+	// Run.
+	Follow func(ctx context.Context, current func() lease.State) error
+	// Serve opens the database, calls Serve of the lease, and serves, until ctx ends. complete says that the destination
 	// has all commits.
 	Serve func(ctx context.Context, l *lease.Lease) (complete bool, err error)
 	// Lost ends the process at once.
@@ -54,8 +55,8 @@ type standby struct {
 	candidate *lease.Candidate
 	follower  *replication.Follower
 	holders   *holders
-	// holder is who has the lease.
-	holder atomic.Pointer[string]
+	// current is the lease of another process.
+	current atomic.Pointer[lease.State]
 	// said is what was logged last, so that it is not repeated.
 	said string
 	// isAside is true if the database is out of the way of the copy, which has been complete once.
@@ -122,11 +123,11 @@ func (s *standby) await(ctx context.Context) (t *turn, err error) {
 				return t, nil
 			}
 		default:
-			s.holder.Store(&state.Holder)
+			s.current.Store(&state)
 			if !isFollowing {
 				isFollowing = true
 				following.Go(func() {
-					if err := s.Follow(ctx, func() string { return *s.holder.Load() }); err != nil {
+					if err := s.Follow(ctx, func() lease.State { return *s.current.Load() }); err != nil {
 						cancel(err)
 					}
 				})

@@ -70,7 +70,7 @@ func (h *host) start(t *testing.T) {
 		h.ended <- standby.Run(ctx, standby.Config{
 			URL: place, Path: h.path, Duration: 5 * time.Second, Logger: slog.New(slog.DiscardHandler),
 			SetAside: sqlite.SetAside, Replace: sqlite.Replace,
-			Follow: func(ctx context.Context, _ func() string) error { <-ctx.Done(); return nil },
+			Follow: func(ctx context.Context, _ func() lease.State) error { <-ctx.Done(); return nil },
 			Serve:  h.serve, Lost: func(err error) { t.Error(err) },
 		})
 	}()
@@ -94,7 +94,7 @@ func (h *host) serve(ctx context.Context, l *lease.Lease) (complete bool, err er
 	if err != nil {
 		return false, err
 	}
-	if err := l.Serve(ctx); err != nil {
+	if err := l.Serve(ctx, "keys"); err != nil {
 		return false, errors.Join(err, d.Close())
 	}
 	var maintaining sync.WaitGroup
