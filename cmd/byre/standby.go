@@ -32,6 +32,10 @@ import (
 	"byre/sqlstore/sqlite"
 )
 
+// tolerableLag is how far the copy may be behind for the standby to go on from it by itself. Healthy is a second;
+// as the alert of a copy that is behind.
+const tolerableLag = time.Minute
+
 // serveByLease is serveDatabase while this server has the lease of its destination. It follows until then.
 func serveByLease(ctx context.Context, o options.Completed) error {
 	endpoint, err := o.Store.DSN()
@@ -63,7 +67,7 @@ func serveByLease(ctx context.Context, o options.Completed) error {
 				return database, err
 			}, func(ctx context.Context) error {
 				legacyregistry.Registerer().MustRegister(leaseMetric(l.State()))
-				return l.Serve(ctx, keysOf(o))
+				return l.Serve(ctx, keysOf(o), func() bool { return copied.Status()[0].Lag > tolerableLag })
 			})
 			return copied != nil && copied.IsComplete(), err
 		},

@@ -25,6 +25,8 @@ type Lease struct {
 	writing sync.Mutex
 	state   State
 	etag    string
+	// isBehind is that of Serve; nil before.
+	isBehind func() bool
 
 	// folder is what SetFolder has set.
 	folder atomic.Pointer[string]
@@ -54,7 +56,8 @@ func (l *Lease) State() State {
 // HandOver is closed when another process is to take the lease.
 func (l *Lease) HandOver() <-chan struct{} { return l.handOver }
 
-// SetFolder says that a copy has begun, which has all commits until now. It does not block.
+// SetFolder says that a copy has begun, which has all commits until now. It does not block. Serve was called
+// before.
 func (l *Lease) SetFolder(name string) {
 	l.folder.Store(&name)
 	select {
@@ -108,8 +111,8 @@ func (l *Lease) renew(ctx context.Context, change func(*State)) (err error) {
 	defer cancel()
 	for range 2 {
 		next := l.state
-		if folder := l.folder.Load(); folder != nil && *folder != next.Folder {
-			next.Folder, next.Lacks = *folder, false
+		if folder := l.folder.Load(); folder != nil {
+			next.Folder, next.Lacks = *folder, l.isBehind != nil && l.isBehind()
 		}
 		change(&next)
 		next.Renewals++
@@ -146,9 +149,13 @@ func (l *Lease) reread(ctx context.Context) error {
 	return nil
 }
 
-// Serve says that commits will follow, which no copy has at first, by a server with keys (State.Keys). It tries
-// again until the lease is lost or ctx ends.
-func (l *Lease) Serve(ctx context.Context, keys string) error {
+// Serve says that commits will follow, which no copy has at first, by a server with keys (State.Keys). Each
+// renewal then asks isBehind whether the copy of SetFolder misses more than what a takeover may lose. Serve
+// tries again until the lease is lost or ctx ends.
+func (l *Lease) Serve(ctx context.Context, keys string, isBehind func() bool) error {
+	l.writing.Lock()
+	l.isBehind = isBehind
+	l.writing.Unlock()
 	for {
 		err := l.renew(ctx, func(s *State) { s.Serving, s.Lacks, s.Keys = true, true, keys })
 		if err == nil || errors.Is(err, ErrLost) || ctx.Err() != nil {

@@ -247,13 +247,18 @@ func TestLease_IsHandedOver(t *testing.T) {
 	a, _ := candidate(t, o, 0)
 	b, clockB := candidate(t, o, 0)
 	held := take(t, a)
-	if err := held.Serve(t.Context(), "keys"); err != nil {
+	isBehind := true
+	if err := held.Serve(t.Context(), "keys", func() bool { return isBehind }); err != nil {
 		t.Fatal(err)
 	}
 	if s := held.State(); !s.Serving || !s.Lacks || s.Keys != "keys" {
 		t.Errorf("it serves: %+v", s)
 	}
 	held.SetFolder("copy")
+	if err := held.Renew(t.Context()); err != nil || !held.State().Lacks {
+		t.Errorf("a copy that is behind: %v, %+v", err, held.State())
+	}
+	isBehind = false
 	if _, err := o.RequestHandOver(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -261,6 +266,9 @@ func TestLease_IsHandedOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-held.HandOver()
+	if held.State().Lacks {
+		t.Errorf("a copy that is complete: %+v", held.State())
+	}
 	if err := held.Release(t.Context(), true); err != nil || held.Check() == nil {
 		t.Errorf("released: %v, and still valid", err)
 	}

@@ -30,7 +30,7 @@ type State struct {
 	Serving bool   `json:"serving"`
 	Keys    string `json:"keys"`
 	// Folder is the copy of the database from which a new holder goes on; empty if there is none. Lacks is
-	// true while the holder has commits that are in no copy but its own database.
+	// true while the holder may have commits that are not there, other than those of the last moments.
 	Folder string `json:"folder"`
 	Lacks  bool   `json:"folderLacksCommits"`
 	// HandOver asks the holder to stop. Released says that it has.

@@ -94,7 +94,7 @@ func (h *host) serve(ctx context.Context, l *lease.Lease) (complete bool, err er
 	if err != nil {
 		return false, err
 	}
-	if err := l.Serve(ctx, "keys"); err != nil {
+	if err := l.Serve(ctx, "keys", func() bool { return false }); err != nil {
 		return false, errors.Join(err, d.Close())
 	}
 	var maintaining sync.WaitGroup
