@@ -47,7 +47,7 @@ func ServeStandby(ctx context.Context, o options.Completed, holder func() string
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	beside.Go(func() { _ = certs.Run(ctx) })                                                       // it returns nil
-	beside.Go(func() { _ = (&certificates{config: config}).renew(ctx) })                                       // as the next one does
+	beside.Go(func() { _ = (&certificates{config: config}).renew(ctx) })                           // as the next one does
 	beside.Go(func() { _ = systemd.RunWatchdog(ctx, func(context.Context) error { return nil }) }) // it has no work that could hang
 	beside.Go(func() { <-ctx.Done(); _ = server.Close() })                                         // no request takes time
 	return ignoreClosed(server.ServeTLS(listener, "", ""))

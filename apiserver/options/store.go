@@ -49,6 +49,8 @@ type StoreOptions struct {
 	DiskReserve resource.QuantityValue
 	// ReplicateTo are the URLs of the places that the SQLite database is copied to continuously.
 	ReplicateTo []string
+	// ReplicateSync acknowledges a write only when the place in ReplicateTo has it.
+	ReplicateSync bool
 	// Standby serves only while this server has the lease of the place in ReplicateTo, and follows otherwise.
 	// LeaseDuration is how long after a crash another server serves.
 	Standby       bool
@@ -126,6 +128,8 @@ func (o *StoreOptions) AddFlags(fs *pflag.FlagSet) {
 		"Size of a file beside the SQLite database that takes up space until the disk is full. It is emptied then, so that objects can be deleted and history compacted, and filled again when the disk has an eighth more; at least 24Mi, and 0 makes none. PostgreSQL has none.")
 	fs.StringArrayVar(&o.ReplicateTo, "replicate-to", o.ReplicateTo,
 		"Copy the SQLite database to this place while it is written, each change within about a second: file:///PATH, a directory that exists, or s3://BUCKET/PATH. Given twice, to both. \"byre restore --from\" restores it. A place that does not answer holds up nothing; what waits for it takes up to 256 MiB of the disk, or as much as the database.")
+	fs.BoolVar(&o.ReplicateSync, "replicate-sync", o.ReplicateSync,
+		"Acknowledge a write only when the place of --replicate-to has it, so that the loss of the machine loses none. A write takes as long as an upload, with those that come meanwhile in one; none succeeds while the place is away.")
 	fs.BoolVar(&o.Standby, "standby", o.Standby,
 		"Share the place of --replicate-to, in S3, with a second server: the one that has the lease there serves; the other one follows with a copy, answers /readyz with 503, and takes over.")
 	fs.DurationVar(&o.LeaseDuration, "lease-duration", o.LeaseDuration,
@@ -260,6 +264,9 @@ func (o *StoreOptions) checkReplication() error {
 	}
 	if o.Standby && o.LeaseDuration < shortestLease {
 		return fmt.Errorf("--lease-duration must be at least %s", shortestLease)
+	}
+	if o.ReplicateSync && (len(o.ReplicateTo) != 1 || len(o.Volatile) > 0) {
+		return errors.New("--replicate-sync needs one --replicate-to, and no --volatile, which acknowledges what is on no disk")
 	}
 	if len(o.ReplicateTo) == 0 {
 		return nil

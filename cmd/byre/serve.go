@@ -141,6 +141,9 @@ func openDatabaseBehind(ctx context.Context, o options.StoreOptions, l *lease.Le
 				return apiserver.Database{}, err
 			}
 		}
+		if database.Replication != nil {
+			database.Replication.Sync = o.ReplicateSync
+		}
 		var fence func() error
 		if l != nil {
 			fence, database.Replication.Began = l.Check, l.SetFolder

@@ -185,6 +185,47 @@ func TestStandby_TakesOverAfterACrash(t *testing.T) {
 	handOver(t, b, a)
 }
 
+// TestStandby_LosesNothingInACrashWithReplicateSync kills the holder while a client writes: the other one has
+// every write that was acknowledged.
+func TestStandby_LosesNothingInACrashWithReplicateSync(t *testing.T) {
+	t.Parallel()
+	a, b := pair(t)
+	a.args, b.args = append(a.args, "--replicate-sync"), append(b.args, "--replicate-sync")
+	a.serve(t)
+	awaitReady(t, a.process)
+	b.serve(t)
+	b.awaitStandby(t)
+	configMaps := a.configMaps(t)
+	acknowledged := make(chan string, 10_000)
+	go func() {
+		defer close(acknowledged)
+		for i := 0; ; i++ {
+			name := fmt.Sprint("under-way-", i)
+			if _, err := configMaps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+				return
+			}
+			acknowledged <- name
+		}
+	}()
+	eventually.True(t, "the client writes", func() bool { return len(acknowledged) >= 20 })
+	_ = a.cmd.Process.Kill()
+	<-a.exited
+	awaitReady(t, b.process)
+	list, err := b.configMaps(t).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	has := make(map[string]bool)
+	for _, item := range list.Items {
+		has[item.Name] = true
+	}
+	for name := range acknowledged {
+		if !has[name] {
+			t.Errorf("%s is lost", name)
+		}
+	}
+}
+
 // handOver has a server hand over to another one while a client writes to whichever serves.
 func handOver(t *testing.T, from, to *machine) {
 	t.Helper()
@@ -317,6 +358,12 @@ func TestStandby_RefusesAPlaceWithoutALease(t *testing.T) {
 	} {
 		p := command(t, t.TempDir(), append([]string{"serve", "--standby", "--data-dir", t.TempDir()}, args...)...)
 		if status := p.wait(t); status != 1 || !strings.Contains(p.log.String(), want) {
+			t.Errorf("%v: status %d, %s", args, status, p.log)
+		}
+	}
+	for _, args := range [][]string{{"--replicate-sync"}, {"--replicate-sync", "--replicate-to", "file:///copies", "--volatile=leases"}} {
+		p := command(t, t.TempDir(), append([]string{"serve", "--data-dir", t.TempDir()}, args...)...)
+		if status := p.wait(t); status != 1 || !strings.Contains(p.log.String(), "--replicate-sync needs one --replicate-to, and no --volatile") {
 			t.Errorf("%v: status %d, %s", args, status, p.log)
 		}
 	}

@@ -22,6 +22,10 @@ type destination struct {
 	lastSuccess        time.Time
 	failures           int64
 	err                error
+	// until is the time until which the destination has all commits. changed is closed, and replaced, when
+	// that changes.
+	until   time.Time
+	changed chan struct{}
 }
 
 // Status says how complete the copy at one destination is.
@@ -78,7 +82,26 @@ func (d *destination) succeeded(ctx context.Context, until time.Time) {
 	if d.err != nil {
 		d.logger.InfoContext(ctx, "replication: the destination has everything again")
 	}
-	d.lastSuccess, d.err = time.Now(), nil
+	d.lastSuccess, d.err, d.until = time.Now(), nil, until
+	close(d.changed)
+	d.changed = make(chan struct{})
+}
+
+// await waits until the destination has all commits until a time. It returns false if ended is closed before.
+func (d *destination) await(at time.Time, ended <-chan struct{}) bool {
+	for {
+		d.mu.Lock()
+		has, changed := !d.until.Before(at), d.changed
+		d.mu.Unlock()
+		if has {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-ended:
+			return false
+		}
+	}
 }
 
 // failed notes a failed attempt.

@@ -1,5 +1,6 @@
 // Package replication copies the SQLite database of a process, while it is written, to one or
-// two places: directories or S3 buckets. Restore makes a database of such a copy.
+// two places: directories or S3 buckets. Restore makes a database of such a copy, and a Follower keeps one
+// while it grows.
 //
 // Litestream does the work, as a library: its DB turns the write-ahead log into LTX files, runs
 // the checkpoints, and makes snapshots; its Compactor merges files and deletes old ones; its
@@ -19,7 +20,8 @@
 // # What is promised
 //
 // A commit is at every destination that answers within about a second, and when Close returns
-// nil. A destination that does not answer never holds up a commit, nor another destination.
+// nil. A destination that does not answer never holds up a commit, nor another destination, unless Sync
+// is set: then AwaitCopy, after each commit, waits for it.
 // What waits for it takes up the backlog at most: 256 MiB, or the size of the database if that
 // is more. A copy of the database is beside that while a folder begins, and once a day.
 //

@@ -16,6 +16,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/johannesboyne/gofakes3"
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
@@ -348,6 +349,51 @@ func TestReplicator_BeginsAFolderEachTime(t *testing.T) {
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 5 {
 		t.Errorf("%v, %v: want the last folder and four before it", entries, err)
 	}
+}
+
+// TestReplicator_SyncAcknowledgesWhatIsCopied restores after each commit, as if the machine were lost then.
+func TestReplicator_SyncAcknowledgesWhatIsCopied(t *testing.T) {
+	away := s3(t)
+	r := replicate(t, migrated(t), func(r *replication.Replicator) { r.Sync = true }, s3URL)
+	began := time.Now()
+	r.commit(t, "first", 20, 1000)
+	t.Logf("a commit takes %v", time.Since(began)/20)
+	for i := range 5 {
+		r.commit(t, fmt.Sprint("next-", i), 1, 1000)
+		expectRestored(t, s3URL, r.path)
+	}
+	away.Store(true)
+	done := make(chan error, 1)
+	write := func(name string) {
+		_, err := r.Commit(t.Context(), []sqlstore.Write{{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: name}, Value: []byte(`{}`)}})
+		done <- err
+	}
+	go write("late")
+	failures := r.Status()[0].Failures
+	eventually.True(t, "the copy fails again and again", func() bool { return r.Status()[0].Failures > failures+1 })
+	select {
+	case err := <-done:
+		t.Fatalf("a commit that is not copied returned: %v", err)
+	default:
+	}
+	away.Store(false)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	expectRestored(t, s3URL, r.path)
+
+	away.Store(true)
+	go write("last")
+	eventually.True(t, "it waits", func() bool { return r.Status()[0].Err != nil })
+	r.stop()
+	if err := <-done; !errors.Is(err, sqlstore.ErrUnknown) {
+		t.Errorf("a commit during a stop: %v", err)
+	}
+	away.Store(false)
+	if err := r.Driver.Close(); err != nil {
+		t.Fatal(err)
+	}
+	expectRestored(t, s3URL, r.path)
 }
 
 func TestRestore_NamesWhatIsMissing(t *testing.T) {

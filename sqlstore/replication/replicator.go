@@ -37,6 +37,10 @@ type Replicator struct {
 	// Began, unless nil, is called with each folder of the only destination that has got a copy of the whole
 	// database, and will have what follows. It does not block. The caller sets it before Open.
 	Began func(folder string)
+	// Sync has AwaitCopy wait, and commits captured without a pause. The caller sets it before Open.
+	Sync bool
+	// ended is closed when Run has returned.
+	ended chan struct{}
 	// complete is true if Close brought everything to all destinations.
 	complete bool
 
@@ -56,13 +60,13 @@ type Replicator struct {
 
 // New returns a Replicator to the destinations of the given URLs.
 func New(urls []string, s3 location.S3, logger *slog.Logger) (*Replicator, error) {
-	r := &Replicator{backlogBytes: 256 << 20, logger: logger, committed: make(chan struct{}, 1)}
+	r := &Replicator{backlogBytes: 256 << 20, logger: logger, committed: make(chan struct{}, 1), ended: make(chan struct{})}
 	for _, url := range urls {
 		b, err := openBucket(url, s3)
 		if err != nil {
 			return nil, err
 		}
-		r.destinations = append(r.destinations, &destination{name: url, bucket: b, logger: logger.With("destination", url)})
+		r.destinations = append(r.destinations, &destination{name: url, bucket: b, logger: logger.With("destination", url), changed: make(chan struct{})})
 	}
 	return r, nil
 }
@@ -135,8 +139,25 @@ func (r *Replicator) Committed() {
 	signal(r.committed)
 }
 
+// AwaitCopy waits until all destinations have what was committed before the call. It fails if replication ends
+// before. Without Sync it returns at once.
+func (r *Replicator) AwaitCopy() error {
+	if !r.Sync {
+		return nil
+	}
+	now := time.Now()
+	signal(r.committed) // a capture that has begun before may have the commit, but an earlier time
+	for _, d := range r.destinations {
+		if !d.await(now, r.ended) {
+			return errors.New("the server stops before " + d.name + " has the commit")
+		}
+	}
+	return nil
+}
+
 // Run replicates until ctx ends.
 func (r *Replicator) Run(ctx context.Context) {
+	defer close(r.ended)
 	r.hasRun = true
 	r.Committed()
 	var failing bool

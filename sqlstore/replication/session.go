@@ -36,6 +36,8 @@ type session struct {
 	committed chan struct{}
 	isFull    func() bool
 	began     func(folder string)
+	// pause is the time between two captures.
+	pause time.Duration
 
 	// mu guards the fields below.
 	mu sync.Mutex
@@ -59,7 +61,10 @@ func openSession(ctx context.Context, r *Replicator) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &session{db: newDB(r.path, r.logger), committed: r.committed, isFull: r.isFull, began: r.Began, limit: max(r.backlogBytes, info.Size())}
+	s := &session{db: newDB(r.path, r.logger), committed: r.committed, isFull: r.isFull, began: r.Began, pause: captureInterval, limit: max(r.backlogBytes, info.Size())}
+	if r.Sync {
+		s.pause = 0 // a commit waits for the one before
+	}
 	var disk syscall.Statfs_t
 	if err := syscall.Statfs(r.path, &disk); err != nil {
 		return nil, err
@@ -168,7 +173,7 @@ func (s *session) run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(captureInterval):
+		case <-time.After(s.pause):
 		}
 	}
 }

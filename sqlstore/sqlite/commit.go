@@ -76,6 +76,20 @@ func (w *writer) close() error {
 
 // Commit implements sqlstore.Driver.
 func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore.Outcome, error) {
+	outcomes, err := d.commitLocally(ctx, batch)
+	if r := d.options.Replication; err == nil && r != nil {
+		if err := r.AwaitCopy(); err != nil {
+			return outcomes, fmt.Errorf("%w: %s", sqlstore.ErrUnknown, err.Error())
+		}
+	}
+	if err != nil {
+		return outcomes, err
+	}
+	// Another process may go on without what was committed.
+	return outcomes, d.fence(sqlstore.ErrUnknown)
+}
+
+func (d *Driver) commitLocally(ctx context.Context, batch []sqlstore.Write) ([]sqlstore.Outcome, error) {
 	d.writing.Lock()
 	defer d.writing.Unlock()
 	if d.writer.closed {
@@ -85,8 +99,7 @@ func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore
 		return nil, err
 	}
 	if d.buffer != nil && d.buffer.takes(batch, d.state.Load().Revision, d.lineage.revision) {
-		outcomes, err := d.commitToBuffer(ctx, batch)
-		return outcomes, errors.Join(err, d.fence(sqlstore.ErrUnknown))
+		return d.commitToBuffer(ctx, batch)
 	}
 	var state sqlstore.State
 	outcomes := make([]sqlstore.Outcome, len(batch))
@@ -101,8 +114,7 @@ func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore
 	}
 	d.state.Store(&state)
 	d.signalLogGrown()
-	// Another process may go on without what was committed.
-	return outcomes, d.fence(sqlstore.ErrUnknown)
+	return outcomes, nil
 }
 
 // fence fails with an error of a kind, and of no other, if Options.Fence fails.
