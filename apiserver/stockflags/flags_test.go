@@ -77,7 +77,7 @@ func TestFlags_FixedOnesAcceptTheirDefaultOnly(t *testing.T) {
 // parses every command line that kube-apiserver parses, to the same values.
 func TestFlags_EachIsAcceptedUnderTheNameOfKubeAPIServer(t *testing.T) {
 	stockFlags().VisitAll(func(want *pflag.Flag) {
-		flags := flagSet(options.NewStock().Flags())
+		flags := flagSet(options.NewKubeAPIServer().Flags())
 		got := flags.Lookup(want.Name)
 		switch {
 		case got == nil:
