@@ -21,6 +21,8 @@ const (
 	RetryInterval = 5 * time.Minute
 	// backupTimeout bounds one backup.
 	backupTimeout = 12 * time.Hour
+	// recordTimeout bounds the write of its record.
+	recordTimeout = 5 * time.Second
 	// nameFormat is the form of Name, for package time.
 	nameFormat = "byre-20060102T150405Z" + location.Suffix
 )
@@ -129,7 +131,9 @@ func (s *Schedule) make(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	if err := s.Database.Record(ctx, sqlstore.LastBackup{Time: time.Now(), Revision: revision, Location: file.Name}); err != nil {
+	recording, recorded := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout) // the backup is there, though the server stops
+	defer recorded()
+	if err := s.Database.Record(recording, sqlstore.LastBackup{Time: time.Now(), Revision: revision, Location: file.Name}); err != nil {
 		return fmt.Errorf("%s is complete, but could not be recorded: %w", file.Name, err)
 	}
 	s.Logger.Info("backup: made", "location", file.Name, "revision", revision, "duration", time.Since(start).Round(time.Millisecond))
