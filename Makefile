@@ -57,8 +57,9 @@ test-setup:
 test-race: test-setup
 	CGO_ENABLED=1 $(TEST) -race -timeout 40m $(RACE_PKGS)
 
+# Most tests of cmd/byre wait for servers most of the time: four at once, however few processors there are.
 test-unit: test-setup
-	$(TEST) -timeout 40m $$($(GO) list ./... | grep -Ev '^$(RACE_PATTERN)')
+	$(TEST) -parallel 4 -timeout 40m $$($(GO) list ./... | grep -Ev '^$(RACE_PATTERN)')
 
 # Tests of less than a second, without PostgreSQL and without starting byre, to run while you
 # write. Linking takes most of the time, so the test binaries have no debug information.
