@@ -45,7 +45,7 @@ func (a *servingApprover) handle(ctx context.Context, csr *certificatesv1.Certif
 	if err != nil {
 		return fmt.Errorf("parse the request %s: %w", csr.Name, err)
 	}
-	usages := sets.NewString() //nolint:staticcheck // what upstream takes
+	usages := sets.NewString()
 	for _, usage := range csr.Spec.Usages {
 		usages.Insert(string(usage))
 	}

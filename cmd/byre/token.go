@@ -40,7 +40,7 @@ func newTokenCreateCommand() *cobra.Command {
 	var flags clusterFlags
 	var ttl time.Duration
 	var printJoin bool
-	var join joinScript
+	var joinServer string
 	cmd := &cobra.Command{
 		Use:   "create",
 		Short: "Make a token by which nodes join",
@@ -66,7 +66,7 @@ func newTokenCreateCommand() *cobra.Command {
 				_, err = fmt.Fprintln(cmd.OutOrStdout(), token)
 				return err
 			}
-			script, err := join.render(cmd.Context(), config, token)
+			script, err := renderJoin(cmd.Context(), config, token, joinServer)
 			if err == nil {
 				_, err = cmd.OutOrStdout().Write(script)
 			}
@@ -76,7 +76,7 @@ func newTokenCreateCommand() *cobra.Command {
 	flags.addTo(cmd)
 	cmd.Flags().DurationVar(&ttl, "ttl", 24*time.Hour, "How long the token is valid.")
 	cmd.Flags().BoolVar(&printJoin, "print-join", false, "Print a script by which a node joins, instead of the token.")
-	cmd.Flags().StringVar(&join.Server, "join-server", "", "URL by which the node finds the server. If not set, the address that the server advertises.")
+	cmd.Flags().StringVar(&joinServer, "join-server", "", "URL by which the node finds the server. If not set, the address that the server advertises.")
 	return cmd
 }
 
@@ -180,12 +180,15 @@ type joinScript struct {
 	Kubeconfig string
 }
 
-func (s joinScript) render(ctx context.Context, config *rest.Config, token string) ([]byte, error) {
+// renderJoin returns the script for a node that finds the server at a URL, or if that is empty, at the address that the
+// server advertises.
+func renderJoin(ctx context.Context, config *rest.Config, token, server string) ([]byte, error) {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, err
 	}
-	if s.Server, err = cmp.Or(s.Server, advertised(ctx, client)), nil; s.Server == "" {
+	s := joinScript{Server: cmp.Or(server, advertised(ctx, client))}
+	if s.Server == "" {
 		return nil, errors.New("the server advertises no address: name one by --join-server")
 	}
 	if err := rest.LoadTLSFiles(config); err != nil {
