@@ -70,4 +70,7 @@ func expectSchemaAskedFor(t *testing.T, owner, dsn, dir string) {
 	if n := strings.Count(server.log.String(), "permission denied for database"); n != 1 {
 		t.Errorf("%d lines that it may not make the schema", n)
 	}
+	if code := server.stop(t); code != 0 { // the role can be dropped once no statement of the server runs
+		t.Errorf("stopped with %d", code)
+	}
 }
