@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"byre/apiserver/envtest/freeport"
+	"byre/e2e/operator"
 	"byre/e2e/programs"
 )
 
@@ -21,9 +22,7 @@ func TestNode_RunsHollowPods(t *testing.T) {
 		t.Skip("a real node is tested, or none")
 	}
 	n := startServer(t, "hollow-1", "hollow-2")
-	n.editScript(t, func(script string) string {
-		return regexp.MustCompile(`(?m)^systemctl .*\n`).ReplaceAllString(script, "")
-	})
+	n.host.EditScript(t, "join.sh", operator.WithoutSystemctl)
 	n.host.Type(t, n.steps[2])
 	for _, name := range n.names {
 		n.startHollowKubelet(t, name)

@@ -90,7 +90,7 @@ func startCluster(t *testing.T) *node {
 	n := startServer(t, nodeName)
 	startContainerd(t, n.dir)
 	n.installKubelet(t)
-	n.editScript(t, func(script string) string {
+	n.host.EditScript(t, "join.sh", func(script string) string {
 		before, after, found := strings.Cut(script, "containerRuntimeEndpoint: unix:///run/containerd/containerd.sock\n")
 		if !found {
 			t.Fatal("the script has no configuration of the kubelet:\n" + script)
@@ -100,17 +100,6 @@ func startCluster(t *testing.T) *node {
 	n.host.Type(t, n.steps[2])
 	n.host.Type(t, n.steps[3])
 	return n
-}
-
-// editScript changes the script by which the host joins, which names paths of the host.
-func (n *node) editScript(t *testing.T, edit func(string) string) {
-	t.Helper()
-	path := filepath.Join(n.host.Home(), "join.sh")
-	script, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	writeFile(t, path, n.host.Local(edit(string(script))))
 }
 
 func (n *node) apply(t *testing.T, manifests string) {

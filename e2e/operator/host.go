@@ -79,8 +79,23 @@ func (h *Host) Path(name string) string { return filepath.Join(h.Dir, name) }
 // Setenv sets a variable of the shell.
 func (h *Host) Setenv(name, value string) { h.env = append(h.env, name+"="+value) }
 
-// Local returns a text with the paths of the host in place of those that the page names.
-func (h *Host) Local(text string) string { return h.replacer.Replace(text) }
+// EditScript changes a script in the home directory, which names paths of the host.
+func (h *Host) EditScript(t *testing.T, name string, edit func(script string) string) {
+	t.Helper()
+	path := filepath.Join(h.Home(), name)
+	script, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(h.replacer.Replace(edit(string(script)))), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// WithoutSystemctl removes the commands of a script that call systemctl.
+func WithoutSystemctl(script string) string {
+	return regexp.MustCompile(`(?m)^systemctl .*\n`).ReplaceAllString(script, "")
+}
 
 // Type types commands into the host's shell, which keeps exported variables, and returns what
 // they print. Each command must succeed.
