@@ -191,7 +191,7 @@ func (w *Write) Check() error {
 	case !w.Key.Storable():
 		return fmt.Errorf("%w: key %q", ErrInvalid, w.Key)
 	case !storable(w.UID) || !storable(w.Encoding):
-		return fmt.Errorf("%w: uid or form of %q", ErrInvalid, w.Key)
+		return fmt.Errorf("%w: uid or encoding of %q", ErrInvalid, w.Key)
 	case (w.Op == Create) != (w.Replaces == 0) || w.Replaces < 0:
 		return fmt.Errorf("%w: %s of revision %d", ErrInvalid, w.Op, w.Replaces)
 	case w.Requires != nil && !(w.Requires.Key.Storable() && storable(w.Requires.UID)):

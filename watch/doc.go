@@ -6,7 +6,7 @@
 // # What is promised
 //
 //   - The feed applies changes in the order of their revisions, each once. If a revision is
-//     missing in the store, the feed logs an error and treats that as the loss of changePages:
+//     missing in the store, the feed logs an error and treats that as the loss of history:
 //     it reads all state again, and subscriptions end with ErrCompacted.
 //   - A Snapshot shows all records of one resource at one revision.
 //   - A Subscription yields every change of its Interest after its start, in order, each

@@ -80,7 +80,7 @@ func TestLog_LimitsWhatOnePlaceRepeats(t *testing.T) {
 					klog.InfoS("information", "i", i)
 				}
 				if n := strings.Count(out.String(), "\n"); n != 101 {
-					t.Errorf("%d lines from other callSites", n)
+					t.Errorf("%d lines from other call sites", n)
 				}
 			})
 		})

@@ -24,7 +24,7 @@ type callSite struct {
 }
 
 // repeats limits each call site by itself, so that a message that is repeated
-// discallSites no other one. It has as many entries as the program has call sites.
+// displaces no other one. It has as many entries as the program has call sites.
 type repeats struct {
 	mu        sync.Mutex
 	callSites map[callSite]*repeat

@@ -43,7 +43,13 @@ func TestHistory_WatchesCostWrites(t *testing.T) {
 	if err != nil {
 		t.Skip("BYRE_WATCH_COST is not a number of rounds")
 	}
-	server := startServer(t, t.TempDir(), "--controllers=")
+	for _, kind := range []string{"sqlite", "postgres"} { // one after the other
+		t.Run(kind, func(t *testing.T) { compareWatchCosts(t, rounds, databases()[kind](t)...) })
+	}
+}
+
+func compareWatchCosts(t *testing.T, rounds int, flags ...string) {
+	server := startServer(t, t.TempDir(), append(flags, "--controllers=")...)
 	m := &costMeter{T: t, server: server, config: server.config(t)}
 	m.config.QPS = -1
 	m.maps = kubernetes.NewForConfigOrDie(m.config).CoreV1().ConfigMaps("default")

@@ -92,7 +92,7 @@ func encodingOf(program string, whole *apiextensionsv1.CustomResourceDefinition,
 }
 
 // viewsOf returns the View of each version: a name for what its readers derive from
-// records of a encoding. The generation is part of it, so that nothing that readers have derived
+// records of an encoding. The generation is part of it, so that nothing that readers have derived
 // outlives a change of the spec: a conversion that was replaced and restored may have
 // another webhook behind it.
 func viewsOf(encoding string, whole *apiextensionsv1.CustomResourceDefinition) map[string]string {
