@@ -136,13 +136,13 @@ func TestChangePages_PagesAreBoundedByBytes(t *testing.T) {
 	f := startOver(t, s, Options{RingBytes: 1})
 	most := 0
 	s.answer(func(s *source) {
-		s.changes = func(changes []sqlstore.Change) []sqlstore.Change {
+		s.changes = func(changes []sqlstore.Change) ([]sqlstore.Change, error) {
 			total := 0
 			for _, c := range changes {
 				total += c.Size()
 			}
 			most = max(most, total)
-			return changes
+			return changes, nil
 		}
 	})
 	resume(t, f.Feed, 100, 2*n)
@@ -236,8 +236,8 @@ func TestChangePages_AHoleIsCompacted(t *testing.T) {
 	f := startOver(t, s, Options{RingEvents: 4})
 	f.snapshot()
 	s.answer(func(s *source) {
-		s.changes = func(changes []sqlstore.Change) []sqlstore.Change {
-			return slices.DeleteFunc(changes, func(c sqlstore.Change) bool { return c.Revision == missing })
+		s.changes = func(changes []sqlstore.Change) ([]sqlstore.Change, error) {
+			return slices.DeleteFunc(changes, func(c sqlstore.Change) bool { return c.Revision == missing }), nil
 		}
 	})
 	f.changePages.forget()

@@ -141,7 +141,14 @@ func TestReset_EndsSubscriptionsOfLostHistory(t *testing.T) {
 			f.put(pod("a", "2"), "x")
 			f.put(pod("a", "3"), "x")
 			f.source.answer(func(s *source) {
-				s.changes = func(all []sqlstore.Change) []sqlstore.Change { return all[len(all)-1:] }
+				s.changes = func(all []sqlstore.Change) ([]sqlstore.Change, error) { return all[len(all)-1:], nil }
+			})
+		},
+		"a damaged row": func(f *fixture) {
+			f.put(pod("a", "2"), "x")
+			f.put(pod("a", "3"), "x")
+			f.source.answer(func(s *source) {
+				s.changes = func([]sqlstore.Change) ([]sqlstore.Change, error) { return nil, sqlstore.ErrDamaged }
 			})
 		},
 	} {

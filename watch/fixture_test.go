@@ -25,7 +25,7 @@ type source struct {
 	rows    atomic.Int64 // the rows that reads have returned
 	mu      sync.Mutex
 	state   func(sqlstore.State) sqlstore.State
-	changes func([]sqlstore.Change) []sqlstore.Change
+	changes func([]sqlstore.Change) ([]sqlstore.Change, error)
 	listed  func(sqlstore.ListResult) sqlstore.ListResult
 	usage   func() // called, without the lock, after Usage has read
 }
@@ -70,8 +70,8 @@ func (s *source) Changes(ctx context.Context, q sqlstore.ChangesQuery) ([]sqlsto
 	s.rows.Add(int64(len(changes)))
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.changes != nil {
-		changes = s.changes(changes)
+	if err == nil && s.changes != nil {
+		changes, err = s.changes(changes)
 	}
 	return changes, err
 }

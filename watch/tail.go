@@ -192,10 +192,12 @@ func (t *tail) catchUp(ctx context.Context, poll bool) error {
 		case errors.Is(err, sqlstore.ErrCompacted):
 			t.opts.Logger.Warn("watch: fell behind compaction; reading everything again", "revision", g.after)
 			return t.reset(ctx, resetCompacted)
-		case err != nil:
+		case err == nil:
+			err = t.fill(g, changes)
+		case !errors.Is(err, sqlstore.ErrDamaged):
 			return err
 		}
-		if err := t.fill(g, changes); err != nil {
+		if err != nil {
 			t.opts.Logger.Error("watch: history is broken; reading everything again", "error", err)
 			return t.reset(ctx, resetHole)
 		}

@@ -79,10 +79,17 @@ func untilAvailable(t *testing.T, work func(context.Context) error) {
 // createAvailable creates an object as soon as the database is available.
 func createAvailable(t *testing.T, driver *postgres.Driver, name string) {
 	t.Helper()
+	isUnknown := false
 	untilAvailable(t, func(ctx context.Context) error {
 		o, err := driver.Commit(ctx, create(name))
-		if err != nil {
+		switch {
+		case errors.Is(err, sqlstore.ErrUnknown): // sent on a connection that the server was closing
+			isUnknown = true
+			return sqlstore.ErrUnavailable
+		case err != nil:
 			return err
+		case isUnknown && errors.Is(o[0].Err, sqlstore.ErrExists):
+			return nil
 		}
 		return o[0].Err
 	})

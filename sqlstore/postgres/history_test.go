@@ -220,6 +220,27 @@ func TestLostCommits_NoEpochWhenAllAreThere(t *testing.T) {
 
 // A process that has seen only the revision of the last change, because its row is
 // compacted, does not commit to a database that lags behind that revision.
+// A change whose value is gone, since somebody has deleted the row that replaced it, fails with
+// sqlstore.ErrDamaged: who follows the changes reads everything again.
+func TestChanges_WithoutTheirValueAreDamaged(t *testing.T) {
+	t.Parallel()
+	driver, dsn := open(t, postgres.Options{})
+	defer driver.Close()
+	w := create("a")
+	w[0].Op, w[0].Replaces = sqlstore.Update, mustCreate(t, driver, "a")
+	if o, err := driver.Commit(t.Context(), w); err != nil || o[0].Err != nil {
+		t.Fatal(o, err)
+	}
+	mustCreate(t, driver, "b")
+	if _, err := connect(t, dsn).Exec(t.Context(), `DELETE FROM undo_log WHERE revision = 2`); err != nil {
+		t.Fatal(err)
+	}
+	changes, err := driver.Changes(t.Context(), sqlstore.ChangesQuery{Limit: 10})
+	if !errors.Is(err, sqlstore.ErrDamaged) || errors.Is(err, sqlstore.ErrUnavailable) {
+		t.Errorf("%+v, %v", changes, err)
+	}
+}
+
 func TestLostCommits_AfterACompaction(t *testing.T) {
 	t.Parallel()
 	first, dsn := open(t, postgres.Options{})

@@ -145,7 +145,7 @@ func scanChange(row pgx.CollectableRow, keysOnly bool) (c sqlstore.Change, err e
 	}
 	if c.Op != sqlstore.Delete {
 		if newValue == nil {
-			return c, fmt.Errorf("revision %d of %v is missing its value", c.Revision, *k)
+			return c, fmt.Errorf("%w: revision %d of %v is missing its value", sqlstore.ErrDamaged, c.Revision, *k)
 		}
 		c.New.UID, c.New.Encoding, c.New.Expires, c.New.Value = *newUID, *newForm, expiry(newExpires), bytes(*newValue)
 	}

@@ -17,6 +17,9 @@ type diagnosis struct {
 	next  string
 }
 
+// errMissing means that a change lacks the value that a later change or the current object has.
+var errMissing = errors.New("is missing its value")
+
 // nextWhenDamaged is the next step of an operator whose file is damaged.
 const nextWhenDamaged = "stop byre, keep a copy of the file and its -wal, run \"byre check\" to see what is damaged, and restore a backup"
 
@@ -56,7 +59,7 @@ func (e *commitError) Unwrap() error { return e.err }
 func (f *file) translate(err error) error {
 	var damaged *damagedError
 	var counters *countersError
-	if errors.As(err, &damaged) || errors.As(err, &counters) {
+	if errors.As(err, &damaged) || errors.As(err, &counters) || errors.Is(err, errMissing) {
 		return fmt.Errorf("%w: %s: %w: %s", sqlstore.ErrDamaged, f.path, err, nextWhenDamaged)
 	}
 	var e *engine.Error

@@ -258,7 +258,7 @@ func scanChange(rows *sql.Rows, keysOnly bool) (c sqlstore.Change, err error) {
 	}
 	if c.Op != sqlstore.Delete {
 		if !newValue.Valid {
-			return c, fmt.Errorf("revision %d of %v is missing its value", c.Revision, *k)
+			return c, fmt.Errorf("revision %d of %v %w", c.Revision, *k, errMissing)
 		}
 		if err := compare(newSum, recordSum(*k, newUID.String, created, c.Revision, newForm.String, newExpires.String, newValue.String),
 			"current_objects or undo_log", c.Revision, *k); err != nil {

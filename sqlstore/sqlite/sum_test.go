@@ -76,3 +76,25 @@ func TestSums_NoReadServesAChangedRow(t *testing.T) {
 		})
 	}
 }
+
+// A change whose value is gone, since somebody has deleted the row that replaced it, is damage
+// too: who follows the changes reads everything again.
+func TestChanges_WithoutTheirValueAreDamaged(t *testing.T) {
+	t.Parallel()
+	driver, path := open(t)
+	defer driver.Close()
+	k := sqlstore.Key{Resource: "pods", Namespace: "n", Name: "a"}
+	for _, w := range []sqlstore.Write{
+		{Op: sqlstore.Create, Key: k, Value: []byte(`{"replicas":1}`), UID: "u", Encoding: "f"},
+		{Op: sqlstore.Update, Key: k, Replaces: 1, Value: []byte(`{"replicas":2}`), UID: "u", Encoding: "f"},
+	} {
+		if o, err := driver.Commit(t.Context(), []sqlstore.Write{w}); err != nil || o[0].Err != nil {
+			t.Fatal(o, err)
+		}
+	}
+	execute(t, foreign(t, path), `DELETE FROM undo_log WHERE revision = 2`)
+	changes, err := driver.Changes(t.Context(), sqlstore.ChangesQuery{After: 0, Limit: 10})
+	if !errors.Is(err, sqlstore.ErrDamaged) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "byre check") {
+		t.Errorf("%+v, %v", changes, err)
+	}
+}
