@@ -27,11 +27,16 @@ type Database struct {
 	// Site is a PostgreSQL of this Env alone, with what stands around it: each replica
 	// reaches it through proxies of its own.
 	Site *pgtest.Site
+	// file is the file of the machine that serves; nil but for two machines.
+	file func() string
 }
 
 // newDatabase makes an empty database; PostgreSQL gets servers of its own.
 func newDatabase(t testing.TB, kind string, config pgtest.SiteConfig) *Database {
 	t.Helper()
+	if isMachines(kind) {
+		return &Database{Kind: kind}
+	}
 	if kind == SQLite {
 		path := filepath.Join(t.TempDir(), "byre.db")
 		return &Database{Kind: kind, Path: path, Endpoint: (&url.URL{Scheme: "sqlite", Path: path}).String()}
@@ -41,17 +46,28 @@ func newDatabase(t testing.TB, kind string, config pgtest.SiteConfig) *Database 
 }
 
 func (d *Database) connect(ctx context.Context) (*tables.Connection, error) {
-	return tables.Connect(ctx, d.Kind, d.address())
+	return tables.Connect(ctx, d.engine(), d.address())
 }
 
 // Exec runs a statement in the database, on a connection of its own.
 func (d *Database) Exec(ctx context.Context, statement string) error {
-	return tables.Exec(ctx, d.Kind, d.address(), statement)
+	return tables.Exec(ctx, d.engine(), d.address(), statement)
+}
+
+// engine is SQLite or Postgres.
+func (d *Database) engine() string {
+	if d.file != nil {
+		return SQLite
+	}
+	return d.Kind
 }
 
 func (d *Database) address() string {
-	if d.Kind == Postgres {
+	switch {
+	case d.Kind == Postgres:
 		return d.DSN
+	case d.file != nil:
+		return d.file()
 	}
 	return d.Path
 }

@@ -13,7 +13,7 @@ import (
 // readAtEnd lists on every replica, in every encoding, after the last write. The lists
 // are checked like all others: they must have every acknowledged write.
 func (p *episode) readAtEnd(ctx context.Context) error {
-	for _, endpoint := range p.endpoints {
+	for _, endpoint := range p.serving() {
 		if _, err := traffic.ListAtEnd(ctx, p.recorder, endpoint); err != nil {
 			return err
 		}
@@ -38,7 +38,7 @@ func (p *episode) compareAtEnd(ctx context.Context, result *Result) []error {
 		errs = append(errs, err)
 	}
 	var first []history.Object
-	for i, endpoint := range p.endpoints {
+	for i, endpoint := range p.serving() {
 		// From memory, and exactly at the same revision from the database.
 		latest, err := endpoint.Client.List(ctx, traffic.ListOptions{})
 		if err != nil {
@@ -63,7 +63,7 @@ func (p *episode) compareAtEnd(ctx context.Context, result *Result) []error {
 		if i == 0 {
 			first = latest.Items
 		} else if !slices.Equal(first, latest.Items) {
-			errs = append(errs, fmt.Errorf("%s: %+v; %s: %+v", p.endpoints[0].Name, first, endpoint.Name, latest.Items))
+			errs = append(errs, fmt.Errorf("%s: %+v; %s: %+v", p.serving()[0].Name, first, endpoint.Name, latest.Items))
 		}
 	}
 	return errs

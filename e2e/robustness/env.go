@@ -26,6 +26,8 @@ type Env struct {
 	NoTouch bool
 
 	informers []informer
+	// machines is nil but for two machines.
+	machines *machines
 	// recorder is that of the episode under way.
 	recorder *history.Recorder
 }
@@ -97,6 +99,9 @@ func newEnv(t testing.TB, database *Database, replicas int) (*Env, error) {
 			Dir: filepath.Join(e.Dir, name), Endpoint: endpoint, Port: port, Args: flags,
 		}})
 	}
+	if isMachines(database.Kind) {
+		return e, e.newMachines(database.Kind)
+	}
 	return e, nil
 }
 
@@ -116,8 +121,17 @@ func (e *Env) start(ctx context.Context) error {
 				return err
 			}
 		}
-		if err := r.Start(ctx); err != nil {
+		start := r.Start
+		if e.machines != nil && i > 0 {
+			start = r.follow
+		}
+		if err := start(ctx); err != nil {
 			return err
+		}
+		if e.machines != nil && i == 0 {
+			if err := e.awaitHolder(ctx, r); err != nil {
+				return err
+			}
 		}
 	}
 	return e.startInformers()

@@ -3,6 +3,7 @@ package robustness
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -38,9 +39,10 @@ type Result struct {
 	// database has.
 	Unavailable, Recovery, Informers time.Duration
 	Violations                       []string
-	// LosesCommits is the fault's; Lost counts the acknowledged writes that were lost.
-	LosesCommits bool `json:",omitempty"`
-	Lost         int  `json:",omitempty"`
+	// Lost counts the acknowledged writes that were lost.
+	Lost int `json:",omitempty"`
+	// LostFor is how long before the end of the old database the first of them was acknowledged.
+	LostFor time.Duration `json:",omitempty"`
 }
 
 // episode is one fault under traffic.
@@ -66,7 +68,7 @@ func (p *episode) run(ctx context.Context, options traffic.Options) (*Result, *h
 	clients.Go(func() { traffic.Run(busy, p.recorder, p.endpoints, options) })
 	follower.Go(func() { tables.Follow(following, p.Database.connect, p.recorder, p.namespace, initial) })
 
-	result := &Result{Fault: p.fault.Name, Database: p.Database.Kind, LosesCommits: p.fault.LosesCommits}
+	result := &Result{Fault: p.fault.Name, Database: p.Database.Kind}
 	err = p.breakThings(ctx, result)
 	stopTraffic()
 	clients.Wait()
@@ -85,9 +87,9 @@ func (p *episode) run(ctx context.Context, options traffic.Options) (*Result, *h
 
 // begin makes the namespace and returns a revision at which it is empty.
 func (p *episode) begin(ctx context.Context) (int64, error) {
-	for i, r := range p.Replicas {
+	for _, r := range p.Replicas {
 		config := r.Server.Config(servers.AdminToken)
-		if i == 0 {
+		if r == p.Env.serving()[0] {
 			client, err := kubernetes.NewForConfig(config)
 			if err != nil {
 				return 0, err
@@ -105,8 +107,23 @@ func (p *episode) begin(ctx context.Context) (int64, error) {
 			p.endpoints = append(p.endpoints, traffic.Endpoint{Name: r.Name + " " + name, Replica: r.Name, Client: client})
 		}
 	}
-	page, err := p.endpoints[0].Client.List(ctx, traffic.ListOptions{})
+	if p.machines != nil { // a copy without the namespace would take no writes
+		if err := p.Pause(ctx, copied); err != nil {
+			return 0, err
+		}
+	}
+	page, err := p.serving()[0].Client.List(ctx, traffic.ListOptions{})
 	return page.Revision, err
+}
+
+// serving are the endpoints of the replicas that serve.
+func (p *episode) serving() (all []traffic.Endpoint) {
+	for _, e := range p.endpoints {
+		if slices.ContainsFunc(p.Env.serving(), func(r *Replica) bool { return r.Name == e.Replica }) {
+			all = append(all, e)
+		}
+	}
+	return all
 }
 
 // breakThings injects the fault and waits until every replica goes on.
@@ -127,7 +144,7 @@ func (p *episode) breakThings(ctx context.Context, result *Result) error {
 	result.Recovery = recovered - lifted
 	after := calm
 	if loss := p.recorder.Loss(); loss != nil {
-		if loss.First, err = traffic.ListAtEnd(ctx, p.recorder, p.endpoints[0]); err != nil {
+		if loss.First, err = traffic.ListAtEnd(ctx, p.recorder, p.serving()[0]); err != nil {
 			return err
 		}
 		after = 3 * calm // what comes after it is judged as a history of its own
@@ -154,7 +171,7 @@ func (p *episode) awaitAll(ctx context.Context, after time.Duration) (time.Durat
 				first[o.Replica] = o.End
 			}
 		}
-		if len(first) == len(p.Replicas) {
+		if len(first) >= len(p.Env.serving()) {
 			var last time.Duration
 			for _, at := range first {
 				last = max(last, at)
@@ -163,7 +180,7 @@ func (p *episode) awaitAll(ctx context.Context, after time.Duration) (time.Durat
 		}
 		select {
 		case <-ctx.Done():
-			return 0, fmt.Errorf("%d of %d replicas acknowledge writes %v after the fault", len(first), len(p.Replicas), patience)
+			return 0, fmt.Errorf("%d of %d replicas acknowledge writes %v after the fault", len(first), len(p.Env.serving()), patience)
 		case <-next:
 		}
 	}
@@ -206,6 +223,13 @@ func (p *episode) judge(ctx context.Context, h *history.History, result *Result)
 		result.Acknowledged++
 		if h.Loss != nil && o.End < h.Loss.At && o.Result.Revision > h.Loss.Common {
 			result.Lost++
+			result.LostFor = max(result.LostFor, h.Loss.At-o.End)
+		}
+	}
+	if p.machines != nil {
+		result.Violations = append(result.Violations, checkTurns(h.Operations)...)
+		if p.Database.Kind == MachinesSync && result.Lost > 0 {
+			result.Violations = append(result.Violations, fmt.Sprintf("%d acknowledged writes are lost", result.Lost))
 		}
 	}
 	for _, w := range h.Watches {

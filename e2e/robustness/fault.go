@@ -11,7 +11,7 @@ import (
 type Fault struct {
 	// Name is its row in docs/reliability.md: what happens, in a few words.
 	Name string
-	// Databases are those that it concerns, "sqlite" or "postgres"; none means all.
+	// Databases are the kinds that it concerns; none means SQLite and Postgres.
 	Databases []string
 	// Site is what the fault needs of PostgreSQL: a standby, a disk. A fault with one has
 	// an Env of its own.
@@ -21,12 +21,10 @@ type Fault struct {
 	// its own; the others share one. It may register t.Cleanup by Env.TB.
 	Prepare func(ctx context.Context, e *Env) error
 	// Inject breaks something while clients are active, and returns when it is repaired:
-	// processes that it ended have been started again. An error fails the test.
+	// processes that it ended have been started again. An error fails the test. If the database may forget
+	// acknowledged writes, as an asynchronous standby does that takes over, Inject calls
+	// Recorder.Lose, and the history before and that after are judged apart.
 	Inject func(ctx context.Context, e *Env) error
-	// LosesCommits says that the database forgets acknowledged writes, as an
-	// asynchronous standby does that takes over. Inject then calls Recorder.Lose, and the
-	// history before and that after are judged apart.
-	LosesCommits bool
 	// IsLong keeps the fault out of the short form.
 	IsLong bool
 }
@@ -36,10 +34,10 @@ func (f Fault) isAlone() bool { return f.Prepare != nil || f.Site != (pgtest.Sit
 
 // concerns reports whether the fault applies to a database.
 func (f Fault) concerns(database string) bool {
-	return len(f.Databases) == 0 || slices.Contains(f.Databases, database)
+	return len(f.Databases) == 0 && !isMachines(database) || slices.Contains(f.Databases, database)
 }
 
 // Faults are all faults, in the order in which they run.
 func Faults() []Fault {
-	return slices.Concat(processFaults(), pointFaults(), vfsFaults(), postgresFaults())
+	return slices.Concat(processFaults(), pointFaults(), vfsFaults(), postgresFaults(), machineFaults())
 }

@@ -198,12 +198,12 @@ func failoverFaults() []Fault {
 			}),
 		},
 		{
-			Name: "failover to an asynchronous standby that is 1 s behind", IsLong: true, LosesCommits: true,
+			Name: "failover to an asynchronous standby that is 1 s behind", IsLong: true,
 			Site:   pgtest.SiteConfig{Standby: true},
 			Inject: func(ctx context.Context, e *Env) error { return loseCommits(ctx, e, nil) },
 		},
 		{
-			Name: "failover to an asynchronous standby that is 1 s behind; all processes are killed with the primary", IsLong: true, LosesCommits: true,
+			Name: "failover to an asynchronous standby that is 1 s behind; all processes are killed with the primary", IsLong: true,
 			Site: pgtest.SiteConfig{Standby: true},
 			Inject: func(ctx context.Context, e *Env) error {
 				err := loseCommits(ctx, e, func() {
@@ -216,7 +216,7 @@ func failoverFaults() []Fault {
 		},
 		{
 			Name: "failover to an asynchronous standby that is 1 s behind; the process that has seen the lost commits is killed with the primary, " +
-				"the other one has not seen them", IsLong: true, LosesCommits: true,
+				"the other one has not seen them", IsLong: true,
 			Site: pgtest.SiteConfig{Standby: true},
 			Inject: func(ctx context.Context, e *Env) error {
 				ahead, survivor := e.Replicas[0], e.Replicas[1]

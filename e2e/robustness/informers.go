@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -22,8 +23,9 @@ import (
 // informer is client-go's, on one replica, in one encoding. It lives through all faults
 // of its Env.
 type informer struct {
-	name  string
-	store cache.Store
+	name    string
+	replica *Replica
+	store   cache.Store
 }
 
 // startInformers starts informers for the ConfigMaps of all namespaces on every replica:
@@ -50,7 +52,7 @@ func (e *Env) startInformers() error {
 				Backoff: &wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.1, Steps: 4, Cap: time.Second},
 			})
 			running.Go(func() { reflector.RunWithContext(ctx) })
-			e.informers = append(e.informers, informer{r.Name + " " + name, store})
+			e.informers = append(e.informers, informer{r.Name + " " + name, r, store})
 		}
 	}
 	return nil
@@ -65,7 +67,7 @@ func (e *Env) awaitInformers(ctx context.Context, namespace string, want map[str
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for _, i := range e.informers {
-		for {
+		for slices.Contains(e.serving(), i.replica) {
 			got, err := i.contents(namespace)
 			if err != nil {
 				return 0, err

@@ -24,7 +24,6 @@ type Row struct {
 	Errors map[string]int
 	// Unavailable, Recovery and Informers are the greatest of all runs.
 	Unavailable, Recovery, Informers time.Duration
-	LosesCommits                     bool `json:",omitempty"`
 	// Lost is a sum.
 	Lost int `json:",omitempty"`
 }
@@ -58,7 +57,6 @@ func (r *Report) Add(result *Result, day time.Time) {
 	row.Unavailable = max(row.Unavailable, result.Unavailable)
 	row.Recovery = max(row.Recovery, result.Recovery)
 	row.Informers = max(row.Informers, result.Informers)
-	row.LosesCommits = result.LosesCommits
 	row.Lost += result.Lost
 }
 
@@ -144,7 +142,7 @@ func (row *Row) kept() string {
 	switch {
 	case row.Violations > 0:
 		return "see violations"
-	case row.LosesCommits:
+	case row.Lost > 0:
 		return fmt.Sprintf("all but the last %.3g that the standby lacked", float64(row.Lost)/float64(max(row.Runs, 1)))
 	default:
 		return "all"

@@ -21,7 +21,7 @@ import (
 var (
 	duration = flag.Duration("duration", 0, "how long the faults run on each database, again and again; 0 runs the short form once")
 	only     = flag.String("faults", "", "run the faults whose names match this regular expression only")
-	onlyOn   = flag.String("database", "", "run on this database only: sqlite or postgres")
+	onlyOn   = flag.String("database", "", "run on this kind only: sqlite, postgres, or two machines")
 	replicas = flag.Int("replicas", 2, "how many processes share a PostgreSQL")
 	docs     = flag.String("docs", "", "write the tables into reliability.md of this folder")
 	out      = flag.String("out", "../../bin/robustness", "where results and the histories of failures go")
@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 func TestRobustness_KeepsPromisesUnderFaults(t *testing.T) {
 	var report collector
 	t.Cleanup(func() { report.save(t) }) // after the parallel tests
-	for _, kind := range []string{SQLite, Postgres} {
+	for _, kind := range []string{SQLite, Postgres, Machines, MachinesSync} {
 		t.Run(kind, func(t *testing.T) {
 			if *onlyOn != "" && *onlyOn != kind {
 				t.Skip("not asked for")
@@ -81,8 +81,11 @@ func runFaults(t *testing.T, kind string, report *collector) {
 func startEnv(t *testing.T, kind string, f Fault) *Env {
 	t.Helper()
 	n := 1
-	if kind == Postgres {
+	switch {
+	case kind == Postgres:
 		n = *replicas
+	case isMachines(kind):
+		n = 2
 	}
 	f.Site.Replicas = n
 	database := newDatabase(t, kind, f.Site)
@@ -121,8 +124,8 @@ func runFault(t *testing.T, e *Env, f Fault) *Result {
 	if result == nil {
 		return nil
 	}
-	t.Logf("%s on %s: %d operations, %d acknowledged writes, %d events, unavailable %.2f s, recovery %.2f s, errors %v, informers after %.2f s",
-		f.Name, e.Database.Kind, result.Operations, result.Acknowledged, result.Events, result.Unavailable.Seconds(), result.Recovery.Seconds(), result.Errors, result.Informers.Seconds())
+	t.Logf("%s on %s: %d operations, %d acknowledged writes, %d events, unavailable %.2f s, recovery %.2f s, errors %v, informers after %.2f s, lost %d writes of the last %.2f s",
+		f.Name, e.Database.Kind, result.Operations, result.Acknowledged, result.Events, result.Unavailable.Seconds(), result.Recovery.Seconds(), result.Errors, result.Informers.Seconds(), result.Lost, result.LostFor.Seconds())
 	for _, v := range result.Violations {
 		t.Errorf("%s: %s", f.Name, v)
 	}

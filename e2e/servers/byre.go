@@ -25,6 +25,8 @@ type Byre struct {
 	Env []string
 	// Args are further flags.
 	Args []string
+	// IsStandby says that it may have to wait for a lease: Start does not wait until it is ready.
+	IsStandby bool
 }
 
 // Start starts byre and waits until it is ready.
@@ -69,6 +71,9 @@ func (b Byre) Start(ctx context.Context) (*Server, error) {
 		Kubeconfig: filepath.Join(b.Dir, "admin.kubeconfig"),
 
 		SigningKeyFile: filepath.Join(b.Dir, "pki", "sa.key"),
+	}
+	if b.IsStandby {
+		return s, nil
 	}
 	if err := s.awaitReady(ctx, started); err != nil {
 		s.Kill()

@@ -90,15 +90,21 @@ func (p *Process) State() string {
 	}
 }
 
-// LogTail is the end of what the program logged: up to 16 KiB, which hold the start of a
-// panic too.
-func (p *Process) LogTail() string {
+// Log is what the program logged, and what was logged before it by others with the same name and
+// directory.
+func (p *Process) Log() string {
 	log, err := os.ReadFile(p.log)
 	if err != nil {
 		return err.Error()
 	}
+	return string(log)
+}
+
+// LogTail is the end of Log: up to 16 KiB, which hold the start of a panic too.
+func (p *Process) LogTail() string {
 	const most = 16 << 10
-	return string(log[max(0, len(log)-most):])
+	log := p.Log()
+	return log[max(0, len(log)-most):]
 }
 
 // dump ends the program and returns the stacks of its goroutines, as far as Go programs
