@@ -23,23 +23,33 @@ const (
 	// level0Retention is for how long a file stays that is compacted: a restore may have planned to
 	// read it.
 	level0Retention = 5 * time.Minute
-	// compactionPause is the interval of the lowest level.
-	compactionPause = 30 * time.Second
+	// mergePause is the interval of the lowest level.
+	mergePause = 30 * time.Second
 )
 
-// copier copies the backlog of a session to one destination. One goroutine uses it at a time.
+// copier copies the backlog of a session to one destination, and merges what it has copied. Each is done by one
+// goroutine: a commit may wait for a copy, and merging takes a request for each file.
 type copier struct {
 	*destination
 	session *session
 	// captured receives when the backlog has grown. Its capacity is 1.
 	captured chan struct{}
 
-	// client writes the current folder; nil if there is none. last is the last file that is there.
-	client litestream.ReplicaClient
+	// folder is the current one; nil if there is none. last is the last file that is there.
+	folder atomic.Pointer[folder]
 	last   ltx.TXID
-	// needed is the last file of the backlog that the destination does not need; math.MaxUint64 if it needs none.
+	// needed is the last file of the backlog that neither copying nor merging needs; math.MaxUint64 if the destination
+	// needs none.
 	needed atomic.Uint64
+}
 
+// folder is what a copier writes to.
+type folder struct {
+	client litestream.ReplicaClient
+	// grown says that there are files which were not merged.
+	grown atomic.Bool
+
+	// What follows belongs to the goroutine that merges.
 	compactor *litestream.Compactor
 	// compacted is when a level was last compacted, and snapshot the time of the last snapshot.
 	compacted [4]time.Time
@@ -59,20 +69,14 @@ func (c *copier) position() ltx.TXID { return ltx.TXID(c.needed.Load()) }
 
 // run copies until ctx ends.
 func (c *copier) run(ctx context.Context) {
-	ticker := time.NewTicker(compactionPause)
-	defer ticker.Stop()
 	signal(c.captured)
 	for pause := captureInterval; ; {
 		select {
 		case <-ctx.Done():
 			return
-		case <-ticker.C:
 		case <-c.captured:
 		}
 		err := c.sync(ctx)
-		if err == nil {
-			err = c.maintain(ctx)
-		}
 		if ctx.Err() != nil {
 			return
 		}
@@ -91,57 +95,85 @@ func (c *copier) run(ctx context.Context) {
 	}
 }
 
+// merge maintains the current folder until ctx ends.
+func (c *copier) merge(ctx context.Context) {
+	ticker := time.NewTicker(c.session.mergePause)
+	defer ticker.Stop()
+	for isFailing := false; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		f := c.folder.Load()
+		if f == nil {
+			continue
+		}
+		err := c.maintain(ctx, f)
+		if ctx.Err() != nil {
+			return
+		}
+		if (err != nil) != isFailing {
+			if isFailing = err != nil; isFailing {
+				c.logger.WarnContext(ctx, "replication: the files of the copy can't be merged, and it is tried again: a restore takes longer until then", "err", err)
+			}
+		}
+	}
+}
+
 // sync brings the backlog to the destination.
 func (c *copier) sync(ctx context.Context) error {
 	end, until := c.session.position()
-	if c.client == nil {
-		if err := c.begin(ctx); err != nil {
+	f := c.folder.Load()
+	if f == nil {
+		var err error
+		if f, err = c.begin(ctx); err != nil {
 			return err
 		}
 	}
 	for c.last < end {
-		if err := c.upload(ctx, c.last+1); err != nil {
+		if err := c.upload(ctx, f, c.last+1); err != nil {
 			if errors.Is(err, fs.ErrNotExist) {
-				c.client = nil // the next attempt begins a new folder
+				c.folder.Store(nil) // the next attempt begins a new folder
 			}
 			return err
 		}
 		c.last++
-		c.needed.Store(uint64(c.last))
-		c.changed[0] = true
+		f.grown.Store(true)
 	}
 	c.succeeded(ctx, until)
 	return nil
 }
 
 // upload copies one file. It fails with fs.ErrNotExist if the backlog has it no more.
-func (c *copier) upload(ctx context.Context, id ltx.TXID) error {
+func (c *copier) upload(ctx context.Context, f *folder, id ltx.TXID) error {
 	file, err := os.Open(c.session.db.LTXPath(0, id, id))
 	if err != nil {
 		return err
 	}
 	defer file.Close()
-	_, err = c.client.WriteLTXFile(ctx, 0, id, id, file)
+	_, err = f.client.WriteLTXFile(ctx, 0, id, id, file)
 	return err
 }
 
 // begin makes a new folder, with a snapshot, and deletes old ones.
-func (c *copier) begin(ctx context.Context) error {
+func (c *copier) begin(ctx context.Context) (*folder, error) {
 	before, err := c.bucket.folders(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	end, _ := c.session.position()
 	c.needed.Store(uint64(end)) // what comes after the snapshot stays
 	name := newFolder(time.Now(), before)
-	client := c.bucket.client(name)
-	if c.last, err = c.writeSnapshot(ctx, client); err != nil {
+	f := &folder{client: c.bucket.client(name), snapshot: time.Now()}
+	if c.last, err = c.writeSnapshot(ctx, f.client); err != nil {
 		c.needed.Store(math.MaxUint64)
-		return err
+		return nil, err
 	}
-	c.client = client
-	c.compactor = litestream.NewCompactor(client, c.session.db.Logger)
-	c.changed = [4]bool{}
+	f.compactor = litestream.NewCompactor(f.client, c.session.db.Logger)
+	f.compactor.LocalFileOpener = c.session.open
+	c.needed.Store(uint64(c.last))
+	c.folder.Store(f)
 	if c.session.began != nil {
 		c.session.began(name)
 	}
@@ -149,11 +181,11 @@ func (c *copier) begin(ctx context.Context) error {
 	for i, name := range before {
 		if i < len(before)-keptFolders || i < len(before)-1 && name < oldest {
 			if err := c.bucket.client(name).DeleteAll(ctx); err != nil {
-				return err
+				return nil, err
 			}
 		}
 	}
-	return nil
+	return f, nil
 }
 
 // writeSnapshot copies the whole database, and returns the last file that is in it. It makes the
@@ -179,42 +211,49 @@ func (c *copier) writeSnapshot(ctx context.Context, client litestream.ReplicaCli
 		return 0, err
 	}
 	_, err = client.WriteLTXFile(ctx, litestream.SnapshotLevel, 1, position.TXID, file)
-	c.snapshot = time.Now()
 	return position.TXID, err
 }
 
-// maintain merges files of the folder into larger ones, makes a snapshot once a day, and deletes
+// maintain merges files of a folder into larger ones, makes a snapshot once a day, and deletes
 // what is older than retention.
-func (c *copier) maintain(ctx context.Context) error {
+func (c *copier) maintain(ctx context.Context, f *folder) error {
+	if f.grown.Swap(false) {
+		f.changed[0] = true
+	}
 	for _, level := range litestream.DefaultCompactionLevels[1:] {
 		below := level.Level - 1
-		if !c.changed[below] || time.Since(c.compacted[level.Level]) < level.Interval {
+		if !f.changed[below] || time.Since(f.compacted[level.Level]) < level.Interval {
 			continue
 		}
-		c.compacted[level.Level] = time.Now()
-		if _, err := c.compactor.Compact(ctx, level.Level); err != nil && !errors.Is(err, litestream.ErrNoCompaction) {
+		f.compacted[level.Level] = time.Now()
+		merged, err := f.compactor.Compact(ctx, level.Level)
+		if err != nil && !errors.Is(err, litestream.ErrNoCompaction) {
 			return err
 		}
-		c.changed[below], c.changed[level.Level] = false, true
+		f.changed[below], f.changed[level.Level] = false, true
 		if level.Level == 1 {
-			if err := c.compactor.EnforceL0Retention(ctx, level0Retention); err != nil {
+			if merged != nil && c.folder.Load() == f {
+				c.needed.Store(uint64(merged.MaxTXID))
+			}
+			if err := f.compactor.EnforceL0Retention(ctx, level0Retention); err != nil {
 				return err
 			}
 		}
 	}
-	if time.Since(c.snapshot) < retention || !slices.Contains(c.changed[:], true) {
+	if time.Since(f.snapshot) < retention || !slices.Contains(f.changed[:], true) {
 		return nil
 	}
-	if _, err := c.writeSnapshot(ctx, c.client); err != nil {
+	if _, err := c.writeSnapshot(ctx, f.client); err != nil {
 		return err
 	}
-	c.changed[3] = false
-	oldest, err := c.compactor.EnforceSnapshotRetention(ctx, retention)
+	f.snapshot = time.Now()
+	f.changed[3] = false
+	oldest, err := f.compactor.EnforceSnapshotRetention(ctx, retention)
 	if err != nil {
 		return err
 	}
-	for level := range c.compacted {
-		if err := c.compactor.EnforceRetentionByTXID(ctx, level, oldest); err != nil {
+	for level := range f.compacted {
+		if err := f.compactor.EnforceRetentionByTXID(ctx, level, oldest); err != nil {
 			return err
 		}
 	}

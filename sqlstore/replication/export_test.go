@@ -8,11 +8,15 @@ import (
 // SetBacklog sets the bound of the backlog, before Run.
 func (r *Replicator) SetBacklog(bytes int64) { r.backlogBytes = bytes }
 
+// SetMergePause sets the time between two merges, before Run.
+func (r *Replicator) SetMergePause(d time.Duration) { r.mergePause = d }
+
 // Age makes the copies a day and an hour older, and maintains them. Run has returned.
 func (r *Replicator) Age(ctx context.Context) error {
 	for _, c := range r.session.copies {
-		c.snapshot, c.compacted = c.snapshot.Add(-25*time.Hour), [4]time.Time{}
-		if err := c.maintain(ctx); err != nil {
+		f := c.folder.Load()
+		f.snapshot, f.compacted = f.snapshot.Add(-25*time.Hour), [4]time.Time{}
+		if err := c.maintain(ctx, f); err != nil {
 			return err
 		}
 	}

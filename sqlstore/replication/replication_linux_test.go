@@ -135,19 +135,29 @@ func expectRestored(t *testing.T, url, path string) {
 // s3 serves an S3 with a bucket "copies". While away is true it answers 503.
 func s3(t *testing.T) (away *atomic.Bool) {
 	t.Helper()
+	away = &atomic.Bool{}
+	s3Behind(t, func(w http.ResponseWriter, _ *http.Request) bool {
+		if away.Load() {
+			w.WriteHeader(http.StatusForbidden) // minio-go does not repeat it
+		}
+		return !away.Load()
+	})
+	return away
+}
+
+// s3Behind serves an S3 with a bucket "copies". It answers the requests that pass returns true for.
+func s3Behind(t *testing.T, pass func(http.ResponseWriter, *http.Request) bool) {
+	t.Helper()
 	backend := s3mem.New()
 	if err := backend.CreateBucket("copies"); err != nil {
 		t.Fatal(err)
 	}
-	away = &atomic.Bool{}
 	service := gofakes3.New(backend).Server()
 	// TLS, because gofakes3 does not support the chunked signatures that minio-go sends without it.
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if away.Load() {
-			w.WriteHeader(http.StatusForbidden) // minio-go does not repeat it
-			return
+		if pass(w, r) {
+			service.ServeHTTP(w, r)
 		}
-		service.ServeHTTP(w, r)
 	}))
 	t.Cleanup(server.Close)
 	ca := filepath.Join(t.TempDir(), "ca.crt")
@@ -159,7 +169,6 @@ func s3(t *testing.T) (away *atomic.Bool) {
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
 	t.Setenv("AWS_REGION", "eu-central-1")
 	t.Setenv("AWS_ENDPOINT_URL", server.URL)
-	return away
 }
 
 const s3URL = "s3://copies/clusters/one"
@@ -394,6 +403,62 @@ func TestReplicator_SyncAcknowledgesWhatIsCopied(t *testing.T) {
 		t.Fatal(err)
 	}
 	expectRestored(t, s3URL, r.path)
+}
+
+// TestReplicator_MergesBesideCommits has the bucket not answer what merges files: a commit is copied and
+// acknowledged meanwhile. Then the files are merged, without reading them from the bucket.
+func TestReplicator_MergesBesideCommits(t *testing.T) {
+	answer, merging, read := make(chan struct{}), make(chan struct{}), &atomic.Int64{}
+	var once sync.Once
+	s3Behind(t, func(_ http.ResponseWriter, r *http.Request) bool {
+		prefix := r.URL.Query().Get("prefix")
+		if r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/ltx/0/") {
+			read.Add(1)
+		}
+		if !strings.Contains(prefix, "/ltx/") {
+			return true
+		}
+		once.Do(func() { close(merging) })
+		select {
+		case <-answer:
+		case <-r.Context().Done():
+		}
+		return r.Context().Err() == nil
+	})
+	r := replicate(t, migrated(t), func(r *replication.Replicator) {
+		r.Sync = true
+		r.SetMergePause(10 * time.Millisecond)
+	}, s3URL)
+	r.commit(t, "first", 5, 1000)
+	<-merging
+	r.commit(t, "beside", 5, 1000)
+	before := localFiles(t, r.path)
+	read.Store(0)
+	close(answer)
+	n := 0
+	eventually.True(t, "merging lets go of the files", func() bool {
+		n++
+		r.commit(t, fmt.Sprint("more-", n), 1, 1000)
+		return localFiles(t, r.path) < before
+	})
+	if n := read.Load(); n > 0 {
+		t.Errorf("%d files were read from the bucket", n)
+	}
+	expectRestored(t, s3URL, r.path)
+	r.stop()
+	if err := r.Driver.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// localFiles returns how many files the backlog has.
+func localFiles(t *testing.T, path string) int {
+	t.Helper()
+	files, err := filepath.Glob(path + ".replication/ltx/0/*.ltx")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(files)
 }
 
 func TestRestore_NamesWhatIsMissing(t *testing.T) {

@@ -33,6 +33,7 @@ const localSuffix = ".replication"
 type Replicator struct {
 	destinations []*destination
 	backlogBytes int64
+	mergePause   time.Duration
 	logger       *slog.Logger
 	// Began, unless nil, is called with each folder of the only destination that has got a copy of the whole
 	// database, and will have what follows. It does not block. The caller sets it before Open.
@@ -60,7 +61,7 @@ type Replicator struct {
 
 // New returns a Replicator to the destinations of the given URLs.
 func New(urls []string, s3 location.S3, logger *slog.Logger) (*Replicator, error) {
-	r := &Replicator{backlogBytes: 256 << 20, logger: logger, committed: make(chan struct{}, 1), ended: make(chan struct{})}
+	r := &Replicator{backlogBytes: 256 << 20, mergePause: mergePause, logger: logger, committed: make(chan struct{}, 1), ended: make(chan struct{})}
 	for _, url := range urls {
 		b, err := openBucket(url, s3)
 		if err != nil {

@@ -2,6 +2,7 @@ package replication
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -122,13 +123,16 @@ func (c *s3Client) WriteLTXFile(ctx context.Context, level int, first, last ltx.
 
 // DeleteLTXFiles implements litestream.ReplicaClient.
 func (c *s3Client) DeleteLTXFiles(ctx context.Context, infos []*ltx.FileInfo) error {
+	objects := make(chan minio.ObjectInfo, len(infos))
 	for _, info := range infos {
-		key := litestream.LTXFilePath(c.root, info.Level, info.MinTXID, info.MaxTXID)
-		if err := c.service.RemoveObject(ctx, c.bucket, key, minio.RemoveObjectOptions{}); err != nil {
-			return err
-		}
+		objects <- minio.ObjectInfo{Key: litestream.LTXFilePath(c.root, info.Level, info.MinTXID, info.MaxTXID)}
 	}
-	return nil
+	close(objects)
+	var err error
+	for failed := range c.service.RemoveObjects(ctx, c.bucket, objects, minio.RemoveObjectsOptions{}) { // one request for a thousand
+		err = errors.Join(err, failed.Err)
+	}
+	return err
 }
 
 // DeleteAll implements litestream.ReplicaClient.

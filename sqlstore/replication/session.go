@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"log/slog"
 	"math"
 	"os"
@@ -36,8 +38,8 @@ type session struct {
 	committed chan struct{}
 	isFull    func() bool
 	began     func(folder string)
-	// pause is the time between two captures.
-	pause time.Duration
+	// pause is the time between two captures, and mergePause that between two merges.
+	pause, mergePause time.Duration
 
 	// mu guards the fields below.
 	mu sync.Mutex
@@ -61,7 +63,7 @@ func openSession(ctx context.Context, r *Replicator) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &session{db: newDB(r.path, r.logger), committed: r.committed, isFull: r.isFull, began: r.Began, pause: captureInterval, limit: max(r.backlogBytes, info.Size())}
+	s := &session{db: newDB(r.path, r.logger), committed: r.committed, isFull: r.isFull, began: r.Began, pause: captureInterval, mergePause: r.mergePause, limit: max(r.backlogBytes, info.Size())}
 	if r.Sync {
 		s.pause = 0 // a commit waits for the one before
 	}
@@ -145,6 +147,7 @@ func (s *session) run(ctx context.Context) error {
 	defer cancel()
 	for _, c := range s.copies {
 		copying.Go(func() { c.run(ctx) })
+		copying.Go(func() { c.merge(ctx) })
 	}
 	failures := 0
 	for {
@@ -233,6 +236,14 @@ func (s *session) trim() error {
 		s.backlog = s.backlog[1:]
 	}
 	return nil
+}
+
+// open opens a file of the backlog. It fails with fs.ErrNotExist if the backlog has it no more.
+func (s *session) open(level int, first, last ltx.TXID) (io.ReadCloser, error) {
+	if level > 0 {
+		return nil, fs.ErrNotExist
+	}
+	return os.Open(s.db.LTXPath(0, first, last))
 }
 
 // position returns the last file of the backlog, and until when it has all commits.
