@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"sync"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
@@ -21,14 +23,16 @@ import (
 	"byre/apiserver/process/pki"
 	"byre/apiserver/process/serving"
 	"byre/apiserver/process/systemd"
+	"byre/sqlstore/replication/standby"
 )
 
 // standbyRetry is the Retry-After of a standby, in seconds.
 const standbyRetry = 1
 
-// ServeStandby answers on the secure port, without a database, until ctx ends: /livez with 200, and
-// everything else with 503, because the server that holder names serves.
-func ServeStandby(ctx context.Context, o options.Completed, holder func() string) error {
+// ServeStandby answers on the secure port, without a database, until ctx ends: /livez and /metrics with 200,
+// and everything else with 503, because another server has the lease.
+func ServeStandby(ctx context.Context, o options.Completed, current func() standby.Status) error {
+	holder := func() string { return current().Holder }
 	if _, err := os.Stat(pki.Paths(o.CertDir).CACert); errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s has no certificates: copy that directory from %s, so that clients trust both servers", o.CertDir, holder())
 	}
@@ -36,7 +40,7 @@ func ServeStandby(ctx context.Context, o options.Completed, holder func() string
 	if err != nil {
 		return err
 	}
-	server, certs, config, err := newStandbyServer(o, listener, standbyHandler(holder))
+	server, certs, config, err := newStandbyServer(o, listener, standbyHandler(holder, standbyMetrics(current)))
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
@@ -80,7 +84,22 @@ func newStandbyServer(o options.Completed, listener net.Listener, handler http.H
 	return server, certs, config, err
 }
 
-func standbyHandler(holder func() string) http.Handler {
+// standbyMetrics are for everybody: a standby can't ask who may read them.
+func standbyMetrics(current func() standby.Status) http.Handler {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "byre_standby_copy_timestamp_seconds",
+		Help: "When the copy of a standby last had all that the server which serves has copied; 0 if it never had.",
+	}, func() float64 {
+		if copied := current().Copied; !copied.IsZero() {
+			return float64(copied.Unix())
+		}
+		return 0
+	}))
+	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
+}
+
+func standbyHandler(holder func() string, metrics http.Handler) http.Handler {
 	text := func(code int, text func() string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -93,6 +112,7 @@ func standbyHandler(holder func() string) http.Handler {
 	mux.Handle("/livez", text(http.StatusOK, func() string { return "ok" }))
 	mux.Handle("/readyz", text(http.StatusServiceUnavailable, serves))
 	mux.Handle("/healthz", text(http.StatusServiceUnavailable, serves))
+	mux.Handle("/metrics", metrics)
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		status := apierrors.NewServiceUnavailable("this server is the standby: " + holder() + " serves").Status()
 		status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}

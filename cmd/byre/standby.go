@@ -53,11 +53,11 @@ func serveByLease(ctx context.Context, o options.Completed) error {
 		URL: o.Store.ReplicateTo[0], S3: o.Store.S3, Path: path, Duration: o.Store.LeaseDuration,
 		Logger:   slog.New(logr.ToSlogHandler(klog.Background())),
 		SetAside: sqlite.SetAside, Replace: sqlite.Replace,
-		Follow: func(ctx context.Context, current func() lease.State) error {
+		Follow: func(ctx context.Context, current func() standby.Status) error {
 			if s := current(); s.Keys != "" && s.Keys != keysOf(o) {
 				return fmt.Errorf("%s has other keys than %s, which serves: copy that directory from there, so that clients trust both servers", o.CertDir, s.Holder)
 			}
-			return apiserver.ServeStandby(ctx, o, func() string { return current().Holder })
+			return apiserver.ServeStandby(ctx, o, current)
 		},
 		Serve: func(ctx context.Context, l *lease.Lease) (complete bool, err error) {
 			var copied *replication.Replicator

@@ -135,6 +135,9 @@ func TestStandby_TakesOverAfterACrash(t *testing.T) {
 	if code, text := b.mustGet(t, "/livez"); code != 200 {
 		t.Errorf("/livez of the standby: %d, %s", code, text)
 	}
+	if code, text := b.mustGet(t, "/metrics"); code != 200 || !regexp.MustCompile(`(?m)^byre_standby_copy_timestamp_seconds 1\.\d+e\+09$`).MatchString(text) {
+		t.Errorf("/metrics of the standby: %d, %s", code, text)
+	}
 	if code, text := b.mustGet(t, "/api/v1/pods"); code != 503 || !strings.Contains(text, `"kind":"Status"`) || !strings.Contains(text, "ServiceUnavailable") {
 		t.Errorf("a request to the standby: %d, %s", code, text)
 	}

@@ -36,9 +36,8 @@ type Config struct {
 
 	// SetAside takes the database at path away, and Replace replaces it by the copy: see package sqlite.
 	SetAside, Replace func(ctx context.Context, path, copied string, now time.Time) (kept string, err error)
-	// Follow runs while another process has the lease, which current returns, until ctx ends. An error ends
-	// Run.
-	Follow func(ctx context.Context, current func() lease.State) error
+	// Follow runs while another process has the lease, until ctx ends. An error ends Run.
+	Follow func(ctx context.Context, current func() Status) error
 	// Serve opens the database, calls Serve of the lease, and serves, until ctx ends. complete says that the destination
 	// has all commits.
 	Serve func(ctx context.Context, l *lease.Lease) (complete bool, err error)
@@ -49,14 +48,24 @@ type Config struct {
 // ErrHandedOver means that the process has stopped serving because it was asked to.
 var ErrHandedOver = errors.New("this server has handed over to the standby, as \"byre takeover\" asked: start it again, and it follows")
 
+// Status is what a process that follows knows.
+type Status struct {
+	// State is the lease, which another process has.
+	lease.State
+	// Copied is when the copy was last complete; zero before.
+	Copied time.Time
+}
+
 // standby is the state of Run.
 type standby struct {
 	Config
 	candidate *lease.Candidate
 	follower  *replication.Follower
 	holders   *holders
-	// current is the lease of another process.
-	current atomic.Pointer[lease.State]
+	// current is what Follow gets.
+	current atomic.Pointer[Status]
+	// copied is that of the next Status.
+	copied time.Time
 	// said is what was logged last, so that it is not repeated.
 	said string
 	// isAside is true if the database is out of the way of the copy, which has been complete once.
@@ -123,11 +132,11 @@ func (s *standby) await(ctx context.Context) (t *turn, err error) {
 				return t, nil
 			}
 		default:
-			s.current.Store(&state)
+			s.current.Store(&Status{state, s.copied})
 			if !isFollowing {
 				isFollowing = true
 				following.Go(func() {
-					if err := s.Follow(ctx, func() lease.State { return *s.current.Load() }); err != nil {
+					if err := s.Follow(ctx, func() Status { return *s.current.Load() }); err != nil {
 						cancel(err)
 					}
 				})
@@ -164,6 +173,8 @@ func (s *standby) follow(ctx context.Context, state lease.State) error {
 	if err := s.follower.CatchUp(ctx, state.Folder, false); err != nil {
 		return err
 	}
+	s.copied = time.Now()
+	s.current.Store(&Status{state, s.copied})
 	s.say(ctx, slog.LevelInfo, "standby: "+state.Holder+" serves, and this server has a copy, with which it takes over", "folder", state.Folder)
 	if s.isAside {
 		return nil

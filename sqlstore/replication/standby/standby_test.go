@@ -70,7 +70,7 @@ func (h *host) start(t *testing.T) {
 		h.ended <- standby.Run(ctx, standby.Config{
 			URL: place, Path: h.path, Duration: 5 * time.Second, Logger: slog.New(slog.DiscardHandler),
 			SetAside: sqlite.SetAside, Replace: sqlite.Replace,
-			Follow: func(ctx context.Context, _ func() lease.State) error { <-ctx.Done(); return nil },
+			Follow: func(ctx context.Context, _ func() standby.Status) error { <-ctx.Done(); return nil },
 			Serve:  h.serve, Lost: func(err error) { t.Error(err) },
 		})
 	}()
