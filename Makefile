@@ -215,9 +215,9 @@ packages-test:
 alerts-test:
 	promtool=$$(.ci/promtool) && cd packaging/prometheus && $$promtool check rules byre.rules.yaml && $$promtool test rules byre.rules.test.yaml
 
-# Breaks things while clients use byre, on both databases at once, for DURATION, and
-# judges what the clients saw. FAULTS is a regular expression of their names, DATABASE is
-# sqlite or postgres; the results are in bin/robustness. With DOCS=docs they go into
+# Breaks things while clients use byre, on both databases and on two machines at once, for DURATION,
+# and judges what the clients saw. FAULTS is a regular expression of their names, DATABASE is
+# sqlite, postgres, "two machines" or "two machines, --replicate-sync"; the results are in bin/robustness. With DOCS=docs they go into
 # docs/reliability.md too.
 DURATION ?= 30m
 FAULTS   ?=
