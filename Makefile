@@ -227,7 +227,7 @@ robustness: ARGS = $(if $(DOCS),-docs "$(abspath $(DOCS))")
 robustness: build test-setup
 	cd e2e && $(GO) test -count=1 -v ./robustness/inprocess -args $(ARGS)
 	cd e2e && $(GO) test -count=1 -v -timeout 60m ./robustness/power -args -failures 3000
-	cd e2e && $(GO) test -count=1 -v -timeout 24h ./robustness -run 'TestRobustness|TestMachines' -args \
+	cd e2e && $(GO) test -count=1 -v -parallel 4 -timeout 24h ./robustness -run 'TestRobustness|TestMachines' -args \
 	  -duration '$(DURATION)' -faults '$(FAULTS)' -database '$(DATABASE)' $(ARGS)
 	cd e2e && $(GO) test -count=1 -v -timeout 60m ./robustness/migrating -args -step 1 $(ARGS)
 
