@@ -139,7 +139,7 @@ func (n *node) status(ctx context.Context) (s status, err error) {
 	defer conn.Close(context.WithoutCancel(ctx))
 	err = conn.QueryRow(ctx, `
 SELECT NOT pg_is_in_recovery(), count(*) FILTER (WHERE state = 'streaming'), count(*) FILTER (WHERE sync_state IN ('sync', 'quorum'))
-FROM pg_stat_replication WHERE application_name NOT LIKE 'pg_%'`).Scan(&s.isPrimary, &s.streaming, &s.synchronous)
+FROM pg_stat_replication WHERE application_name <> 'pg_basebackup'`).Scan(&s.isPrimary, &s.streaming, &s.synchronous)
 	return s, err
 }
 
@@ -216,7 +216,18 @@ func (c *cluster) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return primary.execute(ctx, "postgres", `CREATE ROLE byre LOGIN PASSWORD 'PASSWORD'`, `CREATE DATABASE byre OWNER byre`)
+	if err := primary.execute(ctx, "postgres", `CREATE ROLE byre LOGIN PASSWORD 'PASSWORD'`, `CREATE DATABASE byre OWNER byre`); err != nil {
+		return err
+	}
+	// A client that meets a host without the database does not try the next one.
+	return c.await(ctx, "every standby has the database", func() (bool, error) {
+		for _, n := range c.nodes {
+			if err := n.execute(ctx, serverRole); err != nil {
+				return false, err
+			}
+		}
+		return true, nil
+	})
 }
 
 // recordEpochs has the database record the last revision before each new epoch, in the transaction that

@@ -24,6 +24,7 @@ var (
 	}{
 		{"Patroni", newPatroni},
 		{"Patroni behind HAProxy", newPatroniBehindHAProxy},
+		{"pg_auto_failover", newAutoFailover},
 	}
 )
 

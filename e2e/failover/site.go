@@ -109,10 +109,10 @@ func (s *site) bin() string { return filepath.Join(s.tools, "usr/lib/postgresql/
 // environment leads programs to their libraries, and keeps their files in the folder of the test.
 func (s *site) environment() []string {
 	return append(os.Environ(),
-		"PATH="+strings.Join([]string{s.bin(), filepath.Join(s.tools, "usr/bin"), os.Getenv("PATH")}, ":"),
+		"PATH="+strings.Join([]string{s.bin(), filepath.Join(s.tools, "usr/bin"), "/usr/bin", "/bin"}, ":"), "PG_CONFIG="+filepath.Join(s.bin(), "pg_config"),
 		"LD_LIBRARY_PATH="+filepath.Join(s.tools, "usr/lib/x86_64-linux-gnu"),
 		"PYTHONPATH="+filepath.Join(s.tools, "usr/lib/python3/dist-packages"),
-		"PYTHONDONTWRITEBYTECODE=1", "HOME="+s.dir, "LC_ALL=C.UTF-8", "PGCONNECT_TIMEOUT=2",
+		"PYTHONDONTWRITEBYTECODE=1", "HOME="+s.dir, "XDG_RUNTIME_DIR="+s.dir, "LC_ALL=C.UTF-8", "PGCONNECT_TIMEOUT=2",
 	)
 }
 
@@ -131,6 +131,16 @@ func (s *site) run(ctx context.Context, name string, args ...string) (string, er
 		return "", fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, out)
 	}
 	return string(out), nil
+}
+
+// runScript runs a script of a shell to its end.
+func (s *site) runScript(ctx context.Context, script string) error {
+	cmd := exec.CommandContext(ctx, "/bin/sh", "-ec", script)
+	s.confine(cmd)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", script, err, out)
+	}
+	return nil
 }
 
 // process is a program that runs until it is released, with all that it starts.
