@@ -5,10 +5,11 @@ import (
 	"time"
 )
 
-// autoFailoverTimeout is how long pg_auto_failover takes to call a node unhealthy
-// (pgautofailover.node_considered_unhealthy_timeout), and to check it before
-// (pgautofailover.health_check_period).
-const autoFailoverTimeout = 25 * time.Second
+// autoFailoverTimeout is how long pg_auto_failover takes to check a node
+// (pgautofailover.health_check_period) and to call it unhealthy
+// (pgautofailover.node_considered_unhealthy_timeout). Then it waits until an old primary that it can't
+// reach has surely stopped by itself (pgautofailover.primary_demote_timeout).
+const autoFailoverTimeout = (5 + 20 + 30) * time.Second
 
 // newAutoFailover starts pg_auto_failover: a monitor and two nodes, which byre's endpoint names.
 func newAutoFailover(s *site, isSynchronous bool) *cluster {

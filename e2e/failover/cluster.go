@@ -20,7 +20,7 @@ import (
 // node is a server of PostgreSQL with its manager.
 type node struct {
 	name, port string
-	// proxy is how the other nodes reach the server.
+	// proxy is how the other nodes reach the server; nil where the manager gives them its own address.
 	proxy *pgtest.Proxy
 	// start starts the manager, which starts the server.
 	start   func() (*process, error)
@@ -39,8 +39,11 @@ func dsn(role, database, parameters string, addresses ...string) string {
 }
 
 // newNode makes a node that is not started.
-func (s *site) newNode(name string) *node {
-	n := &node{name: name, port: s.takePort()}
+func (s *site) newNode(name string) *node { return &node{name: name, port: s.takePort()} }
+
+// newProxiedNode makes a node with a proxy that is not started.
+func (s *site) newProxiedNode(name string) *node {
+	n := s.newNode(name)
 	n.proxy = pgtest.NewProxy(s, n.dsn(superuser, "postgres"))
 	return n
 }

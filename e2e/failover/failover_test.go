@@ -24,6 +24,7 @@ var (
 	}{
 		{"Patroni", newPatroni},
 		{"Patroni behind HAProxy", newPatroniBehindHAProxy},
+		{"Patroni behind HAProxy and PgBouncer", newPatroniBehindPgBouncer},
 		{"pg_auto_failover", newAutoFailover},
 	}
 )

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"syscall"
 	"time"
 
+	"byre/e2e/failover/processes"
 	"byre/e2e/robustness"
 )
 
@@ -54,17 +56,52 @@ var faults = []fault{
 		return err
 	}},
 	{name: "the standbys are cut off for 1 s; then kill -9 of the primary and its manager", inject: func(ctx context.Context, c *cluster, e *robustness.Env, primary *node, lose func()) error {
-		primary.proxy.Blackhole()
-		defer primary.proxy.Forward()
-		if err := e.Pause(ctx, time.Second); err != nil {
+		repair, err := c.cutOff(primary)
+		if err != nil {
 			return err
 		}
-		lose()
+		err = e.Pause(ctx, time.Second)
+		if err == nil {
+			lose()
+			err = primary.process.kill()
+		}
+		if err = errors.Join(err, repair()); err != nil {
+			return err
+		}
 		return c.replace(ctx, e, primary)
 	}},
 }
 
-// replace kills the primary and its manager, and starts them again when another node is written to.
+// cutOff cuts the standbys off from the primary, until repair is called: what the primary has sent
+// meanwhile does not reach an asynchronous standby.
+func (c *cluster) cutOff(primary *node) (repair func() error, err error) {
+	if primary.proxy != nil {
+		primary.proxy.Blackhole()
+		return func() error {
+			primary.proxy.Forward()
+			return nil
+		}, nil
+	}
+	var receivers []processes.Process
+	for _, n := range c.nodes {
+		all, err := n.process.all()
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range all {
+			if strings.Contains(p.Title, "walreceiver") {
+				receivers = append(receivers, p)
+			}
+		}
+	}
+	end := syscall.SIGKILL // what it has not read is lost
+	if c.isSynchronous {
+		end = syscall.SIGCONT
+	}
+	return func() error { return processes.Signal(receivers, end) }, processes.Signal(receivers, syscall.SIGSTOP)
+}
+
+// replace kills the primary and its manager, if they run, and starts them again when another node is written to.
 func (c *cluster) replace(ctx context.Context, e *robustness.Env, primary *node) error {
 	if err := primary.process.kill(); err != nil {
 		return err

@@ -3,9 +3,12 @@ package failover
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"byre/e2e/programs"
 )
@@ -61,13 +64,31 @@ func newPatroniBehindHAProxy(s *site, isSynchronous bool) *cluster {
 	return c
 }
 
+// newPatroniBehindPgBouncer is newPatroniBehindHAProxy with a PgBouncer before the HAProxy.
+func newPatroniBehindPgBouncer(s *site, isSynchronous bool) *cluster {
+	s.Helper()
+	c := newPatroniBehindHAProxy(s, isSynchronous)
+	behind, err := pgx.ParseConfig(c.endpoint)
+	if err != nil {
+		s.Fatal(err)
+	}
+	port := s.takePort()
+	path := s.write("pgbouncer.ini", s.settings("/etc/pgbouncer/pgbouncer.ini",
+		"host=haproxy.example.com port=5432", fmt.Sprintf("host=%s port=%d", behind.Host, behind.Port),
+		"listen_port = 6432", "listen_port = "+port, "scram-sha-256", "trust",
+		"/etc/pgbouncer/userlist.txt", s.write("userlist.txt", `"byre" "PASSWORD"`+"\n")))
+	s.mustStart("pgbouncer", s.program("pgbouncer"), path)
+	c.endpoint = dsn(serverRole, serverRole, "", "127.0.0.1:"+port)
+	return c
+}
+
 func newPatroniNodes(s *site, isSynchronous bool) (*cluster, []*patroniNode) {
 	s.Helper()
 	c := &cluster{site: s, timeout: patroniTimeout, isSynchronous: isSynchronous}
 	etcd := s.startEtcd()
 	var nodes []*patroniNode
 	for _, name := range []string{"db1", "db2", "db3"} {
-		n := &patroniNode{node: s.newNode(name), api: "127.0.0.1:" + s.takePort()}
+		n := &patroniNode{node: s.newProxiedNode(name), api: "127.0.0.1:" + s.takePort()}
 		host, port := n.proxyAddress()
 		replace := []string{
 			"name: db1", "name: " + name,

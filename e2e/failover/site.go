@@ -215,7 +215,7 @@ func (p *process) signal(s syscall.Signal) error {
 
 // kill ends all processes of the program by SIGKILL, as a machine that loses its power.
 func (p *process) kill() error {
-	for {
+	for p.leash != nil {
 		all, err := p.all()
 		if err != nil {
 			return err
@@ -227,6 +227,7 @@ func (p *process) kill() error {
 			return err
 		}
 	}
+	return nil
 }
 
 // logTails logs the ends of all logs.
