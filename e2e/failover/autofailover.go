@@ -3,6 +3,8 @@ package failover
 import (
 	"context"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // autoFailoverTimeout is how long pg_auto_failover takes to check a node
@@ -51,9 +53,24 @@ func newAutoFailover(s *site, isSynchronous bool) *cluster {
 		c.nodes, addresses = append(c.nodes, n), append(addresses, n.address())
 	}
 	c.endpoint = dsn(serverRole, serverRole, "", addresses...)
+	c.isSteady = func(ctx context.Context) (bool, error) { return isSteady(ctx, monitor) }
 	c.switchover = func(ctx context.Context, _ *node) error {
 		_, err := s.run(ctx, "pg_autoctl", "perform", "switchover", "--pgdata", s.dir+"/db1")
 		return err
 	}
 	return c
+}
+
+// isSteady reports whether both nodes are in the state that the monitor wants, and one is the
+// primary. The monitor replaces no primary that is not in that state yet.
+func isSteady(ctx context.Context, monitor string) (isSteady bool, err error) {
+	conn, err := pgx.Connect(ctx, dsn(superuser, "pg_auto_failover", "", monitor))
+	if err != nil {
+		return false, err
+	}
+	defer conn.Close(ctx)
+	err = conn.QueryRow(ctx, `
+SELECT bool_and(reportedstate = goalstate AND health = 1) AND array_agg(goalstate::text ORDER BY goalstate::text) = '{primary,secondary}'
+FROM pgautofailover.node`).Scan(&isSteady)
+	return isSteady, err
 }

@@ -90,6 +90,11 @@ type cluster struct {
 	timeout time.Duration
 	// isSynchronous says that a commit waits for a standby.
 	isSynchronous bool
+	// leavesOld says that the manager does not take back a primary that it has replaced.
+	leavesOld bool
+	// isSteady reports whether the manager has completed what it does; nil where that is seen on
+	// the servers.
+	isSteady func(ctx context.Context) (bool, error)
 	// switchover makes a standby the primary.
 	switchover func(ctx context.Context, primary *node) error
 }
@@ -160,7 +165,7 @@ func (c *cluster) await(ctx context.Context, what string, is func() (bool, error
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("waiting until %s: %w: %w", what, ctx.Err(), err)
+			return errors.Join(fmt.Errorf("waiting until %s: %w", what, ctx.Err()), err)
 		case <-time.After(poll):
 		}
 	}
@@ -185,7 +190,10 @@ func (c *cluster) awaitHealthy(ctx context.Context) (primary *node, err error) {
 			isWhole = s.streaming == len(c.nodes)-1 && (s.synchronous > 0 || !c.isSynchronous)
 		}
 		err := errors.Join(errs...)
-		return primary != nil && isWhole && err == nil, err
+		if primary == nil || !isWhole || err != nil || c.isSteady == nil {
+			return primary != nil && isWhole && err == nil, err
+		}
+		return c.isSteady(ctx)
 	})
 	return primary, err
 }
@@ -222,6 +230,18 @@ func (c *cluster) prepare(ctx context.Context) error {
 	if err := primary.execute(ctx, "postgres", `CREATE ROLE byre LOGIN PASSWORD 'PASSWORD'`, `CREATE DATABASE byre OWNER byre`); err != nil {
 		return err
 	}
+	// At its start HAProxy leads to all servers in turn, until its checks have failed.
+	inRow := 0
+	if err := c.await(ctx, "the endpoint leads to the primary", func() (bool, error) {
+		isPrimary, err := leadsToPrimary(ctx, c.endpoint+"&target_session_attrs=read-write")
+		inRow++
+		if !isPrimary {
+			inRow = 0
+		}
+		return inRow > 2*len(c.nodes), err
+	}); err != nil {
+		return err
+	}
 	// A client that meets a host without the database does not try the next one.
 	return c.await(ctx, "every standby has the database", func() (bool, error) {
 		for _, n := range c.nodes {
@@ -231,6 +251,23 @@ func (c *cluster) prepare(ctx context.Context) error {
 		}
 		return true, nil
 	})
+}
+
+func leadsToPrimary(ctx context.Context, dsn string) (isPrimary bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	config, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		return false, err
+	}
+	config.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol // PgBouncer prepares nothing
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return false, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	err = conn.QueryRow(ctx, `SELECT NOT pg_is_in_recovery()`).Scan(&isPrimary)
+	return isPrimary, err
 }
 
 // recordEpochs has the database record the last revision before each new epoch, in the transaction that

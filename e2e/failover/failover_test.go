@@ -26,6 +26,7 @@ var (
 		{"Patroni behind HAProxy", newPatroniBehindHAProxy},
 		{"Patroni behind HAProxy and PgBouncer", newPatroniBehindPgBouncer},
 		{"pg_auto_failover", newAutoFailover},
+		{"repmgr", newRepmgr},
 	}
 )
 

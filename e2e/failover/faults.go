@@ -28,9 +28,12 @@ const writesAfter = 20
 
 // faults are those of every topology.
 var faults = []fault{
-	{name: "kill -9 of the primary's PostgreSQL", restarts: true, inject: func(_ context.Context, _ *cluster, _ *robustness.Env, primary *node, lose func()) error {
+	{name: "kill -9 of the primary's PostgreSQL", restarts: true, inject: func(ctx context.Context, c *cluster, e *robustness.Env, primary *node, lose func()) error {
 		lose()
-		return primary.killServer()
+		if err := primary.killServer(); err != nil || !c.leavesOld {
+			return err
+		}
+		return c.replace(ctx, e, primary)
 	}},
 	{name: "kill -9 of the primary and its manager", inject: func(ctx context.Context, c *cluster, e *robustness.Env, primary *node, lose func()) error {
 		lose()
@@ -45,7 +48,11 @@ var faults = []fault{
 		if err == nil {
 			err = e.AwaitWrites(ctx, writesAfter)
 		}
-		return errors.Join(err, primary.process.signal(syscall.SIGCONT))
+		err = errors.Join(err, primary.process.signal(syscall.SIGCONT))
+		if err != nil || !c.leavesOld {
+			return err
+		}
+		return c.replace(ctx, e, primary)
 	}},
 	{name: "switchover", inject: func(ctx context.Context, c *cluster, e *robustness.Env, primary *node, lose func()) error {
 		lose()
