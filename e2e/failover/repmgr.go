@@ -22,10 +22,11 @@ type repmgrNode struct {
 }
 
 // repmgrService is the service manager of a node: it starts and stops PostgreSQL when its pipe says so.
-// $1 is the folder of the data, $2 the pipe, $3 the action that it begins with.
+// $1 is the folder of the data, $2 the pipe, $3 the action that it begins with, and $4 the port, which is
+// in no file: pg_rewind copies those of the other server.
 const repmgrService = `
-pg_ctl -w -D "$1" "$3" || true
-while read -r action <"$2"; do pg_ctl -w -D "$1" $action || true; done`
+pg_ctl -w -D "$1" -o "-p $4" "$3" || true
+while read -r action <"$2"; do pg_ctl -w -D "$1" -o "-p $4" $action || true; done`
 
 // newRepmgr starts repmgr with three servers, which byre's endpoint names.
 func newRepmgr(s *site, isSynchronous bool) *cluster {
@@ -89,11 +90,10 @@ func (n *node) host() string { return "host=127.0.0.1 port=" + n.port }
 // make makes the data of the server, starts it and registers it. others are those that run.
 func (n *repmgrNode) make(others []*repmgrNode) error {
 	ctx, s := n.cluster.Context(), n.cluster.site
-	data := []string{"/var/lib/postgresql/15/byre", n.data}
 	if len(others) > 0 {
 		first := others[0]
-		clone := s.settings("On the other servers", append(data, "-h db1.example.com -p 5432", "-h 127.0.0.1 -p "+first.port,
-			"/etc/repmgr.conf", n.config, "port = 5432", "port = "+n.port)...)
+		clone := s.settings("On the other servers", "-h db1.example.com -p 5432", "-h 127.0.0.1 -p "+first.port,
+			"/etc/repmgr.conf", n.config)
 		if err := s.runScript(ctx, clone); err != nil {
 			return err
 		}
@@ -102,8 +102,8 @@ func (n *repmgrNode) make(others []*repmgrNode) error {
 		}
 		return n.retry("On the other servers: when PostgreSQL runs", "/etc/repmgr.conf", n.config)
 	}
-	replace := append(data, "port = 5432", "port = "+n.port+"\nunix_socket_directories = '"+s.dir+"'",
-		"10.0.0.0/8", "127.0.0.1/32", "scram-sha-256", "trust")
+	replace := []string{"/var/lib/postgresql/15/byre", n.data, "listen_addresses = '*'", "listen_addresses = '127.0.0.1'\nunix_socket_directories = '" + s.dir + "'",
+		"10.0.0.0/8", "127.0.0.1/32", "scram-sha-256", "trust"}
 	if !n.cluster.isSynchronous {
 		replace = append(replace, "'ANY 1 (db1, db2, db3)'", "''")
 	}
@@ -137,10 +137,10 @@ func (n *repmgrNode) run() (*process, error) {
 				"host=db2.example.com port=5432", other.host())
 		}
 	}
-	script := fmt.Sprintf(`sh -c '%s' service %s %s.service %s &
+	script := fmt.Sprintf(`sh -c '%s' service %s %s.service %s %s &
 %s
 until psql "%s user=repmgr dbname=repmgr" -Atc "SELECT node_name FROM nodes" 2>/dev/null | grep -qx %s; do sleep 0.3; done
 repmgrd -f %s --daemonize=false --no-pid-file
-wait`, repmgrService, n.data, n.data, first, begin, n.host(), n.name, n.config)
+wait`, repmgrService, n.data, n.data, first, n.port, begin, n.host(), n.name, n.config)
 	return n.cluster.site.start(n.name, "/bin/sh", "-c", script)
 }

@@ -89,7 +89,7 @@ func (s *site) takePort() string {
 
 // program returns the path of one of Debian's programs: that of PostgreSQL in a folder of its own.
 func (s *site) program(name string) string {
-	for _, dir := range []string{s.dir, s.bin(), filepath.Join(s.tools, "usr/bin"), filepath.Join(s.tools, "usr/sbin")} {
+	for _, dir := range []string{s.bin(), filepath.Join(s.tools, "usr/bin"), filepath.Join(s.tools, "usr/sbin")} {
 		if path := filepath.Join(dir, name); isFile(path) {
 			return path
 		}
