@@ -90,6 +90,8 @@ type cluster struct {
 	timeout time.Duration
 	// isSynchronous says that a commit waits for a standby.
 	isSynchronous bool
+	// takeover is how long the last awaitReplaced took.
+	takeover time.Duration
 	// leavesOld says that the manager does not take back a primary that it has replaced.
 	leavesOld bool
 	// isSteady reports whether the manager has completed what it does; nil where that is seen on
@@ -201,11 +203,7 @@ func (c *cluster) awaitHealthy(ctx context.Context) (primary *node, err error) {
 // awaitReplaced waits until another node than old is a primary.
 func (c *cluster) awaitReplaced(ctx context.Context, old *node) (primary *node, err error) {
 	begin := time.Now()
-	defer func() {
-		if err == nil {
-			c.Logf("%s has taken over from %s after %.1f s", primary.name, old.name, time.Since(begin).Seconds())
-		}
-	}()
+	defer func() { c.takeover = time.Since(begin) }()
 	err = c.await(ctx, "another node than "+old.name+" is the primary", func() (bool, error) {
 		for _, n := range c.nodes {
 			if n == old {

@@ -87,7 +87,8 @@ func runFaults(t *testing.T, c *cluster) {
 		if c.isSynchronous && result.Lost > 0 {
 			t.Errorf("%s: %d acknowledged writes are lost", f.name, result.Lost)
 		}
-		t.Logf("FIGURE %s: %s: no write for %.1f s (the manager's time-out and %v: %v), %d acknowledged writes lost",
-			t.Name(), f.name, result.Unavailable.Seconds(), grace, c.timeout+grace, result.Lost)
+		t.Logf("FIGURE %s: %s: a standby was promoted after %.1f s; no write for %.1f s, of at most %v and %v; %d acknowledged writes lost",
+			t.Name(), f.name, c.takeover.Seconds(), result.Unavailable.Seconds(), c.timeout, grace, result.Lost)
+		c.takeover = 0
 	}
 }

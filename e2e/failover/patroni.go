@@ -23,8 +23,9 @@ func (s *site) startEtcd() string {
 	return client
 }
 
-// patroniTimeout is ttl in the settings.
-const patroniTimeout = 20 * time.Second
+// patroniTimeout is ttl in the settings, and 2 seconds: when the lease has ended, the members compare
+// themselves, and one is promoted.
+const patroniTimeout = (20 + 2) * time.Second
 
 // patroniNode is a node and the address of its manager's REST API.
 type patroniNode struct {
