@@ -90,7 +90,7 @@ type cluster struct {
 	timeout time.Duration
 	// isSynchronous says that a commit waits for a standby.
 	isSynchronous bool
-	// takeover is how long the last awaitReplaced took.
+	// takeover is how long the longest awaitReplaced of a fault took.
 	takeover time.Duration
 	// leavesOld says that the manager does not take back a primary that it has replaced.
 	leavesOld bool
@@ -203,7 +203,7 @@ func (c *cluster) awaitHealthy(ctx context.Context) (primary *node, err error) {
 // awaitReplaced waits until another node than old is a primary.
 func (c *cluster) awaitReplaced(ctx context.Context, old *node) (primary *node, err error) {
 	begin := time.Now()
-	defer func() { c.takeover = time.Since(begin) }()
+	defer func() { c.takeover = max(c.takeover, time.Since(begin)) }()
 	err = c.await(ctx, "another node than "+old.name+" is the primary", func() (bool, error) {
 		for _, n := range c.nodes {
 			if n == old {
