@@ -15,7 +15,7 @@ STORAGE      := apiserver/storage
 RACE_PKGS    := ./migrations/... ./sqlstore/... ./watch/... ./$(STORAGE) ./$(STORAGE)/changes ./$(STORAGE)/lookup
 RACE_PATTERN := byre/((migrations|sqlstore|watch)(/|$$)|$(STORAGE)(/changes|/lookup)?$$)
 
-.PHONY: all build run kubectl controller-runtime apiextensions conformance dist dist-check deb rpm image packages-test alerts-test test test-short test-setup test-postgres-versions test-race test-race-all test-unit test-e2e oracle lint fmt-check tidy-check vulncheck outdated vet transfer litestream bench robustness growth fuzz fuzz-short clean
+.PHONY: all build run kubectl controller-runtime apiextensions conformance dist dist-check deb rpm image packages-test alerts-test test test-short test-setup test-postgres-versions test-race test-race-all test-unit test-e2e oracle lint fmt-check tidy-check vulncheck outdated vet transfer litestream bench robustness failover growth fuzz fuzz-short clean
 
 all: build
 
@@ -230,6 +230,14 @@ robustness: build test-setup
 	cd e2e && $(GO) test -count=1 -v -parallel 4 -timeout 24h ./robustness -run 'TestRobustness|TestMachines' -args \
 	  -duration '$(DURATION)' -faults '$(FAULTS)' -database '$(DATABASE)' $(ARGS)
 	cd e2e && $(GO) test -count=1 -v -timeout 60m ./robustness/migrating -args -step 1 $(ARGS)
+
+# Has PostgreSQL fail over by real failover managers while clients use byre, and judges what they
+# saw. It needs Debian 12, whose packages it unpacks below bin/tools; TOPOLOGIES and FAULTS are regular
+# expressions of their names. docs/operations/failover.md has the settings and the figures.
+TOPOLOGIES ?=
+failover: build test-setup
+	tools=$$(.ci/failover) && cd e2e && $(GO) test -count=1 -v -timeout 3h ./failover -args \
+	  -tools "$$tools" -topologies '$(TOPOLOGIES)' -faults '$(FAULTS)'
 
 # Upgrades processes under clients from each older schema and release to this one, and back, and
 # compares the objects of every kind that the older one has stored. Older programs are built from

@@ -47,6 +47,8 @@ var (
 	Kine   = Program{"kine", "github.com/k3s-io/kine", "e2e/programs/kine", "bin/e2e/kine", "-s -w"}
 	Wardle = Program{"sample-apiserver", "k8s.io/sample-apiserver", "e2e", "bin/e2e/sample-apiserver", "-s -w"}
 	Faulty = Program{"byre with a driver that kills it", "./robustness/faulty", "e2e", "bin/e2e/faulty", ""}
+	// Guard ends the processes of a failover test.
+	Guard = Program{"guard", "./failover/guard", "e2e", "bin/e2e/guard", "-s -w"}
 	// Litestream replicates a SQLite file.
 	Litestream = Program{"litestream", "github.com/benbjohnson/litestream/cmd/litestream", "e2e/programs/litestream", "bin/e2e/litestream", "-s -w"}
 	Kubelet    = Program{"kubelet", "k8s.io/kubernetes/cmd/kubelet", "e2e/programs/kubelet", "bin/e2e/kubelet", kubernetesStamp}

@@ -83,8 +83,8 @@ var flags = []string{
 	"--retention-changes=300", "--compaction-interval=150ms",
 }
 
-// newEnv makes an Env; it starts nothing.
-func newEnv(t testing.TB, database *Database, replicas int) (*Env, error) {
+// NewEnv makes an Env; it starts nothing.
+func NewEnv(t testing.TB, database *Database, replicas int) (*Env, error) {
 	e := &Env{TB: t, Dir: t.TempDir(), Database: database}
 	for i := range replicas {
 		port, err := freeport.Take()
@@ -105,8 +105,8 @@ func newEnv(t testing.TB, database *Database, replicas int) (*Env, error) {
 	return e, nil
 }
 
-// start starts all replicas; they share the keys that the first one made.
-func (e *Env) start(ctx context.Context) error {
+// Start starts all replicas, which end with the test; they share the keys that the first one made.
+func (e *Env) Start(ctx context.Context) error {
 	e.Cleanup(func() {
 		for _, r := range e.Replicas {
 			if r.IsRunning() {
@@ -136,6 +136,9 @@ func (e *Env) start(ctx context.Context) error {
 	}
 	return e.startInformers()
 }
+
+// Recorder is that of the episode under way.
+func (e *Env) Recorder() *history.Recorder { return e.recorder }
 
 // AwaitWrites waits until n more writes of clients are acknowledged.
 func (e *Env) AwaitWrites(ctx context.Context, n int) error {

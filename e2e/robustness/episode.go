@@ -221,7 +221,8 @@ func (p *episode) judge(ctx context.Context, h *history.History, result *Result)
 			continue
 		}
 		result.Acknowledged++
-		if h.Loss != nil && o.End < h.Loss.At && o.Result.Revision > h.Loss.Common {
+		// A new epoch's revisions are far away. The old database may have acknowledged more after Loss.At.
+		if h.Loss != nil && o.Result.Revision > h.Loss.Common && o.Result.Revision < h.Loss.Common+check.SameEpoch {
 			result.Lost++
 			result.LostFor = max(result.LostFor, h.Loss.At-o.End)
 		}

@@ -1,10 +1,7 @@
 package robustness
 
 import (
-	"encoding/json"
 	"flag"
-	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -14,8 +11,6 @@ import (
 
 	"byre/e2e/document"
 	"byre/e2e/programs"
-	"byre/e2e/robustness/history"
-	"byre/e2e/robustness/traffic"
 )
 
 var (
@@ -64,9 +59,9 @@ func runFaults(t *testing.T, kind string, report *collector) {
 				shared = startEnv(t, kind, Fault{})
 			}
 			if !f.isAlone() {
-				report.add(runFault(t, shared, f))
+				report.add(RunFault(t, shared, f, *out))
 			} else {
-				t.Run("own", func(t *testing.T) { report.add(runFault(t, startEnv(t, kind, f), f)) })
+				t.Run("own", func(t *testing.T) { report.add(RunFault(t, startEnv(t, kind, f), f, *out)) })
 			}
 			if t.Failed() || *duration > 0 && time.Since(begin) > *duration {
 				return
@@ -89,7 +84,7 @@ func startEnv(t *testing.T, kind string, f Fault) *Env {
 	}
 	f.Site.Replicas = n
 	database := newDatabase(t, kind, f.Site)
-	e, err := newEnv(t, database, n)
+	e, err := NewEnv(t, database, n)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,41 +93,10 @@ func startEnv(t *testing.T, kind string, f Fault) *Env {
 			t.Fatal(err)
 		}
 	}
-	if err := e.start(t.Context()); err != nil {
+	if err := e.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return e
-}
-
-// options are those of the traffic in every episode.
-var options = traffic.Options{Keys: 6, Writers: 2, Watchers: 2, Pause: 10 * time.Millisecond, Timeout: 5 * time.Second}
-
-func runFault(t *testing.T, e *Env, f Fault) *Result {
-	t.Helper()
-	o := options
-	o.Seed, o.NoTouch = rand.Uint64(), e.NoTouch
-	p := &episode{Env: e, fault: f, namespace: fmt.Sprintf("episode-%d", o.Seed)}
-	result, h, err := p.run(t.Context(), o)
-	if err != nil {
-		t.Errorf("%s: %v", f.Name, err)
-		for _, r := range e.Replicas {
-			if r.Server != nil {
-				t.Logf("%s logged:\n%s", r.Name, r.Server.LogTail())
-			}
-		}
-	}
-	if result == nil {
-		return nil
-	}
-	t.Logf("%s on %s: %d operations, %d acknowledged writes, %d events, unavailable %.2f s, recovery %.2f s, errors %v, informers after %.2f s, lost %d writes of the last %.2f s",
-		f.Name, e.Database.Kind, result.Operations, result.Acknowledged, result.Events, result.Unavailable.Seconds(), result.Recovery.Seconds(), result.Errors, result.Informers.Seconds(), result.Lost, result.LostFor.Seconds())
-	for _, v := range result.Violations {
-		t.Errorf("%s: %s", f.Name, v)
-	}
-	if t.Failed() {
-		saveHistory(t, h, p.namespace)
-	}
-	return result
 }
 
 // collector is a report that several tests add to.
@@ -163,18 +127,4 @@ func (c *collector) save(t *testing.T) {
 			t.Error(err)
 		}
 	}
-}
-
-// saveHistory keeps what led to a failure.
-func saveHistory(t *testing.T, h *history.History, name string) {
-	t.Helper()
-	path := filepath.Join(*out, name+".json")
-	text, err := json.Marshal(h)
-	if err == nil {
-		err = os.MkdirAll(*out, 0o755)
-	}
-	if err == nil {
-		err = os.WriteFile(path, text, 0o600)
-	}
-	t.Logf("the history is in %s (%v)", path, err)
 }

@@ -42,7 +42,7 @@ func testUpgrade(t *testing.T, kind, older string) {
 	if kind == Postgres {
 		n = 2
 	}
-	e, err := newEnv(t, newDatabase(t, kind, pgtest.SiteConfig{Replicas: n}), n)
+	e, err := NewEnv(t, newDatabase(t, kind, pgtest.SiteConfig{Replicas: n}), n)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,11 +50,11 @@ func testUpgrade(t *testing.T, kind, older string) {
 	for _, r := range e.Replicas {
 		r.Config.Program = older
 	}
-	if err := e.start(t.Context()); err != nil {
+	if err := e.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	u := upgrade{older: older, newer: programs.Byre.Path(), endpoint: e.Replicas[0].Config.Endpoint}
-	runFault(t, e, Fault{Name: "upgrade of each process in turn", Inject: u.up})
+	RunFault(t, e, Fault{Name: "upgrade of each process in turn", Inject: u.up}, *out)
 	if t.Failed() {
 		return
 	}
@@ -65,7 +65,7 @@ func testUpgrade(t *testing.T, kind, older string) {
 		back = Fault{Name: "downgrade of all processes", Inject: u.down}
 	}
 	for _, f := range []Fault{back, {Name: "upgrade again", Inject: u.up}} {
-		runFault(t, e, f)
+		RunFault(t, e, f, *out)
 		if t.Failed() {
 			return
 		}

@@ -76,7 +76,7 @@ func (j *judge) checkEpoch(h *history.History) {
 				last = e.Object.Revision
 				continue
 			}
-			if e.At >= h.Loss.At && last < begin-sameEpoch && e.Object.Revision > begin-sameEpoch {
+			if e.At >= h.Loss.At && last < begin-SameEpoch && e.Object.Revision > begin-SameEpoch {
 				j.report(e.At, WatchWhole, "a watch by %s on %s goes on from revision %d to %d, in a new epoch", w.Client, w.Replica, last, e.Object.Revision)
 				break
 			}
@@ -102,6 +102,6 @@ func (j *judge) checkGivenOnce(h *history.History) {
 	}
 }
 
-// sameEpoch is more than the changes of a test, and less than what lies between two
+// SameEpoch is more than the changes of a test, and less than what lies between two
 // epochs (sqlstore/postgres).
-const sameEpoch = 500_000
+const SameEpoch = 500_000

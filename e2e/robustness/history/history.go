@@ -238,6 +238,13 @@ func (r *Recorder) Lose() *Loss {
 	return r.history.Loss
 }
 
+// Keep takes back a Lose: the next database has all commits.
+func (r *Recorder) Keep() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.history.Loss = nil
+}
+
 // Loss is what Lose returned last; nil before.
 func (r *Recorder) Loss() *Loss {
 	r.mu.Lock()

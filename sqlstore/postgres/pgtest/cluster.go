@@ -154,7 +154,7 @@ func (config Config) prepare(ctx context.Context, program string, arguments ...s
 		return nil, err
 	}
 	c := &Cluster{}
-	if c.credential, err = unprivileged(); err != nil {
+	if c.credential, err = Unprivileged(); err != nil {
 		return nil, err
 	}
 	if c.dir, err = os.MkdirTemp("", "byre-pg"); err != nil {
@@ -301,9 +301,9 @@ func find(program string) (string, error) {
 	return slices.Max(found), nil
 }
 
-// unprivileged returns the user as whom PostgreSQL runs; nil, which means this process's user,
+// Unprivileged returns the user as whom PostgreSQL runs; nil, which means this process's user,
 // unless that is root.
-func unprivileged() (*syscall.Credential, error) {
+func Unprivileged() (*syscall.Credential, error) {
 	if os.Getuid() != 0 {
 		return nil, nil
 	}

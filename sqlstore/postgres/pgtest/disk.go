@@ -61,7 +61,7 @@ func (d *Disk) Mkdir(name string) (string, error) {
 	if err := os.Mkdir(path, 0o700); err != nil {
 		return "", err
 	}
-	credential, err := unprivileged()
+	credential, err := Unprivileged()
 	if err != nil || credential == nil {
 		return path, err
 	}

@@ -70,7 +70,7 @@ func (c PoolerConfig) New(t testing.TB, dsn string) *Pooler {
 		t.Fatal(err)
 	}
 	p := &Pooler{database: config.Database}
-	if p.credential, err = unprivileged(); err != nil {
+	if p.credential, err = Unprivileged(); err != nil {
 		t.Fatal(err)
 	}
 	// Not t.TempDir: the path of a Unix socket has about 100 bytes at most, and that of the
