@@ -111,7 +111,8 @@ func parseVersion(resourceVersion string) (int64, error) {
 }
 
 // waitFor waits, for at most Config.FutureTimeout, until the feed has applied a
-// revision. The client may have learned the revision from another replica.
+// revision. The client may have learned the revision from another replica. If a new epoch begins
+// meanwhile, the revision may be one of it, which that replica has seen first.
 func (r *records) waitFor(ctx context.Context, revision int64) error {
 	if revision <= 0 || r.feed.Revision() >= revision {
 		return nil
@@ -119,6 +120,9 @@ func (r *records) waitFor(ctx context.Context, revision int64) error {
 	short, cancel := context.WithTimeout(ctx, r.futureTimeout)
 	defer cancel()
 	err := r.feed.WaitFor(short, revision)
+	for errors.Is(err, watch.ErrCompacted) {
+		err = r.feed.WaitFor(short, revision)
+	}
 	if err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
 		return r.tooLarge(revision)
 	}
