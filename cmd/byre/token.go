@@ -1,12 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	_ "embed"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strconv"
 	"strings"
@@ -58,18 +58,20 @@ func newTokenCreateCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			var join *joinScript // before there is a token that nobody gets
+			if printJoin {
+				if join, err = newJoinScript(cmd.Context(), config, joinServer); err != nil {
+					return err
+				}
+			}
 			token, err := createToken(cmd.Context(), config, ttl)
 			if err != nil {
 				return err
 			}
-			if !printJoin {
-				_, err = fmt.Fprintln(cmd.OutOrStdout(), token)
-				return err
+			if join != nil {
+				return join.write(cmd.OutOrStdout(), config, token)
 			}
-			script, err := renderJoin(cmd.Context(), config, token, joinServer)
-			if err == nil {
-				_, err = cmd.OutOrStdout().Write(script)
-			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), token)
 			return err
 		},
 	}
@@ -180,14 +182,14 @@ type joinScript struct {
 	Kubeconfig string
 }
 
-// renderJoin returns the script for a node that finds the server at a URL, or if that is empty, at the address that the
-// server advertises.
-func renderJoin(ctx context.Context, config *rest.Config, token, server string) ([]byte, error) {
+// newJoinScript returns the script for nodes that find the server at a URL, or if that is empty, at the address that
+// the server advertises. It lacks the token.
+func newJoinScript(ctx context.Context, config *rest.Config, server string) (*joinScript, error) {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, err
 	}
-	s := joinScript{Server: cmp.Or(server, advertised(ctx, client))}
+	s := &joinScript{Server: cmp.Or(server, advertised(ctx, client))}
 	if s.Server == "" {
 		return nil, errors.New("the server advertises no address: name one by --join-server")
 	}
@@ -195,13 +197,15 @@ func renderJoin(ctx context.Context, config *rest.Config, token, server string) 
 		return nil, err
 	}
 	// A server writes it soon after its start.
-	if err := retry.OnError(retry.DefaultBackoff, apierrors.IsNotFound, func() error {
+	return s, retry.OnError(retry.DefaultBackoff, apierrors.IsNotFound, func() error {
 		authentication, err := client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, "extension-apiserver-authentication", metav1.GetOptions{})
 		s.ClientCA = authentication.Data["client-ca-file"]
 		return err
-	}); err != nil {
-		return nil, err
-	}
+	})
+}
+
+// write writes the script with a token. newJoinScript has loaded the files of config.
+func (s *joinScript) write(w io.Writer, config *rest.Config, token string) error {
 	kubeconfig := clientcmdapi.NewConfig()
 	kubeconfig.Clusters["byre"] = &clientcmdapi.Cluster{Server: s.Server, CertificateAuthorityData: config.CAData}
 	kubeconfig.AuthInfos["bootstrap"] = &clientcmdapi.AuthInfo{Token: token}
@@ -209,12 +213,10 @@ func renderJoin(ctx context.Context, config *rest.Config, token, server string) 
 	kubeconfig.CurrentContext = "byre"
 	text, err := clientcmd.Write(*kubeconfig)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	s.Kubeconfig = string(text)
-	var script bytes.Buffer
-	err = template.Must(template.New("join").Parse(joinTemplate)).Execute(&script, s)
-	return script.Bytes(), err
+	return template.Must(template.New("join").Parse(joinTemplate)).Execute(w, s)
 }
 
 // advertised returns the URL of the first endpoint of the Service kubernetes; "" if it has none.
