@@ -1,9 +1,11 @@
 package failover
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"time"
@@ -111,6 +113,7 @@ func newPatroniNodes(s *site, isSynchronous bool) (*cluster, []*patroniNode) {
 		n.start = func() (*process, error) { return s.start(name, s.program("patroni"), n.config) }
 		nodes, c.nodes = append(nodes, n), append(c.nodes, n.node)
 	}
+	c.isSteady = func(ctx context.Context) (bool, error) { return hasSynchronousMember(ctx, nodes[0].api, isSynchronous) }
 	c.switchover = func(ctx context.Context, primary *node) error {
 		_, err := s.run(ctx, "patronictl", "-c", nodes[0].config, "switchover", "byre", "--master", primary.name, "--force")
 		return err
@@ -141,4 +144,20 @@ func answers(ctx context.Context, nodes []*patroniNode) (bool, error) {
 		}
 	}
 	return true, nil
+}
+
+// hasSynchronousMember reports whether Patroni knows as many synchronous standbys as it should: it promotes
+// no other one, and learns of one after PostgreSQL does.
+func hasSynchronousMember(ctx context.Context, api string, isSynchronous bool) (bool, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+api+"/cluster", nil)
+	if err != nil {
+		return false, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return false, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	return bytes.Contains(text, []byte(`"sync_standby"`)) == isSynchronous, err
 }
