@@ -54,7 +54,7 @@ var faults = []fault{
 		}
 		return c.replace(ctx, e, primary)
 	}},
-	{name: "switchover", inject: func(ctx context.Context, c *cluster, e *robustness.Env, primary *node, lose func()) error {
+	{name: "switchover", inject: func(ctx context.Context, c *cluster, _ *robustness.Env, primary *node, lose func()) error {
 		lose()
 		if err := c.switchover(ctx, primary); err != nil {
 			return err

@@ -54,7 +54,7 @@ func run(program string, args []string) error {
 // reap waits for the children that have ended.
 func reap() {
 	for {
-		if pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil); pid <= 0 && err != syscall.EINTR { //nolint:errorlint // an Errno
+		if pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil); pid <= 0 && err != syscall.EINTR {
 			return
 		}
 	}

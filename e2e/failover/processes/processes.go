@@ -66,7 +66,7 @@ func read(path string) (p Process, ok bool) {
 // Signal sends a signal to processes. One that has ended meanwhile is no error.
 func Signal(all []Process, s syscall.Signal) error {
 	for _, p := range all {
-		if err := syscall.Kill(p.PID, s); err != nil && err != syscall.ESRCH { //nolint:errorlint // an Errno
+		if err := syscall.Kill(p.PID, s); err != nil && err != syscall.ESRCH {
 			return err
 		}
 	}
