@@ -56,7 +56,7 @@ func TestHelm_RendersWhatKustomizeDoes(t *testing.T) {
 		"--set", "replicas=5,service.type=LoadBalancer,image.tag=x,externalHostname=api.example.com",
 		"--set", "extraArgs={--v=2,--audit-log-path=-}", "--set", "imagePullSecrets[0].name=registry",
 		"--set", "tolerations[0].operator=Exists", "--set", "nodeSelector.disk=ssd",
-		"--set", "extraEnv[0].name=BYRE_V,extraEnv[0].value=3", "--set", "extraVolumes[0].name=policy,extraVolumes[0].configMap.name=policy",
+		"--set-string", "extraEnv[0].name=BYRE_V,extraEnv[0].value=3", "--set", "extraVolumes[0].name=policy,extraVolumes[0].configMap.name=policy",
 		"--set", "extraVolumeMounts[0].name=policy,extraVolumeMounts[0].mountPath=/etc/byre")
 	apply(t, other)
 	if d := deploymentOf(t, other); d.Name != "prod-byre" || !slices.Contains(d.Spec.Template.Spec.Containers[0].Args, "--external-hostname=api.example.com") {
@@ -70,7 +70,7 @@ func TestHelm_RendersWhatKustomizeDoes(t *testing.T) {
 	if !strings.Contains(alone, "kind: ServiceMonitor") || !strings.Contains(alone, "release: prometheus") || strings.Contains(rendered, "kind: ServiceMonitor") {
 		t.Errorf("the ServiceMonitor:\n%s", alone)
 	}
-	for _, value := range []string{"replica=3", "replicas=many", "goMemoryLimit=2GB", "service.type=External", "image.tags=x"} {
+	for _, value := range []string{"replica=3", "replicas=many", "goMemoryLimit=2GB", "service.type=External", "image.tags=x", "extraEnv[0].name=A,extraEnv[0].value=3"} {
 		if out, err := exec.CommandContext(t.Context(), programs.Helm.Path(), "template", "byre", chart, "--set", value).CombinedOutput(); err == nil {
 			t.Errorf("--set %s is accepted: %s", value, out)
 		}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"byre/e2e/programs"
 )
@@ -53,7 +54,10 @@ func newMachine(t *testing.T, dir string) machine {
 	s := startNotifying(t, cmd)
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have exited
-		_ = cmd.Wait()                          // the status of a machine that is halted
+		// A systemd that reads its units again may miss the signal.
+		kill := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
+		defer kill.Stop()
+		_ = cmd.Wait() // the status of a machine that is halted
 	})
 	m := machine{leader: s.await(t, "X_NSPAWN_LEADER_PID=")}
 	s.await(t, "READY=1")
