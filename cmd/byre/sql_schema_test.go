@@ -196,6 +196,7 @@ func TestSQLSchema_ShowsThePast(t *testing.T) {
 	db := h.openSchema("k8s")
 	h.awaitOne(db, "shop", `SELECT name FROM namespaces WHERE name = 'shop'`)
 	h.awaitOne(db, "0", `SELECT count(*) FROM configmaps(now()), secrets(now()) WHERE false`)
+	h.awaitOne(db, "kube-root-ca.crt", `SELECT name FROM configmaps WHERE namespace = 'shop'`) // a controller makes it
 	maps := h.kube.CoreV1().ConfigMaps("shop")
 	write := func(name, value string) {
 		_, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"k": value}}, metav1.CreateOptions{})
