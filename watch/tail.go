@@ -26,6 +26,8 @@ type tail struct {
 	// behind receives when the store may have changes that the feed lacks; run then reads
 	// them.
 	behind chan struct{}
+	// follower gets what Publish gets; nil if nobody does.
+	follower atomic.Pointer[sqlstore.Publish]
 	// pollRequested is true when a hint may have been lost: run then reads the store's state.
 	pollRequested atomic.Bool
 
@@ -49,6 +51,9 @@ func (t *tail) Publish(changes []sqlstore.Change) {
 	if len(changes) == 0 {
 		return
 	}
+	if f := t.follower.Load(); f != nil {
+		(*f)(changes)
+	}
 	events := t.state.prepare(changes)
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -59,6 +64,9 @@ func (t *tail) Publish(changes []sqlstore.Change) {
 	t.pending = t.pending[:min(len(t.pending), maxPending)]
 	t.raiseTarget(events[len(events)-1].Revision)
 }
+
+// FollowPublished has f called with what Publish gets, before it is applied. f does not block. It is called once.
+func (t *tail) FollowPublished(f sqlstore.Publish) { t.follower.Store(&f) }
 
 // raiseTarget has run read the changes up to a revision. The caller holds mu.
 func (t *tail) raiseTarget(revision int64) {

@@ -18,19 +18,31 @@ type entry struct {
 	sqlstore.Change
 	created *changes.Creations
 
-	once sync.Once
-	item *Change
-
+	// mu guards what follows.
 	mu      sync.Mutex
+	item    *Change
 	encoded map[runtime.Identifier][]byte
 }
 
 var _ runtime.CacheableObject = (*entry)(nil)
 
-// prepare makes the item. The context of the watch that comes first must not end the work for the
-// others.
-func (e *entry) prepare(ctx context.Context, s *Storage) {
-	e.once.Do(func() { e.item = s.item(context.WithoutCancel(ctx), &e.Change, false) })
+// prepare makes the item.
+func (e *entry) prepare(ctx context.Context, s *Storage) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.item != nil {
+		return nil
+	}
+	c := &e.Change
+	if c.Old != nil && c.Old.Value == nil { // as it was published
+		whole, err := s.tail.readWhole(ctx, c.Revision)
+		if err != nil {
+			return err
+		}
+		c = whole
+	}
+	e.item = s.item(ctx, c, false)
+	return nil
 }
 
 // GetObject implements runtime.CacheableObject. The caller has called prepare.

@@ -18,19 +18,21 @@ const (
 	// tailChanges and tailBytes bound what the tail reads at once.
 	tailChanges = 2048
 	tailBytes   = 4 << 20
+	// wholeChanges bounds how many changes are read together for the values that they replaced.
+	wholeChanges = 128
 	// windowChanges and windowBytes bound the changes in memory, by number and by the bytes of
 	// their values.
 	windowChanges = 4096
 	windowBytes   = 8 << 20
-	// pause is the least time between two reads of the tail. It bounds what watches cost the
+	// pause is the least time between two additions to the window. It bounds what watches cost the
 	// database, however often it is written to; a change that comes later than that after the
-	// last is read at once.
+	// last is added at once.
 	pause = 100 * time.Millisecond
 	// retryInterval is how long the tail waits after a read that has failed.
 	retryInterval = time.Second
 )
 
-// tail reads each change once for all watches of the process, while there are any.
+// tail has each change once for all watches of the process, while there are any. It reads those of other processes.
 type tail struct {
 	driver sqlstore.Driver
 	feed   *watch.Feed
@@ -40,16 +42,51 @@ type tail struct {
 	mu sync.Mutex
 	// window is nil while nobody watches.
 	window *window
-	closed bool
+	// published has changes that this process has made and the window lacks, in order. They lack the values that
+	// they replaced.
+	published []sqlstore.Change
+	closed    bool
 	// watches are the goroutines of the watches.
 	watches sync.WaitGroup
+
+	// whole guards, and has, the changes that were read last for entries without the values that they replaced.
+	whole struct {
+		sync.Mutex
+		changes []sqlstore.Change
+	}
+}
+
+// readWhole reads a change with the value that it replaced, and those that follow on it, which are probably asked for
+// next. It fails with the code 410 if the change is deleted.
+func (t *tail) readWhole(ctx context.Context, revision int64) (*sqlstore.Change, error) {
+	t.whole.Lock()
+	defer t.whole.Unlock()
+	find := func() *sqlstore.Change {
+		i, found := slices.BinarySearchFunc(t.whole.changes, revision, func(c sqlstore.Change, r int64) int { return int(c.Revision - r) })
+		if !found {
+			return nil
+		}
+		return &t.whole.changes[i]
+	}
+	if c := find(); c != nil {
+		return c, nil
+	}
+	var err error
+	t.whole.changes, err = t.driver.Changes(ctx, sqlstore.ChangesQuery{After: revision - 1, Limit: wholeChanges, Size: tailBytes, Kept: true})
+	if err != nil {
+		return nil, changes.APIError(err)
+	}
+	if c := find(); c != nil {
+		return c, nil
+	}
+	return nil, expired(revision, revision)
 }
 
 // window has the changes that the tail has read last.
 //
 // Invariant: it has every change after the revision after, up to last, in order. Watches send what
-// it has, and would otherwise miss changes. The tail keeps it: it reads after last, without a
-// selection, and ends the window if a revision is missing.
+// it has, and would otherwise miss changes. The tail keeps it: it adds what was published or is read after last, without
+// a selection, and ends the window if a revision is missing.
 type window struct {
 	after int64
 	last  watch.Position
@@ -66,7 +103,45 @@ type window struct {
 }
 
 func newTail(driver sqlstore.Driver, feed *watch.Feed) *tail {
-	return &tail{driver: driver, feed: feed, joined: make(chan struct{}, 1)}
+	t := &tail{driver: driver, feed: feed, joined: make(chan struct{}, 1)}
+	feed.FollowPublished(t.publish)
+	return t
+}
+
+// publish keeps changes that this process has made, so that read need not read them from the database.
+func (t *tail) publish(found []sqlstore.Change) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.window == nil {
+		return
+	}
+	if len(t.published) > tailChanges { // the window is far behind, and reads them
+		t.published = nil
+	}
+	t.published = append(t.published, found...)
+}
+
+// next returns published changes that follow on a revision, without a gap. If there are none, it returns how many
+// changes are to be read before the first published one.
+func (t *tail) next(after int64) (found []sqlstore.Change, missing int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n, size := 0, 0
+	for n < len(t.published) && t.published[n].Revision <= after {
+		n++
+	}
+	t.published = t.published[n:]
+	if len(t.published) == 0 {
+		return nil, tailChanges
+	}
+	if first := t.published[0].Revision; first > after+1 {
+		return nil, int(min(first-after-1, tailChanges))
+	}
+	for n = 0; n < len(t.published) && n < tailChanges && size < tailBytes && t.published[n].Revision == after+1+int64(n); n++ {
+		size += t.published[n].Size()
+	}
+	found, t.published = t.published[:n:n], t.published[n:]
+	return found, 0
 }
 
 // run reads changes until ctx ends. Then it ends the watches, and waits for their goroutines.
@@ -130,7 +205,7 @@ func (t *tail) join(ctx context.Context) (*window, error) {
 		return nil, watch.ErrClosed
 	}
 	if t.window == nil {
-		t.window = &window{changed: make(chan struct{})}
+		t.window, t.published = &window{changed: make(chan struct{})}, nil
 		t.window.restart(at, t.driver)
 		select {
 		case t.joined <- struct{}{}:
@@ -164,7 +239,10 @@ func (t *tail) read(ctx context.Context) error {
 	err := t.feed.AwaitChange(ctx, after)
 	var found []sqlstore.Change
 	if err == nil && t.isWatched(w) {
-		found, err = t.driver.Changes(ctx, sqlstore.ChangesQuery{After: after.Revision, Limit: tailChanges, Size: tailBytes})
+		var missing int
+		if found, missing = t.next(after.Revision); missing > 0 {
+			found, err = t.driver.Changes(ctx, sqlstore.ChangesQuery{After: after.Revision, Limit: missing, Size: tailBytes})
+		}
 		if errors.Is(err, sqlstore.ErrCompacted) {
 			return t.restart(ctx, w)
 		}

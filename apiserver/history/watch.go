@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strconv"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
@@ -235,7 +236,23 @@ func (w *watcher) send(ctx context.Context, e *entry) error {
 	if sees, err := w.rights.Sees(ctx, &e.Change, e.created); !sees || err != nil {
 		return err
 	}
-	e.prepare(ctx, w.storage)
+	for {
+		err := e.prepare(ctx, w.storage)
+		if err == nil {
+			break
+		}
+		if !apierrors.IsServiceUnavailable(err) {
+			return err
+		}
+		if _, err := w.storage.tail.view(w.window, w.at); err != nil { // the server stops
+			return err
+		}
+		select { // the watch waits for the database, as the tail does
+		case <-time.After(retryInterval):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 	return w.event(ctx, apiwatch.Event{Type: apiwatch.Added, Object: e})
 }
 

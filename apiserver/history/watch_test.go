@@ -66,6 +66,8 @@ type fixture struct {
 	granted map[[2]string]bool
 	asked   int
 	writing sync.Mutex
+	// elsewhere says that other processes make the changes.
+	elsewhere bool
 }
 
 // Authorize implements the authorizer.
@@ -140,6 +142,14 @@ func (b *fixture) writeAs(author sqlstore.Author, namespace, resource, name stri
 	found, err := b.driver.Model.Changes(b.Context(), sqlstore.ChangesQuery{After: revision - 1, Kept: true, Limit: 1})
 	if err != nil {
 		b.Error(err)
+	}
+	if b.elsewhere {
+		return revision
+	}
+	for i := range found { // as the store does
+		if old := found[i].Old; old != nil {
+			found[i].Old = &sqlstore.Record{Key: old.Key, UID: old.UID, Created: old.Created, Revision: old.Revision}
+		}
 	}
 	b.feed.Publish(found)
 	return revision
@@ -258,55 +268,103 @@ func TestWatch_SendsWhatAListHas(t *testing.T) {
 	}
 }
 
-// However many watch, the database is read once for a batch of changes; and not at all if nobody does.
-func TestWatch_ReadsTheDatabaseOnceForAll(t *testing.T) {
+// readsOf counts the reads of changes while something is done.
+func (b *fixture) readsOf(do func()) int64 {
+	synctest.Wait()
+	before := b.driver.reads.Load()
+	do()
+	time.Sleep(2 * time.Second)
+	synctest.Wait()
+	return b.driver.reads.Load() - before
+}
+
+// writeBatches makes changes of ten ConfigMaps, five times.
+func (b *fixture) writeBatches(op sqlstore.Op) {
+	for batch := range 5 {
+		for i := range 10 {
+			b.write("shop", "configmaps", fmt.Sprint("c", batch, "-", i), op)
+		}
+		time.Sleep(2 * time.Second)
+	}
+}
+
+// watchAll starts 200 watches of what comes.
+func (b *fixture) watchAll() (all []apiwatch.Interface) {
+	b.grant("alice", "shop", true)
+	at := b.last()
+	for i := range 200 {
+		all = append(all, b.watch([]string{"admin", "alice"}[i%2], "shop", from(at)))
+	}
+	return all
+}
+
+// expectAfter expects that watches have sent all changes after a revision.
+func (b *fixture) expectAfter(at int64, watches []apiwatch.Interface) {
+	b.Helper()
+	var want []string
+	for revision := at + 1; revision <= b.last(); revision++ {
+		want = append(want, added(revision))
+	}
+	for _, w := range watches {
+		b.expect(w, want...)
+	}
+}
+
+// The changes of this process are not read from the database. Only the values that they replaced are, together, once for
+// all watches, and not for a watch that does not select them.
+func TestWatch_ReadsReplacedValuesOnly(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newFixture(t, false)
-		readsOf := func(do func()) int64 {
-			synctest.Wait()
-			before := b.driver.reads.Load()
-			do()
-			time.Sleep(time.Second)
-			synctest.Wait()
-			return b.driver.reads.Load() - before
-		}
-		writeBatches := func() {
-			for range 5 {
-				for range 10 {
-					b.write("shop", "configmaps", "c"+strconv.FormatInt(b.last(), 10), sqlstore.Create)
-				}
-				time.Sleep(time.Second)
-			}
-		}
-		if reads := readsOf(writeBatches); reads != 0 {
+		if reads := b.readsOf(func() { b.writeBatches(sqlstore.Create) }); reads != 0 {
 			t.Errorf("%d reads although nobody watches", reads)
 		}
+		none := from(b.last())
+		none.FieldSelector = fields.ParseSelectorOrDie("object.name=none")
+		other := b.watch("admin", "shop", none)
+		if reads := b.readsOf(func() { b.writeBatches(sqlstore.Update) }); reads != 0 {
+			t.Errorf("%d reads for a watch that selects none", reads)
+		}
 		at := b.last()
-		var watches []apiwatch.Interface
-		b.grant("alice", "shop", true)
-		for i := range 200 {
-			watches = append(watches, b.watch([]string{"admin", "alice"}[i%2], "shop", from(at)))
+		watches := b.watchAll()
+		if reads := b.readsOf(func() {
+			b.writeBatches(sqlstore.Update)
+			b.expectAfter(at, watches)
+		}); reads < 1 || reads > 10 {
+			t.Errorf("%d reads for 5 batches of updates", reads)
 		}
-		// The first change of a batch is read at once, and the others after a pause.
-		if reads := readsOf(func() {
-			writeBatches()
-			var want []string
-			for revision := at + 1; revision <= b.last(); revision++ {
-				want = append(want, added(revision))
-			}
-			for _, w := range watches {
-				b.expect(w, want...)
-			}
-		}); reads < 5 || reads > 10 {
-			t.Errorf("%d reads for 5 batches", reads)
-		}
-		for _, w := range watches {
+		for _, w := range append(watches, other) {
 			w.Stop()
 		}
-		if reads := readsOf(writeBatches); reads != 0 {
+		if reads := b.readsOf(func() { b.writeBatches(sqlstore.Delete) }); reads != 0 {
 			t.Errorf("%d reads although nobody watches any more", reads)
 		}
+	})
+}
+
+// However many watch, the changes of other processes are read once by the feed, and once for all watches.
+func TestWatch_ReadsTheDatabaseOnceForAll(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newFixture(t, true)
+		b.elsewhere = true
+		time.Sleep(2 * time.Second)
+		at := b.last()
+		watches := b.watchAll()
+		if reads := b.readsOf(func() {
+			b.writeBatches(sqlstore.Create)
+			b.expectAfter(at, watches)
+		}); reads < 10 || reads > 20 {
+			t.Errorf("%d reads for 5 batches", reads)
+		}
+		// Those of this process come between them.
+		at = b.last()
+		for i := range 10 {
+			b.elsewhere = i%3 > 0
+			b.write("shop", "configmaps", fmt.Sprint("mixed-", i), sqlstore.Create)
+		}
+		time.Sleep(5 * time.Second)
+		b.expectAfter(at, watches)
 	})
 }
 
@@ -527,16 +585,25 @@ func TestWatch_ASlowClientMissesNothing(t *testing.T) {
 func TestWatch_GoesOnAfterACompaction(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newFixture(t, false)
+		b := newFixture(t, true)
+		b.elsewhere = true
+		time.Sleep(2 * time.Second)
 		options := from(b.last())
 		all := b.watch("admin", "shop", options)
 		options.FieldSelector = fields.ParseSelectorOrDie("object.resource=configmaps")
 		settings := b.watch("admin", "shop", options)
-		first := b.write("shop", "configmaps", "a", sqlstore.Create)
+		write := func(resource string, op sqlstore.Op) int64 {
+			revision := b.write("shop", resource, "a", op)
+			if err := b.feed.WaitFor(t.Context(), revision); err != nil {
+				t.Fatal(err)
+			}
+			return revision
+		}
+		first := write("configmaps", sqlstore.Create)
 		synctest.Wait()
-		// The tail pauses now.
-		deleted := b.write("shop", "pods", "a", sqlstore.Create)
-		second := b.write("shop", "configmaps", "a", sqlstore.Update)
+		// The tail pauses now, and the feed does not.
+		deleted := write("pods", sqlstore.Create)
+		second := write("configmaps", sqlstore.Update)
 		if _, _, err := b.driver.DeleteHistory(t.Context(), sqlstore.Deletion{Of: sqlstore.Resource{Resource: "pods"}, UpTo: deleted, Limit: 10}); err != nil {
 			t.Fatal(err)
 		}
