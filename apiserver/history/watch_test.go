@@ -560,7 +560,10 @@ func TestWatch_ASlowClientMissesNothing(t *testing.T) {
 			b.write("shop", "pods", "p"+strconv.FormatInt(b.last(), 10), sqlstore.Create)
 		}
 		time.Sleep(10 * time.Second)
-		if kept := len(b.storage.tail.window.entries); kept != windowChanges {
+		b.storage.tail.mu.Lock()
+		kept := len(b.storage.tail.window.entries)
+		b.storage.tail.mu.Unlock()
+		if kept != windowChanges {
 			t.Errorf("the window has %d changes", kept)
 		}
 		got := received(slow)
