@@ -57,7 +57,9 @@ func (c *Config) newControllerClients(ctx context.Context, root clients, name st
 	if err != nil {
 		// Neither RBAC nor admission looks at the object, and the controller may be
 		// needed to repair what failed.
-		klog.FromContext(ctx).Info("Could not create the service account of a controller; it runs without", "controller", name, "serviceAccount", d.account, "err", err)
+		if ctx.Err() == nil { // the server does not stop
+			klog.FromContext(ctx).Info("Could not create the service account of a controller; it runs without", "controller", name, "serviceAccount", d.account, "err", err)
+		}
 		account = new(v1.ServiceAccount)
 	}
 	info := serviceaccount.ServiceAccountInfo{Namespace: metav1.NamespaceSystem, Name: d.account, UID: string(account.UID)}
