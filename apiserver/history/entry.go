@@ -26,7 +26,8 @@ type entry struct {
 
 var _ runtime.CacheableObject = (*entry)(nil)
 
-// prepare makes the item.
+// prepare makes the item, unless it is there. It fails if what the change replaced can't be read; the next call tries
+// that again. The context of the watch that comes first must not spoil the item of the others.
 func (e *entry) prepare(ctx context.Context, s *Storage) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -41,7 +42,7 @@ func (e *entry) prepare(ctx context.Context, s *Storage) error {
 		}
 		c = whole
 	}
-	e.item = s.item(ctx, c, false)
+	e.item = s.item(context.WithoutCancel(ctx), c, false)
 	return nil
 }
 

@@ -37,7 +37,8 @@ func newAutoFailover(s *site, isSynchronous bool) *cluster {
 			"/var/lib/postgresql/byre", data, "--pgport 5432", "--pgport " + n.port,
 			"--hostname db1.example.com", "--hostname 127.0.0.1", "--name db1", "--name " + name,
 			"mon.example.com:5432", monitor, "10.0.0.0/8", "127.0.0.1/32",
-			"hostssl byre byre", "host all all", //nolint:dupword // database and role "scram-sha-256", "trust",
+			"hostssl byre byre", "host all all", //nolint:dupword // database and role
+			"scram-sha-256", "trust",
 		}
 		if !isSynchronous {
 			replace = append(replace, "--ssl-self-signed", "--ssl-self-signed --replication-quorum false")

@@ -25,15 +25,7 @@ func TestSums_NoReadServesAChangedRow(t *testing.T) {
 			t.Parallel()
 			driver, path := open(t)
 			defer driver.Close()
-			k := sqlstore.Key{Resource: "pods", Namespace: "n", Name: "a"}
-			for _, w := range []sqlstore.Write{
-				{Op: sqlstore.Create, Key: k, Value: []byte(`{"replicas":1}`), UID: "u", Encoding: "f"},
-				{Op: sqlstore.Update, Key: k, Replaces: 1, Value: []byte(`{"replicas":2}`), UID: "u", Encoding: "f"},
-			} {
-				if o, err := driver.Commit(t.Context(), []sqlstore.Write{w}); err != nil || o[0].Err != nil {
-					t.Fatal(o, err)
-				}
-			}
+			k := createAndUpdate(t, driver)
 			pods := sqlstore.Query{Range: sqlstore.Range{Resource: "pods"}}
 			none := func(sqlstore.Record) error { return nil }
 			read := func() []error {
@@ -83,6 +75,17 @@ func TestChanges_WithoutTheirValueAreDamaged(t *testing.T) {
 	t.Parallel()
 	driver, path := open(t)
 	defer driver.Close()
+	createAndUpdate(t, driver)
+	execute(t, foreign(t, path), `DELETE FROM undo_log WHERE revision = 2`)
+	changes, err := driver.Changes(t.Context(), sqlstore.ChangesQuery{After: 0, Limit: 10})
+	if !errors.Is(err, sqlstore.ErrDamaged) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "byre check") {
+		t.Errorf("%+v, %v", changes, err)
+	}
+}
+
+// createAndUpdate makes the revisions 1 and 2 of an object.
+func createAndUpdate(t *testing.T, driver sqlstore.Driver) sqlstore.Key {
+	t.Helper()
 	k := sqlstore.Key{Resource: "pods", Namespace: "n", Name: "a"}
 	for _, w := range []sqlstore.Write{
 		{Op: sqlstore.Create, Key: k, Value: []byte(`{"replicas":1}`), UID: "u", Encoding: "f"},
@@ -92,9 +95,5 @@ func TestChanges_WithoutTheirValueAreDamaged(t *testing.T) {
 			t.Fatal(o, err)
 		}
 	}
-	execute(t, foreign(t, path), `DELETE FROM undo_log WHERE revision = 2`)
-	changes, err := driver.Changes(t.Context(), sqlstore.ChangesQuery{After: 0, Limit: 10})
-	if !errors.Is(err, sqlstore.ErrDamaged) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "byre check") {
-		t.Errorf("%+v, %v", changes, err)
-	}
+	return k
 }
