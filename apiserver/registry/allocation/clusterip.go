@@ -10,8 +10,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	networkinglisters "k8s.io/client-go/listers/networking/v1"
 	api "k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/registry/core/service/ipallocator"
 	iprepair "k8s.io/kubernetes/pkg/registry/core/service/ipallocator/controller"
@@ -25,6 +28,7 @@ type ClusterIPs struct {
 	// ByFamily has an allocator for each family of the configured ranges.
 	ByFamily map[api.IPFamily]ipallocator.Interface
 
+	ranges networkinglisters.ServiceCIDRLister
 	repair *iprepair.RepairIPAddress
 	// runOnce guards repair.RunUntil, which ends the goroutines that repair's
 	// constructor started. It must be called exactly once: by Repair or by Stop.
@@ -45,6 +49,7 @@ func CustomResync(interval time.Duration) map[metav1.Object]time.Duration {
 func NewClusterIPs(client kubernetes.Interface, factory informers.SharedInformerFactory, primary, secondary net.IPNet, interval time.Duration) (*ClusterIPs, error) {
 	c := &ClusterIPs{
 		ByFamily: map[api.IPFamily]ipallocator.Interface{},
+		ranges:   factory.Networking().V1().ServiceCIDRs().Lister(),
 		repair: iprepair.NewRepairIPAddress(interval, client, factory.Core().V1().Services(),
 			factory.Networking().V1().ServiceCIDRs(), ipAddressInformer{
 				IPAddressInformer: factory.Networking().V1().IPAddresses(),
@@ -78,15 +83,38 @@ func NewClusterIPs(client kubernetes.Interface, factory informers.SharedInformer
 }
 
 // Repair reconciles the IPAddress objects with the Services, at once and then whenever
-// they change, until ctx ends. It calls onFirstSuccess after the first repair. It returns
-// an error if upstream's loop gives up the first repair. The caller calls it at most
-// once.
+// they change, until ctx ends. It calls onFirstSuccess after the first repair, once the
+// allocators give out addresses. It returns an error if upstream's loop gives up the
+// first repair. The caller calls it at most once.
 func (c *ClusterIPs) Repair(ctx context.Context, onFirstSuccess func()) error {
-	c.runOnce.Do(func() { c.repair.RunUntil(onFirstSuccess, stopChannel(ctx)) })
+	repaired := func() {
+		// Upstream's allocators learn the ranges by themselves, up to 0.1 s after the informers.
+		if wait.PollUntilContextCancel(ctx, 5*time.Millisecond, true, c.knowRanges) == nil {
+			onFirstSuccess()
+		}
+	}
+	c.runOnce.Do(func() { c.repair.RunUntil(repaired, stopChannel(ctx)) })
 	if ctx.Err() == nil {
 		return errors.New("the first repair of the cluster IPs failed")
 	}
 	return nil
+}
+
+// knowRanges says whether each allocator has taken in the ServiceCIDRs that have a range of its family.
+func (c *ClusterIPs) knowRanges(context.Context) (bool, error) {
+	serviceCIDRs, err := c.ranges.List(labels.Everything())
+	for _, serviceCIDR := range serviceCIDRs {
+		for _, cidr := range serviceCIDR.Spec.CIDRs {
+			family := api.IPv4Protocol
+			if netutils.IsIPv6CIDRString(cidr) {
+				family = api.IPv6Protocol
+			}
+			if a, ok := c.ByFamily[family].(*ipallocator.MetaAllocator); ok && a.Free()+a.Used() == 0 {
+				return false, nil
+			}
+		}
+	}
+	return true, err
 }
 
 // Stop stops the allocators, and the repair loop if Repair was never called. It may be

@@ -136,6 +136,26 @@ func TestClusterIPs_AllocateEachAddressOnce(t *testing.T) {
 	}
 }
 
+// TestClusterIPs_AreKnownOnceRepaired: after the first repair, with which a server becomes ready,
+// each family gives out addresses, also in a server that finds its ServiceCIDR as an earlier one left it.
+func TestClusterIPs_AreKnownOnceRepaired(t *testing.T) {
+	for range 20 {
+		ips, _ := newClusterIPs(t, "10.9.0.0/24", "fd00:1::/112")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		err := ips.Repair(ctx, func() {
+			defer cancel()
+			for family, allocator := range ips.ByFamily {
+				if _, err := allocator.DryRun().AllocateNext(); err != nil {
+					t.Errorf("%s: %v", family, err)
+				}
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestClusterIPs_AreRepaired: the repair creates the IPAddress of a Service that has an
 // address without one, as after a restore from another cluster.
 func TestClusterIPs_AreRepaired(t *testing.T) {
