@@ -144,7 +144,7 @@ func TestSQLGrant_ReadsOnlyItsNamespaces(t *testing.T) {
 	var pods, others, edges string
 	h.must(reader.QueryRowContext(t.Context(), `SELECT count(*), (SELECT count(*) FROM configmaps WHERE namespace <> 'shop'),
 		(SELECT concat(sum((resource = 'pods')::int), ' ', sum((namespace <> 'shop' OR resource = 'secrets')::int)) FROM labels) FROM pods`).Scan(&pods, &others, &edges))
-	if pods != "3" || others != "0" || edges != "1 0" {
+	if pods != "3" || others != "0" || edges != "5 0" {
 		t.Errorf("the role reads %s Pods, %s ConfigMaps of other namespaces, and labels of Pods and of what it may not: %s", pods, others, edges)
 	}
 	for _, table := range []string{"secrets", "public.objects", "public.current_objects", "public.history", "public.resources", "public.undo_log", "public.store"} {

@@ -97,9 +97,12 @@ func (h *chronicle) make(plural, kind, name, spec string) {
 
 // made identifies what a schema has, and each time that it was made, replaced or commented on.
 const made = `
-SELECT string_agg(concat(c.oid, ' ', c.xmin, ' ', d.xmin), ',' ORDER BY c.oid) || (SELECT string_agg(concat(p.oid, ' ', p.xmin), ',' ORDER BY p.oid) FROM pg_proc p WHERE p.pronamespace = 'k8s'::regnamespace AND p.proname NOT LIKE '%.example.com')
+SELECT string_agg(concat(c.oid, ' ', c.xmin, ' ', d.xmin), ',' ORDER BY c.oid) || (SELECT string_agg(concat(p.oid, ' ', p.xmin), ',' ORDER BY p.oid) FROM pg_proc p WHERE p.pronamespace = 'k8s'::regnamespace AND p.proname NOT LIKE '%.example.com' AND p.proname NOT IN (` + ofAllTables + `))
 FROM pg_class c JOIN pg_description d ON d.objoid = c.oid AND d.objsubid = 0
-WHERE c.relnamespace = 'k8s'::regnamespace AND c.relname NOT LIKE '%.example.com' AND c.relname NOT IN ('labels', 'annotations', 'owners', 'conditions')`
+WHERE c.relnamespace = 'k8s'::regnamespace AND c.relname NOT LIKE '%.example.com' AND c.relname NOT IN (` + ofAllTables + `)`
+
+// ofAllTables are the edges that a definition changes.
+const ofAllTables = `'labels', 'annotations', 'owners', 'conditions', 'events_about'`
 
 // Views come, change and go with definitions, and nothing that others have made or depend on is lost. A server that starts again,
 // and a second one, change nothing; when the first stops, the second goes on.
@@ -195,7 +198,7 @@ func TestSQLSchema_ShowsThePast(t *testing.T) {
 	h.makeNamespace("shop")
 	db := h.openSchema("k8s")
 	h.awaitOne(db, "shop", `SELECT name FROM namespaces WHERE name = 'shop'`)
-	h.awaitOne(db, "0", `SELECT count(*) FROM configmaps(now()), secrets(now()) WHERE false`)
+	h.awaitOne(db, "0", `SELECT count(*) FROM configmaps(now()), secrets(now()), labels(now()) WHERE false`)
 	h.awaitOne(db, "kube-root-ca.crt", `SELECT name FROM configmaps WHERE namespace = 'shop'`) // a controller makes it
 	maps := h.kube.CoreV1().ConfigMaps("shop")
 	write := func(name, value string) {
@@ -205,23 +208,34 @@ func TestSQLSchema_ShowsThePast(t *testing.T) {
 	for _, name := range []string{"kept", "changed", "deleted"} {
 		write(name, "x\x00y")
 	}
+	label := func(value string) {
+		for _, name := range []string{"kept", "changed"} {
+			_, err := maps.Patch(t.Context(), name, types.MergePatchType, []byte(`{"metadata":{"labels":{"of":"`+value+`"}}}`), metav1.PatchOptions{})
+			h.must(err)
+		}
+	}
+	label("then")
 	_, err := h.kube.CoreV1().Secrets("shop").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "sealed"}}, metav1.CreateOptions{})
 	h.must(err)
 	moment := one(db, `SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')`)
 	_, err = maps.Patch(t.Context(), "changed", types.MergePatchType, []byte(`{"data":{"k":"z"}}`), metav1.PatchOptions{})
 	h.must(err)
+	label("now")
 	h.must(maps.Delete(t.Context(), "deleted", metav1.DeleteOptions{}))
 	write("late", "x")
 
-	columns, want := h.answered(`configmaps('` + moment + `')`)
-	got := h.viewed(db, `configmaps('`+moment+`')`, columns)
-	if !reflect.DeepEqual(got, want) || len(want) < 4 {
-		t.Errorf("%d rows: %s", len(want), differences(columns, got, want))
+	for table, atLeast := range map[string]int{`configmaps('` + moment + `')`: 4, `labels('` + moment + `') WHERE resource = 'configmaps'`: 2} {
+		columns, want := h.answered(table)
+		got := h.viewed(db, table, columns)
+		if !reflect.DeepEqual(got, want) || len(want) < atLeast {
+			t.Errorf("%s: %d rows: %s", table, len(want), differences(columns, got, want))
+		}
 	}
 	for statement, want := range map[string]string{
 		`SELECT string_agg(name, ',' ORDER BY name) FROM configmaps('` + moment + `') WHERE namespace = 'shop' AND name <> 'kube-root-ca.crt'`: "changed,deleted,kept",
 		`SELECT string_agg(name, ',' ORDER BY name) FROM configmaps(now()) WHERE namespace = 'shop' AND name <> 'kube-root-ca.crt'`:            "changed,kept,late",
-		`SELECT count(*) FROM configmaps(NULL)`: "0",
+		`SELECT string_agg(value, ',') FROM labels('` + moment + `') WHERE resource = 'configmaps' AND key = 'of'`: "then,then",
+		`SELECT count(*) FROM configmaps(NULL), labels(NULL)`: "0",
 		`SELECT concat(name, ' ', uid, ' ', revision > 0, object) FROM secrets WHERE namespace = 'shop' AND name = 'sealed'`:        "sealed  t",
 		`SELECT concat(name, ' ', uid, ' ', revision > 0, object) FROM secrets(now()) WHERE namespace = 'shop' AND name = 'sealed'`: "sealed  t",
 	} {
@@ -236,6 +250,12 @@ func TestSQLSchema_ShowsThePast(t *testing.T) {
 	succeed(t, "compact", "--endpoint", h.endpoint, "--data-dir", h.dir, "--keep=0s", "--resource=configmaps")
 	if got := one(db, `SELECT count(*) FROM configmaps('`+moment+`')`); !strings.Contains(got, "the history of configmaps does not reach back to") || !strings.Contains(got, "the earliest moment is revision ") {
 		t.Error(got)
+	}
+	if got := one(db, `SELECT count(*) FROM labels('`+moment+`')`); !strings.Contains(got, "the history of configmaps does not reach back to") {
+		t.Error(got)
+	}
+	if got := one(db, `SELECT count(*) FROM labels('`+moment+`') WHERE resource = 'namespaces' AND name = 'shop'`); got != "1" {
+		t.Errorf("of a resource whose history reaches back: %s", got)
 	}
 	write("after", "x") // the log has no change that is so late otherwise
 	if got := one(db, `SELECT count(*) FROM configmaps(now()) WHERE namespace = 'shop' AND name = 'kept'`); got != "1" {

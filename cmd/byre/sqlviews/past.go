@@ -9,22 +9,37 @@ import (
 // revisionFunction is the name of the function that functions of the past call.
 const revisionFunction = "byre_revision"
 
-// past returns the query of a table's objects at the moment $1, with the columns in their order: objects that were last written
-// up to then, and what was replaced or deleted later. A query with conditions on the key reads only what they select, because
-// PostgreSQL inlines it.
+// past returns the query of a table's objects at the moment $1, with the columns in their order. A query with conditions on the
+// key reads only what they select, because PostgreSQL inlines it.
 func (p *Postgres) past(t *Table, columns []catalog.Column) string {
 	now := Postgres{Store: p.Store} // an index is of the current objects
-	store := identifier(p.Store)
-	id := "(SELECT id FROM " + store + ".resources WHERE " + t.condition() + ")"
+	id := "(SELECT id FROM " + identifier(p.Store) + ".resources WHERE " + t.condition() + ")"
 	revision := fmt.Sprintf("(SELECT %s.%s($1, %s))", identifier(p.Schema), revisionFunction, id)
-	return fmt.Sprintf(`SELECT %s
-FROM (
-  SELECT c.namespace, c.name, c.revision, c.value FROM %s.current_objects c
-  WHERE c.resource_id = %s AND c.revision <= %s
+	return fmt.Sprintf("SELECT %s\nFROM %s o %s", now.values(t, columns), p.at(id, revision), p.parsed("o"))
+}
+
+// at returns a subquery of the objects of a resource at a revision: those that were last written up to then, and what was replaced
+// or deleted later.
+func (p *Postgres) at(id, revision string) string {
+	return fmt.Sprintf(`(
+  SELECT c.namespace, c.name, c.revision, c.value FROM %[1]s.current_objects c
+  WHERE c.resource_id = %[2]s AND c.revision <= %[3]s
   UNION ALL
-  SELECT u.namespace, u.name, u.replaces, u.value FROM %s.undo_log u
-  WHERE u.resource_id = %s AND u.replaces BETWEEN 1 AND %s AND u.revision > %s
-) o %s`, now.values(t, columns), store, id, revision, store, id, revision, revision, p.parsed())
+  SELECT u.namespace, u.name, u.replaces, u.value FROM %[1]s.undo_log u
+  WHERE u.resource_id = %[2]s AND u.replaces BETWEEN 1 AND %[3]s AND u.revision > %[3]s
+)`, identifier(p.Store), id, revision)
+}
+
+// pastDialect returns PostgreSQL's, with the objects of the moment $1. OFFSET 0 has the revision found once a resource, and the
+// function is asked of a resource that the query selects only: the history of others may not reach back.
+func (p *Postgres) pastDialect() *dialect {
+	d := p.dialect()
+	d.objects = func(o, t, condition string) string {
+		q, revision := "q"+o, "r"+o+".revision"
+		return fmt.Sprintf("%s\n  CROSS JOIN LATERAL (SELECT %s.%s($1, CASE WHEN %s.column2 IS NOT NULL THEN %s.id END) AS revision OFFSET 0) r%s\n  JOIN LATERAL %s %s ON true%s\n  %s",
+			tableOf(identifier(p.Store), t, q), identifier(p.Schema), revisionFunction, t, q, o, p.at(q+".id", revision), o, condition, p.parsed(o))
+	}
+	return d
 }
 
 // revisionFunction returns the statement that makes the function of this name: the revision of a moment, as

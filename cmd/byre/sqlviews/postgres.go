@@ -50,10 +50,10 @@ func (p *Postgres) WriteTo(w io.Writer, tables []Table) error {
 // current returns the query of a table's objects, with the columns in their order.
 func (p *Postgres) current(t *Table, columns []catalog.Column) string {
 	return fmt.Sprintf("SELECT %s\nFROM %s.resources r JOIN %s.current_objects o ON o.resource_id = r.id\n  %s\nWHERE %s%s",
-		p.values(t, columns), identifier(p.Store), identifier(p.Store), p.parsed(), t.condition(), p.restriction())
+		p.values(t, columns), identifier(p.Store), identifier(p.Store), p.parsed("o"), t.condition(), p.restriction("o"))
 }
 
-// values returns the expressions of columns over an object o and its parsed JSON d.v.
+// values returns the expressions of columns over an object o and its parsed JSON jo.v.
 func (p *Postgres) values(t *Table, columns []catalog.Column) string {
 	values := make([]string, len(columns))
 	for i := range columns {
@@ -62,10 +62,11 @@ func (p *Postgres) values(t *Table, columns []catalog.Column) string {
 	return strings.Join(values, ",\n  ")
 }
 
-// parsed joins d.v, the JSON of an object o. OFFSET 0 has it parsed once a row. It is not parsed for a query that asks for
+// parsed joins the parsed JSON of an object o, jo.v. OFFSET 0 has it parsed once a row. It is not parsed for a query that asks for
 // none of it. The function doc parses it a second time, and so is called only for what may need it.
-func (p *Postgres) parsed() string {
-	return "CROSS JOIN LATERAL (SELECT CASE WHEN starts_with(o.value, '{') AND strpos(o.value, '\\u') = 0 THEN o.value::jsonb ELSE " + p.value("o.") + " END AS v OFFSET 0) d"
+func (p *Postgres) parsed(o string) string {
+	return fmt.Sprintf("CROSS JOIN LATERAL (SELECT CASE WHEN starts_with(%[1]s.value, '{') AND strpos(%[1]s.value, '\\u') = 0 THEN %[1]s.value::jsonb ELSE %[2]s END AS v OFFSET 0) j%[1]s",
+		o, p.value(o+"."))
 }
 
 // value returns the expression of an object's JSON; NULL if it is encrypted.
@@ -73,7 +74,7 @@ func (p *Postgres) value(of string) string {
 	return "(" + identifier(p.Store) + ".doc(" + of + "value)::jsonb)"
 }
 
-func (p *Postgres) restriction() string {
+func (p *Postgres) restriction(o string) string {
 	if p.Namespaces == nil {
 		return ""
 	}
@@ -81,11 +82,11 @@ func (p *Postgres) restriction() string {
 	for _, name := range p.Namespaces {
 		names = append(names, literal(name))
 	}
-	return " AND o.namespace IN (" + strings.Join(names, ", ") + ")"
+	return " AND " + o + ".namespace IN (" + strings.Join(names, ", ") + ")"
 }
 
 func (p *Postgres) column(t *Table, c *catalog.Column) string {
-	v := "d.v"
+	v := postgresElement("o")
 	if p.Indexed[t.names()[0]+" "+c.Name] {
 		v = p.value("o.")
 	}

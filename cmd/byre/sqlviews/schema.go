@@ -16,7 +16,7 @@ import (
 )
 
 // Schema is a schema of PostgreSQL that has a view for each name of each table, and a function of the same name that returns
-// the rows of a moment, and a view for each edge that can be one.
+// the rows of a moment; so has each edge.
 //
 // Invariant: only what has byre's mark in its comment is replaced or dropped. Update keeps it. An object that others depend on
 // is not dropped: no statement has CASCADE.
@@ -94,7 +94,9 @@ func (s *Schema) Update(ctx context.Context, tables []Table) (map[string]error, 
 	for _, e := range edges() {
 		wanted[e.name] = true
 		left[e.name] = s.keep(ctx, e.name, kept{
-			e.Description, e.columns(), func(columns []catalog.Column) string { return e.view(s.views.dialect(), tables, columns) }, nil,
+			e.Description, e.columns(),
+			func(columns []catalog.Column) string { return e.view(s.views.dialect(), tables, columns) },
+			func(columns []catalog.Column) string { return e.view(s.views.pastDialect(), tables, columns) },
 		})
 	}
 	for name, r := range s.found {
@@ -199,7 +201,7 @@ var errForeign = errors.New("byre has not made what has the name: drop it")
 type kept struct {
 	description string
 	columns     []catalog.Column
-	// view returns the query of the view, with columns in their order, and past that of the function; nil means no function.
+	// view returns the query of the view, with columns in their order, and past that of the function.
 	view, past func(columns []catalog.Column) string
 }
 
@@ -213,7 +215,7 @@ func (s *Schema) keep(ctx context.Context, name string, k kept) error {
 		return s.execute(ctx, s.definition(name, k, k.columns, hash))
 	case r.isForeign:
 		return errForeign
-	case r.view == hash && (k.past == nil || r.function == hash):
+	case r.view == hash && r.function == hash:
 		return nil
 	}
 	err := s.execute(ctx, s.definition(name, k, inOrder(k.columns, r.columns), hash))
@@ -242,10 +244,8 @@ func (s *Schema) definition(name string, k kept, columns []catalog.Column, hash 
 	object := identifier(s.Name) + "." + identifier(name)
 	fmt.Fprintf(&b, "CREATE OR REPLACE VIEW %s AS\n%s;\n", object, k.view(columns))
 	fmt.Fprintf(&b, "COMMENT ON VIEW %s IS %s;\n", object, literal(k.description+"\n\n"+mark+hash))
-	if k.past != nil {
-		fmt.Fprintf(&b, "CREATE OR REPLACE FUNCTION %s(at timestamptz) RETURNS SETOF %s LANGUAGE sql STABLE AS %s;\n", object, object, literal(k.past(columns)))
-		fmt.Fprintf(&b, "COMMENT ON FUNCTION %s(timestamptz) IS %s;\n", object, literal("The rows of "+name+" at a moment.\n"+mark+hash))
-	}
+	fmt.Fprintf(&b, "CREATE OR REPLACE FUNCTION %s(at timestamptz) RETURNS SETOF %s LANGUAGE sql STABLE AS %s;\n", object, object, literal(k.past(columns)))
+	fmt.Fprintf(&b, "COMMENT ON FUNCTION %s(timestamptz) IS %s;\n", object, literal("The rows of "+name+" at a moment.\n"+mark+hash))
 	for i := range columns {
 		description := columns[i].Description
 		if source := columns[i].Source(); source != "" {
