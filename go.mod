@@ -3,6 +3,7 @@ module byre
 go 1.26.0
 
 require (
+	filippo.io/age v1.3.1
 	github.com/anishathalye/porcupine v1.3.1
 	github.com/benbjohnson/litestream v0.5.18
 	github.com/cockroachdb/datadriven v1.0.3
@@ -81,6 +82,7 @@ require (
 require (
 	cel.dev/expr v0.25.3 // indirect
 	cyphar.com/go-pathrs v0.2.5 // indirect
+	filippo.io/hpke v0.4.0 // indirect
 	github.com/Azure/go-ansiterm v0.0.0-20250102033503-faa5f7b0171c // indirect
 	github.com/JeffAshton/win_pdh v0.0.0-20161109143554-76bb4ee9f0ab // indirect
 	github.com/Microsoft/go-winio v0.6.2 // indirect

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -27,6 +28,7 @@ import (
 func newBackupCommand() *cobra.Command {
 	store := options.NewStoreOptions()
 	var to location.Location
+	var pki pkiFlags
 	var skipDamaged bool
 	cmd := &cobra.Command{
 		Use:   "backup [flags] FILE|-|s3://BUCKET/KEY",
@@ -38,12 +40,14 @@ func newBackupCommand() *cobra.Command {
 			"its name when it is complete. The checksum that is printed is the file's. \"byre status\"\n" +
 			"shows the last backup.\n\n" +
 			"Back up the directory pki/ too: without its keys a restored server knows no client.\n" +
+			"--with-pki writes them, encrypted, to a file beside the backup, FILE.pki.age.\n" +
 			"\"byre serve --backup-schedule\" makes backups by itself.\n\n" +
 			"With --skip-damaged, rows that are damaged are left out, and named on standard error.\n" +
 			"History is left out up to the last change that is damaged or missing. The exit status is\n" +
 			"then 2, the backup is complete but for these rows, and \"byre status\" shows the one of\n" +
 			"before; it is 0 if nothing was left out, and 1 if there is no backup.",
 		Example: "  byre backup --data-dir /var/lib/byre /backup/byre-$(date +%F).zst\n" +
+			"  byre backup --with-pki --age-recipient age1... /backup/byre-$(date +%F).zst\n" +
 			"  byre backup --endpoint postgres://byre@db.example.com/byre s3://backups/byre.zst\n" +
 			"  byre backup - | ssh backup.example.com 'cat > byre.zst'",
 		Args: cobra.ExactArgs(1),
@@ -56,11 +60,22 @@ func newBackupCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return writeBackup(cmd, dsn, to, skipDamaged)
+			keys, err := pki.encrypted(store.DataDir, to.Name)
+			if err != nil {
+				return err
+			}
+			// With status 2 the backup is complete but for what is damaged.
+			err = writeBackup(cmd, dsn, to, skipDamaged)
+			var damaged *statusError
+			if err == nil || errors.As(err, &damaged) {
+				err = cmp.Or(writePKI(cmd.Context(), cmd.OutOrStdout(), to, keys), err)
+			}
+			return err
 		},
 	}
 	store.AddDatabaseFlags(cmd.Flags())
 	to.S3.AddFlags(cmd.Flags())
+	pki.addToBackup(cmd)
 	cmd.Flags().BoolVar(&skipDamaged, "skip-damaged", false, "Leave out rows of SQLite that can't be read, and of both databases those that no store can have.")
 	cmd.Flags().BoolVar(&to.Force, "force", false, "Replace what is there under the name.")
 	cmd.AddCommand(newBackupListCommand(), newBackupVerifyCommand(), newBackupPruneCommand())

@@ -31,6 +31,7 @@ type restoreFlags struct {
 	from   string
 	at     string
 	bump   int64
+	pki    pkiFlags
 }
 
 func newRestoreCommand() *cobra.Command {
@@ -50,8 +51,11 @@ func newRestoreCommand() *cobra.Command {
 			"change that was made until a time (RFC 3339, to the microsecond), or after a revision.\n" +
 			"It must lie within the history that the backup, or the database of --from, has. Restore\n" +
 			"into a new database: the first one stays as it is. Nothing is restored if there were no\n" +
-			"objects.",
+			"objects.\n\n" +
+			"With --with-pki, the certificates and keys that \"byre backup --with-pki\" has written beside\n" +
+			"the backup are restored too.",
 		Example: "  byre restore --data-dir /var/lib/byre-restored /backup/byre.zst\n" +
+			"  byre restore --data-dir /var/lib/byre --with-pki --age-identity-file key.txt /backup/byre.zst\n" +
 			"  byre restore --endpoint postgres://byre@db.example.com/restored s3://backups/byre.zst\n" +
 			"  byre restore --from s3://backups/cluster-1 --data-dir /var/lib/byre\n" +
 			"  byre restore --from sqlite:///var/lib/byre/byre.db --at 2026-03-01T11:59:00Z --data-dir /var/lib/byre-restored",
@@ -65,6 +69,9 @@ func newRestoreCommand() *cobra.Command {
 			if f.bump < 1 {
 				return errors.New("--bump-revision must be positive: clients have seen the revisions up to the last one")
 			}
+			if f.pki.with && f.from != "" {
+				return errors.New("--with-pki is for a backup: a copy of a database has no certificates beside it")
+			}
 			if replication.IsURL(f.from) {
 				return f.restoreReplica(cmd)
 			}
@@ -72,11 +79,19 @@ func newRestoreCommand() *cobra.Command {
 				return f.restoreDatabase(cmd, f.from)
 			}
 			f.source.Name, f.source.Stdin = args[0], cmd.InOrStdin()
-			return f.restoreBackup(cmd)
+			keys, err := f.pki.decrypted(cmd.Context(), f.store.DataDir, f.source)
+			if err != nil {
+				return err
+			}
+			if err := f.restoreBackup(cmd); err != nil {
+				return err
+			}
+			return f.pki.extract(cmd.OutOrStdout(), f.store.DataDir, keys)
 		},
 	}
 	f.store.AddDatabaseFlags(cmd.Flags())
 	f.source.S3.AddFlags(cmd.Flags())
+	f.pki.addToRestore(cmd)
 	cmd.Flags().StringVar(&f.from, "from", "", "Instead of a backup, read this database, which may be in use: sqlite:///PATH or postgres://...; or the latest that --replicate-to of a server has copied: file:///PATH or s3://BUCKET/PATH, through a temporary file in $TMPDIR.")
 	cmd.Flags().StringVar(&f.at, "at", "", "Restore the objects of this time (as 2026-03-01T11:59:00Z) or revision.")
 	cmd.Flags().Int64Var(&f.bump, "bump-revision", bumpRevision,

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"filippo.io/age"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"byre/cmd/byre/pkiarchive"
+)
+
+// writeFile writes a file of a test, and returns its path.
+func writeFile(t *testing.T, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// A client of a server that is lost is one of the server that a backup brings back in another directory.
+func TestBackup_WithPKIBringsBackTheServerOfItsClients(t *testing.T) {
+	t.Parallel()
+	identity, err := age.GenerateX25519Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	passphrase := writeFile(t, "correct horse\nnot this\n")
+	dir, file := t.TempDir(), filepath.Join(t.TempDir(), "byre.zst")
+	server := startServer(t, dir)
+	config := server.config(t)
+	out, _ := succeed(t, "backup", "--data-dir", dir, "--with-pki", "--age-recipient", identity.Recipient().String(), file)
+	if !strings.HasSuffix(out, file+".pki.age: the certificates and keys, encrypted\n") {
+		t.Error(out)
+	}
+	bySecret := filepath.Join(t.TempDir(), "byre.zst")
+	succeed(t, "backup", "--data-dir", dir, "--with-pki", "--age-passphrase-file", passphrase, bySecret)
+	server.stop(t)
+	for backup, flag := range map[string][]string{
+		file: {"--age-identity-file", writeFile(t, identity.String()+"\n")}, bySecret: {"--age-passphrase-file", passphrase},
+	} {
+		restored := filepath.Join(t.TempDir(), "new")
+		out, _ := succeed(t, append([]string{"restore", "--data-dir", restored, "--with-pki", backup}, flag...)...)
+		if !strings.Contains(out, "files into "+filepath.Join(restored, "pki")+"\n") {
+			t.Error(out)
+		}
+		if info, err := os.Stat(filepath.Join(restored, "pki", "ca.key")); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("mode of a key: %v, %v", info, err)
+		}
+		again := startServer(t, restored)
+		config.Host = again.config(t).Host
+		if _, err := kubernetes.NewForConfigOrDie(config).CoreV1().Namespaces().Get(t.Context(), "default", metav1.GetOptions{}); err != nil {
+			t.Errorf("a client of before: %v", err)
+		}
+		again.stop(t)
+		expectFailure(t, "has files", append([]string{"restore", "--data-dir", restored, "--with-pki", backup}, flag...)...)
+	}
+	if removed, _ := succeed(t, "backup", "prune", filepath.Dir(bySecret), "--keep", "1"); !strings.Contains(removed, "nothing to delete") {
+		t.Error(removed)
+	}
+	succeed(t, "backup", "--data-dir", dir, filepath.Join(filepath.Dir(bySecret), "later.zst"))
+	succeed(t, "backup", "prune", filepath.Dir(bySecret), "--keep", "1", "--yes")
+	if left, err := filepath.Glob(filepath.Dir(bySecret) + "/*"); err != nil || len(left) != 1 {
+		t.Errorf("left of two backups, of which the first has its certificates beside it: %v, %v", left, err)
+	}
+}
+
+// What can't be decrypted, or was changed, restores nothing, and flags that do not belong together are refused.
+func TestBackup_WithPKIIsRefused(t *testing.T) {
+	t.Parallel()
+	identity, err := age.GenerateX25519Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, recipient := writeFile(t, identity.String()), identity.Recipient().String()
+	dir, file := t.TempDir(), filepath.Join(t.TempDir(), "byre.zst")
+	startServer(t, dir).stop(t)
+	backup := func(flags ...string) []string {
+		return append([]string{"backup", "--data-dir", dir, file}, flags...)
+	}
+	expectFailure(t, "--with-pki needs --age-recipient, or else --age-passphrase-file", backup("--with-pki")...)
+	expectFailure(t, "are for --with-pki", backup("--age-recipient", recipient)...)
+	expectFailure(t, `--age-recipient "age1"`, backup("--with-pki", "--age-recipient", "age1")...)
+	expectFailure(t, "its first line is empty", backup("--with-pki", "--age-passphrase-file", writeFile(t, ""))...)
+	expectFailure(t, "no such file", backup("--with-pki", "--age-recipient", recipient, "--cert-dir", "/nowhere")...)
+	expectFailure(t, "has no files", backup("--with-pki", "--age-recipient", recipient, "--cert-dir", t.TempDir())...)
+	expectFailure(t, "a backup that has a name", "backup", "--data-dir", dir, "--with-pki", "--age-recipient", recipient, "-")
+	if _, err := os.Stat(file); err == nil {
+		t.Error("there is a backup")
+	}
+
+	succeed(t, backup("--with-pki", "--age-recipient", recipient)...)
+	other, err := age.GenerateX25519Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	restored := filepath.Join(t.TempDir(), "new")
+	restore := func(flags ...string) []string {
+		return append([]string{"restore", "--data-dir", restored, "--with-pki"}, flags...)
+	}
+	expectFailure(t, "nothing was restored", restore(file, "--age-identity-file", writeFile(t, other.String()))...)
+	expectFailure(t, "--with-pki is for a backup", restore("--from", "file:///nowhere", "--age-identity-file", key)...)
+	content, err := os.ReadFile(file + pkiarchive.Suffix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, broken := range [][]byte{content[:len(content)-1], append(bytes.Clone(content[:len(content)-1]), content[len(content)-1]^1)} {
+		if err := os.WriteFile(file+pkiarchive.Suffix, broken, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		expectFailure(t, "nothing was restored", restore(file, "--age-identity-file", key)...)
+	}
+	if _, err := os.Stat(restored); err == nil {
+		t.Error("something was restored")
+	}
+}
+
+// tar reads what age decrypts.
+func TestBackup_PKIIsATarArchive(t *testing.T) {
+	t.Parallel()
+	identity, err := age.GenerateX25519Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "ca.key"), []byte("a key"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var encrypted bytes.Buffer
+	if err := pkiarchive.Write(&encrypted, dir, identity.Recipient()); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(encrypted.String(), "a key") {
+		t.Error("it is not encrypted")
+	}
+	decrypted, err := age.Decrypt(&encrypted, identity)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tar := exec.CommandContext(t.Context(), "tar", "-xO", "ca.key")
+	tar.Stdin = decrypted
+	if out, err := tar.CombinedOutput(); err != nil || string(out) != "a key" {
+		t.Errorf("%q, %v", out, err)
+	}
+}

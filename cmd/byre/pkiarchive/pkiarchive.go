@@ -1,0 +1,131 @@
+// Package pkiarchive keeps the certificates and keys of a server in a file that is encrypted, so that it may lie beside a
+// backup. The file is a tar archive, encrypted by age: "age --decrypt FILE | tar -x" reads it too.
+package pkiarchive
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"filippo.io/age"
+
+	"byre/migrations/fileowner"
+)
+
+// Suffix follows the name of a backup in that of the file beside it.
+const Suffix = ".pki.age"
+
+// maxSize bounds what Read takes into memory, in bytes. A directory of byre has some 30 KB.
+const maxSize = 16 << 20
+
+// Write writes the regular files of a directory, encrypted for recipients. It fails if there are none.
+func Write(w io.Writer, dir string, recipients ...age.Recipient) error {
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	files = slices.DeleteFunc(files, func(file fs.DirEntry) bool { return !file.Type().IsRegular() })
+	if len(files) == 0 {
+		return fmt.Errorf("%s has no files: name the directory of the certificates of a server that has been started", dir)
+	}
+	encrypted, err := age.Encrypt(w, recipients...)
+	if err != nil {
+		return err
+	}
+	archive := tar.NewWriter(encrypted)
+	for _, file := range files {
+		content, err := os.ReadFile(filepath.Join(dir, file.Name()))
+		if err != nil {
+			return err
+		}
+		info, err := file.Info()
+		if err != nil {
+			return err
+		}
+		header := tar.Header{Typeflag: tar.TypeReg, Name: file.Name(), Size: int64(len(content)), Mode: int64(info.Mode().Perm()), ModTime: info.ModTime()}
+		if err := archive.WriteHeader(&header); err != nil {
+			return err
+		}
+		if _, err := archive.Write(content); err != nil {
+			return err
+		}
+	}
+	return errors.Join(archive.Close(), encrypted.Close())
+}
+
+// Archive is what Write has written.
+type Archive []file
+
+type file struct {
+	name    string
+	mode    fs.FileMode
+	content []byte
+}
+
+// Read reads an archive to its end, and so fails if it is not whole, or was changed, or if no identity can decrypt it.
+func Read(r io.Reader, identities ...age.Identity) (Archive, error) {
+	decrypted, err := age.Decrypt(r, identities...)
+	if err != nil {
+		return nil, err
+	}
+	whole, err := io.ReadAll(io.LimitReader(decrypted, maxSize+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(whole) > maxSize {
+		return nil, fmt.Errorf("it has more than %d MiB, and so is no archive of certificates", maxSize>>20)
+	}
+	var archive Archive
+	for files := tar.NewReader(bytes.NewReader(whole)); ; {
+		header, err := files.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		if header.Typeflag != tar.TypeReg || filepath.Base(header.Name) != header.Name || !filepath.IsLocal(header.Name) {
+			return nil, fmt.Errorf("it has %q, which is no file of a directory of certificates", header.Name)
+		}
+		content, err := io.ReadAll(files)
+		if err != nil {
+			return nil, err
+		}
+		archive = append(archive, file{header.Name, header.FileInfo().Mode().Perm(), content})
+	}
+	if len(archive) == 0 {
+		return nil, errors.New("it has no files")
+	}
+	return archive, nil
+}
+
+// CheckEmpty fails if a directory has files, which Extract would replace.
+func CheckEmpty(dir string) error {
+	files, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil && len(files) > 0 {
+		err = fmt.Errorf("%s has files: move them away, or restore without --with-pki", dir)
+	}
+	return err
+}
+
+// Extract writes the files into a directory, which it makes. The owner of what it makes is that of the directory above.
+func (a Archive) Extract(dir string) error {
+	if err := fileowner.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	for _, file := range a {
+		if err := fileowner.WriteFile(filepath.Join(dir, file.name), file.content, file.mode); err != nil {
+			return err
+		}
+	}
+	return fileowner.SyncDir(dir)
+}
