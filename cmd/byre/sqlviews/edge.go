@@ -123,8 +123,8 @@ var (
 			last: "WHERE s.key = CASE t.column4 WHEN 'networkpolicies' THEN 'podSelector' ELSE 'selector' END AND CAST({s} AS text) LIKE '{%'" +
 				" AND NOT (" + isMap + " AND CAST({s} AS text) = '{}')",
 			none: []each{
-				{"m", "object", "s", nil, isMap + " AND {text m} IS DISTINCT FROM {l} ->> m.key"},
-				{"m", "object", "s", []string{"matchLabels"}, "NOT " + isMap + " AND {text m} IS DISTINCT FROM {l} ->> m.key"},
+				{"m", "object", "s", nil, isMap + " AND NOT coalesce({text m} = ({l} ->> m.key), false)"},
+				{"m", "object", "s", []string{"matchLabels"}, "NOT " + isMap + " AND NOT coalesce({text m} = ({l} ->> m.key), false)"},
 				{"m", "array", "s", []string{"matchExpressions"}, "NOT " + isMap + " AND NOT coalesce(CASE {m} ->> 'operator' WHEN 'Exists' THEN " + label + " IS NOT NULL WHEN 'DoesNotExist' THEN " + label + " IS NULL" +
 					" WHEN 'In' THEN " + isAmong + " WHEN 'NotIn' THEN NOT coalesce(" + isAmong + ", false) END, false)"},
 			},
