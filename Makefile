@@ -217,8 +217,8 @@ alerts-test:
 
 # Breaks things while clients use byre, on both databases and on two machines at once, for DURATION,
 # and judges what the clients saw. FAULTS is a regular expression of their names, DATABASE is
-# sqlite, postgres, "two machines" or "two machines, --replicate-sync"; the results are in bin/robustness. With DOCS=docs they go into
-# docs/reliability.md too.
+# sqlite, postgres, "two machines", "two machines, --replicate-sync" or "two machines, --replicate-sync, versitygw"; the results are in
+# bin/robustness. With DOCS=docs they go into docs/reliability.md too.
 DURATION ?= 30m
 FAULTS   ?=
 DATABASE ?=

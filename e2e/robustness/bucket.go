@@ -2,10 +2,15 @@ package robustness
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/pem"
+	"errors"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -13,6 +18,8 @@ import (
 
 	"github.com/johannesboyne/gofakes3"
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
+
+	"byre/e2e/programs"
 )
 
 // bucketURL is the place that two machines share.
@@ -24,9 +31,51 @@ type bucket struct {
 	service http.Handler
 }
 
-func newBucket(t testing.TB) (*bucket, error) {
+// newBucket starts an S3 service: gofakes3 in this process, or the program versitygw over a directory.
+func newBucket(t testing.TB, isVersitygw bool) (*bucket, error) {
+	if isVersitygw {
+		service, err := startVersitygw(t)
+		return &bucket{t, service}, err
+	}
 	backend := s3mem.New()
 	return &bucket{t, gofakes3.New(backend).Server()}, backend.CreateBucket("copies")
+}
+
+// The credentials of the service.
+const (
+	accessKey = "key"
+	secretKey = "a secret of some length"
+)
+
+// startVersitygw returns a handler that forwards requests, unchanged because they are signed.
+func startVersitygw(t testing.TB) (http.Handler, error) {
+	if err := programs.Build(t.Context(), programs.Versitygw); err != nil {
+		return nil, err
+	}
+	dir, socket := t.TempDir(), "@byre-s3-"+rand.Text() // in Linux's abstract namespace
+	if err := os.Mkdir(filepath.Join(dir, "copies"), 0o700); err != nil {
+		return nil, err
+	}
+	log, err := os.Create(filepath.Join(t.TempDir(), "versitygw.log"))
+	if err != nil {
+		return nil, err
+	}
+	service := exec.Command(programs.Versitygw.Path(), "--port", socket, "--region", "eu-central-1", "--quiet", "posix", dir)
+	service.Env = append(os.Environ(), "ROOT_ACCESS_KEY="+accessKey, "ROOT_SECRET_KEY="+secretKey)
+	service.Stdout, service.Stderr = log, log
+	if err := service.Start(); err != nil {
+		return nil, errors.Join(err, log.Close())
+	}
+	t.Cleanup(func() { _ = errors.Join(service.Process.Kill(), service.Wait(), log.Close()) }) // it is killed
+	return &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = "http", "versitygw", r.In.Host
+			r.Out.Header["X-Forwarded-For"] = nil
+		},
+		Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		}, MaxIdleConnsPerHost: 16},
+	}, nil
 }
 
 // bucketPath is the way of one machine to the bucket. Its zero state forwards at once.
@@ -58,7 +107,7 @@ func (b *bucket) path() (*bucketPath, error) {
 	ca := filepath.Join(b.TempDir(), "ca.crt")
 	p.Env = []string{
 		"SSL_CERT_FILE=" + ca, "AWS_ENDPOINT_URL=" + server.URL, "AWS_REGION=eu-central-1",
-		"AWS_ACCESS_KEY_ID=key", "AWS_SECRET_ACCESS_KEY=secret",
+		"AWS_ACCESS_KEY_ID=" + accessKey, "AWS_SECRET_ACCESS_KEY=" + secretKey,
 	}
 	return p, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600)
 }

@@ -229,7 +229,7 @@ func (p *episode) judge(ctx context.Context, h *history.History, result *Result)
 	}
 	if p.machines != nil {
 		result.Violations = append(result.Violations, checkTurns(h.Operations)...)
-		if p.Database.Kind == MachinesSync && result.Lost > 0 {
+		if losesNothing(p.Database.Kind) && result.Lost > 0 {
 			result.Violations = append(result.Violations, fmt.Sprintf("%d acknowledged writes are lost", result.Lost))
 		}
 	}

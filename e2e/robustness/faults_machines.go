@@ -74,7 +74,7 @@ func machineFaults() []Fault {
 		}},
 	}
 	for i := range all {
-		all[i].Databases, all[i].IsLong = []string{Machines, MachinesSync}, true
+		all[i].Databases, all[i].IsLong = machineKinds, true
 	}
 	return all
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -20,16 +21,22 @@ import (
 )
 
 // Two machines with SQLite, of which one serves by the lease in a bucket, and the other follows. With
-// MachinesSync the bucket has each write before it is acknowledged.
+// MachinesSync the bucket has each write before it is acknowledged. MachinesVersitygw is the same on another S3.
 const (
-	Machines     = "two machines"
-	MachinesSync = "two machines, --replicate-sync"
+	Machines          = "two machines"
+	MachinesSync      = "two machines, --replicate-sync"
+	MachinesVersitygw = "two machines, --replicate-sync, versitygw"
 )
+
+var machineKinds = []string{Machines, MachinesSync, MachinesVersitygw}
 
 // copied is more than the time after which the bucket has a change.
 const copied = 3 * time.Second
 
-func isMachines(kind string) bool { return kind == Machines || kind == MachinesSync }
+func isMachines(kind string) bool { return slices.Contains(machineKinds, kind) }
+
+// losesNothing says that a takeover may lose no acknowledged write.
+func losesNothing(kind string) bool { return kind == MachinesSync || kind == MachinesVersitygw }
 
 // machines are the two, as an Env has them.
 type machines struct {
@@ -40,7 +47,7 @@ type machines struct {
 }
 
 func (e *Env) newMachines(kind string) error {
-	b, err := newBucket(e.TB)
+	b, err := newBucket(e.TB, kind == MachinesVersitygw)
 	if err != nil {
 		return err
 	}
@@ -53,7 +60,7 @@ func (e *Env) newMachines(kind string) error {
 		e.machines.paths = append(e.machines.paths, p)
 		r.Config.Env, r.Config.IsStandby = p.Env, true
 		r.Config.Args = append(r.Config.Args[:len(r.Config.Args):len(r.Config.Args)], "--standby", "--replicate-to", bucketURL)
-		if kind == MachinesSync {
+		if losesNothing(kind) {
 			r.Config.Args = append(r.Config.Args, "--replicate-sync")
 		}
 	}
