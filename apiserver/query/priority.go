@@ -1,10 +1,6 @@
 package query
 
-import (
-	goruntime "runtime"
-
-	"golang.org/x/sys/unix"
-)
+import goruntime "runtime"
 
 // Priority: a query runs on a thread of its own, of lower priority than the server's others.
 //
@@ -12,7 +8,7 @@ import (
 //
 // What is done instead: a query that reads 100,000 objects keeps a processor busy for a second. With as many queries as
 // half the processors, what comes meanwhile shares the other half with its clients. A thread of lower priority computes
-// with what they leave.
+// with what they leave; and Linux 6.12 gives a thread whose slice is shorter the processor at once when it wakes.
 //
 // What it relies on: Linux knows a priority of each thread, and lets a thread lower its own. It can't be raised again;
 // so the goroutine ends without giving its thread back, and Go ends the thread (TestQuery_LowersThePriorityOfItsThread).
@@ -21,9 +17,6 @@ import (
 //
 // What it earns: the slowest hundredth of GETs beside queries (docs/sql.md; TestSQL_GetsBesideQueries measures it).
 // A query pays for a new thread: BenchmarkAtLowPriority.
-
-// niceness is what a query adds to the niceness of its thread.
-const niceness = 5
 
 // atLowPriority calls f on a thread of lower priority, and returns what it returns. A panic of f is the caller's.
 func atLowPriority(f func() error) error {
@@ -39,11 +32,7 @@ func atLowPriority(f func() error) error {
 			ended <- o
 		}()
 		goruntime.LockOSThread()
-		if goruntime.GOOS == "linux" { // elsewhere it is the priority of the process
-			if raw, err := unix.Getpriority(unix.PRIO_PROCESS, 0); err == nil { // 20 minus the niceness
-				_ = unix.Setpriority(unix.PRIO_PROCESS, 0, 20-raw+niceness) // the query runs as well without
-			}
-		}
+		lowerPriority()
 		o.err = f()
 	}()
 	o := <-ended
