@@ -13,6 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 
 	"byre/apiserver/storage"
+	"byre/apiserver/storage/encoding"
 )
 
 // encoded answers the reads and the writes of a resource with bytes of its store. It
@@ -81,4 +82,20 @@ func (e *encoded) groupResource(req *http.Request) schema.GroupResource {
 func (e *encoded) fail(w http.ResponseWriter, req *http.Request, err error) {
 	scope := e.resource.scope
 	responsewriters.ErrorNegotiated(err, scope.Serializer, scope.Kind.GroupVersion(), w, req)
+}
+
+// answerStored answers a write with what was stored. It returns false for a request that asks for
+// another form.
+func (e *encoded) answerStored(w http.ResponseWriter, req *http.Request, status int, stored encoding.Encoded) bool {
+	if e.negotiate(req, "") != e.formats.json {
+		return false
+	}
+	request.TrackSerializeResponseObjectLatency(req.Context(), func() {
+		out := newAnswerWriter(w, req, e.formats.json.mediaType())
+		defer out.release()
+		out.status = status
+		out.buf = append(stored.AppendJSON(out.buf, true), '\n')
+		out.close()
+	})
+	return true
 }

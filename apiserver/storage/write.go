@@ -2,13 +2,16 @@ package storage
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/storage"
 
 	"byre/apiserver/storage/encoding"
+	"byre/sqlstore"
 )
 
 // Write is the write of one request: what the store records of it beside the user and RequestInfo,
@@ -64,5 +67,143 @@ func (w *Write) Stored(object runtime.Object) (encoding.Encoded, bool) {
 func recordStored(ctx context.Context, data []byte, revision int64) {
 	if w, ok := ctx.Value(writeKey{}).(*Write); ok {
 		w.stored.Store(&writtenBytes{data, revision})
+	}
+}
+
+// Create implements storage.Interface.
+func (s *Store) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
+	at, err := s.records.locate(key)
+	if err != nil {
+		return err
+	}
+	if version, err := versioner.ObjectResourceVersion(obj); err == nil && version != 0 {
+		return storage.ErrResourceVersionSetOnCreate
+	}
+	if err := versioner.PrepareObjectForStorage(obj); err != nil {
+		return fmt.Errorf("PrepareObjectForStorage failed: %w", err)
+	}
+	data, err := s.serializer.Encode(obj)
+	if err != nil {
+		return err
+	}
+	w := writer{s: s, at: at}
+	revision, err := w.put(ctx, obj, data, &state{}, ttl)
+	if isConflict(err) {
+		err = s.records.apiError(err, at.path)
+	}
+	if err != nil || out == nil {
+		return err
+	}
+	return s.serializer.SetOutput(out, obj, data, revision)
+}
+
+// GuaranteedUpdate implements storage.Interface. It begins with the object in memory,
+// which may be an old one. If the update fails with an old object, it is tried again
+// with the object in the database, as upstream does after a suggested object.
+func (s *Store) GuaranteedUpdate(
+	ctx context.Context, key string, destination runtime.Object, ignoreNotFound bool,
+	preconditions *storage.Preconditions, tryUpdate storage.UpdateFunc, cachedExistingObject runtime.Object,
+) error {
+	at, err := s.records.locate(key)
+	if err != nil {
+		return err
+	}
+	w, err := s.newWriter(at, destination)
+	if err != nil {
+		return err
+	}
+	w.ignoreNotFound = ignoreNotFound
+	from, err := w.getInitialState(ctx, cachedExistingObject)
+	if err != nil {
+		return err
+	}
+	for {
+		obj, ttl, err := w.attempt(from, preconditions, tryUpdate)
+		if err != nil {
+			if from, err = w.getStateAfterFailure(ctx, from, err); err != nil {
+				return err
+			}
+			continue
+		}
+		data, err := s.serializer.Encode(obj)
+		if err != nil {
+			return err
+		}
+		if from.unchanged(data) {
+			if !from.current {
+				// The object that was compared may not be the stored one, so read the
+				// stored one.
+				if from, err = w.getCurrentState(ctx); err != nil {
+					return err
+				}
+				if !from.unchanged(data) {
+					continue
+				}
+			}
+			return s.serializer.SetOutput(destination, obj, data, from.revision)
+		}
+		revision, err := w.put(ctx, obj, data, from, ttl)
+		if isConflict(err) {
+			if from, err = w.getCurrentState(ctx); err != nil {
+				return err
+			}
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		return s.serializer.SetOutput(destination, obj, data, revision)
+	}
+}
+
+// Delete implements storage.Interface.
+func (s *Store) Delete(
+	ctx context.Context, key string, out runtime.Object, preconditions *storage.Preconditions,
+	validateDeletion storage.ValidateObjectFunc, cachedExistingObject runtime.Object, opts storage.DeleteOptions,
+) error {
+	at, err := s.records.locate(key)
+	if err != nil {
+		return err
+	}
+	w, err := s.newWriter(at, out)
+	if err != nil {
+		return err
+	}
+	w.mustBeUnreadable = opts.ExpectTransformOrDecodeError
+	from, err := w.getInitialState(ctx, cachedExistingObject)
+	if err != nil {
+		return err
+	}
+	for {
+		err := preconditions.Check(at.path, from.obj)
+		if err == nil {
+			err = validateDeletion(ctx, from.obj)
+		}
+		if err != nil {
+			if from, err = w.getStateAfterFailure(ctx, from, err); err != nil {
+				return err
+			}
+			continue
+		}
+		change, err := s.records.write(ctx, sqlstore.Write{
+			Op:           sqlstore.Delete,
+			Key:          at.Key,
+			Replaces:     from.revision,
+			RequiresNone: s.cfg.Contents(at.Name),
+			Author:       author(ctx, sqlstore.Delete),
+		})
+		if isConflict(err) {
+			if from, err = w.getCurrentState(ctx); err != nil {
+				return err
+			}
+			continue
+		}
+		if err != nil {
+			return s.records.apiError(err, at.path)
+		}
+		if w.mustBeUnreadable {
+			return nil
+		}
+		return w.setDeletedOutput(out, from, cachedExistingObject, change.Revision)
 	}
 }
