@@ -9,7 +9,6 @@ import (
 	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
 	"k8s.io/apiserver/pkg/cel/openapi/resolver"
 	"k8s.io/client-go/discovery/cached/memory"
-	cacheddiscovery "k8s.io/client-go/discovery/cached/memory"
 	admissionregistrationinformers "k8s.io/client-go/informers/admissionregistration/v1"
 	"k8s.io/client-go/restmapper"
 	"k8s.io/kubernetes/pkg/controller/garbagecollector"
@@ -56,7 +55,7 @@ const (
 // kube-controller-manager resolves built-in types from compiled-in definitions, which take
 // tens of megabytes.
 func newPolicyStatus(_ context.Context, cc *controllerContext) (func(context.Context), error) {
-	mapper := restmapper.NewDeferredDiscoveryRESTMapper(cacheddiscovery.NewMemCacheClient(cc.kube.Discovery()))
+	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(cc.kube.Discovery()))
 	c, err := validatingadmissionpolicystatus.NewController(
 		informersIn(cc, admissionregistrationinformers.New).ValidatingAdmissionPolicies(),
 		cc.kube.AdmissionregistrationV1().ValidatingAdmissionPolicies(),

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"byre/cmd/byre/cli"
 	"byre/cmd/byre/pkiarchive"
 	"byre/sqlstore"
 	"byre/sqlstore/backup"
@@ -88,7 +89,7 @@ func (f *backupsFlags) list(ctx context.Context) ([]storedBackup, error) {
 
 func newBackupListCommand() *cobra.Command {
 	var flags backupsFlags
-	var output outputFlag
+	var output cli.Output
 	cmd := &cobra.Command{
 		Use:   "list [LOCATION]",
 		Short: "List the backups in a directory or a bucket",
@@ -96,18 +97,18 @@ func newBackupListCommand() *cobra.Command {
 			"each holds, its size, and the program that wrote it. Only the beginning of each is read.\n\n" + directoryHelp,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := cmp.Or(output.validate(), flags.setArgs(args)); err != nil {
+			if err := cmp.Or(output.Validate(), flags.setArgs(args)); err != nil {
 				return err
 			}
 			backups, err := flags.list(cmd.Context())
 			if err != nil {
 				return err
 			}
-			return output.print(cmd.OutOrStdout(), backups, func(w io.Writer) error { return printBackups(w, backups) })
+			return output.Print(cmd.OutOrStdout(), backups, func(w io.Writer) error { return printBackups(w, backups) })
 		},
 	}
 	flags.addTo(cmd)
-	output.addTo(cmd, "text", "json", "yaml")
+	output.AddTo(cmd, "text", "json", "yaml")
 	return cmd
 }
 
@@ -247,7 +248,7 @@ func (f *backupsFlags) prune(cmd *cobra.Command, keep int, yes bool) error {
 		return err
 	}
 	if !yes {
-		if ok, err := ask(cmd); err != nil || !ok {
+		if ok, err := cli.Ask(cmd); err != nil || !ok {
 			return err
 		}
 	}

@@ -14,14 +14,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"byre/apiserver/process/pki"
+	"byre/cmd/byre/cli"
 )
 
 func newCertsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "certs",
 		Short: "Show and renew the server's certificates",
-		Args:  subcommandOnly,
-		RunE:  help,
+		Args:  cli.SubcommandOnly,
+		RunE:  cli.Help,
 	}
 	cmd.AddCommand(newCertsStatusCommand(), newCertsRenewCommand())
 	return cmd
@@ -46,13 +47,13 @@ func (f *certsFlags) config() pki.Config {
 
 func newCertsStatusCommand() *cobra.Command {
 	var flags certsFlags
-	var output outputFlag
+	var output cli.Output
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show when the server's certificates expire, and who has signed them",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := output.validate(); err != nil {
+			if err := output.Validate(); err != nil {
 				return err
 			}
 			config := flags.config()
@@ -60,11 +61,11 @@ func newCertsStatusCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return output.print(cmd.OutOrStdout(), status, func(w io.Writer) error { return printCertificates(w, status) })
+			return output.Print(cmd.OutOrStdout(), status, func(w io.Writer) error { return printCertificates(w, status) })
 		},
 	}
 	flags.addTo(cmd)
-	output.addTo(cmd, "text", "json", "yaml")
+	output.AddTo(cmd, "text", "json", "yaml")
 	return cmd
 }
 

@@ -18,6 +18,7 @@ import (
 	"byre/apiserver/access/auth"
 	"byre/apiserver/options"
 	"byre/apiserver/storage/encoding"
+	"byre/cmd/byre/client"
 	"byre/cmd/byre/plugin"
 	"byre/sqlstore"
 	"byre/sqlstore/snapshot"
@@ -50,7 +51,7 @@ func newForkCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	f.from.AddDatabaseFlags(cmd.Flags())
-	cmd.Flags().StringVar(&f.at, "at", "", "The moment: "+momentHelp+". If not set, now.")
+	cmd.Flags().StringVar(&f.at, "at", "", "The moment: "+client.MomentHelp+". If not set, now.")
 	cmd.Flags().StringVar(&f.to, "to", "", "Directory to make the SQLite database in, or database to fill: sqlite:///PATH or postgres://...")
 	cmd.Flags().StringVar(&f.toSchema, "to-schema", "", "Schema of the PostgreSQL database to fill.")
 	if err := cmd.MarkFlagRequired("to"); err != nil {
@@ -63,7 +64,7 @@ func (f *forkFlags) run(cmd *cobra.Command) error {
 	var moment plugin.Moment
 	var err error
 	if f.at != "" {
-		if moment, err = parseMoment(f.at); err != nil {
+		if moment, err = client.ParseMoment(f.at); err != nil {
 			return fmt.Errorf("--at %w", err)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"byre/apiserver/envtest/assets"
 	"byre/apiserver/envtest/standin"
 	"byre/apiserver/options"
+	"byre/cmd/byre/cli"
 )
 
 // newKubeAPIServerCommand is byre under the name kube-apiserver: it takes every flag that
@@ -42,7 +43,7 @@ func newKubeAPIServerCommand() *cobra.Command {
 	cmd.Version = "Kubernetes " + apiserver.Version(compatibility.DefaultBuildEffectiveVersion()).GitVersion + "\n"
 	// As kube-apiserver: --etcd_servers is --etcd-servers.
 	cmd.SetGlobalNormalizationFunc(cliflag.WordSepNormalizeFunc)
-	acceptDays(cmd)
+	cli.AcceptDays(cmd)
 	return cmd
 }
 

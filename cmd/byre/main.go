@@ -10,19 +10,17 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"regexp"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"k8s.io/component-base/logs"
 
 	"byre/apiserver"
 	"byre/apiserver/envtest/assets"
-	"byre/apiserver/options"
+	"byre/cmd/byre/cli"
+	"byre/cmd/byre/client"
 )
 
 func main() { os.Exit(runProcess()) }
@@ -54,7 +52,7 @@ func run(ctx context.Context, path string, args []string, out, errOut io.Writer)
 	root.SetErr(errOut)
 	if err := root.ExecuteContext(ctx); err != nil {
 		logs.FlushLogs()
-		for _, line := range messages(err) {
+		for _, line := range cli.Messages(err) {
 			fmt.Fprintln(errOut, root.Name()+": "+line)
 		}
 		var status *statusError
@@ -76,7 +74,7 @@ func newCommand(name string) *cobra.Command {
 	case assets.Kubectl:
 		return newKubectlCommand()
 	case "kubectl-byre":
-		return newPluginCommand()
+		return client.NewPluginCommand()
 	default:
 		return newRootCommand()
 	}
@@ -89,8 +87,8 @@ func newRootCommand() *cobra.Command {
 		Short:         "A Kubernetes API server on SQLite or PostgreSQL",
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          subcommandOnly,
-		RunE:          help,
+		Args:          cli.SubcommandOnly,
+		RunE:          cli.Help,
 		Version:       apiserver.ProgramVersion(),
 
 		PersistentPreRunE: config.setNamed,
@@ -101,35 +99,9 @@ func newRootCommand() *cobra.Command {
 		newImportCommand(), newExportCommand(), newCheckCommand(), newCompactCommand(), newStatusCommand(),
 		newConfigCommand(config), newTakeoverCommand(), newCertsCommand(), newKubeconfigCommand(), newTokenCommand(), newVersionCommand(), newManCommand())
 	root.AddCommand(newEnvtestAssetsCommand())
-	root.AddCommand(newPastCommands(newSQLViewsCommand(), newSQLIndexCommand(), newSQLGrantCommand())...)
-	acceptDays(root)
+	root.AddCommand(client.NewCommands(newSQLViewsCommand(), newSQLIndexCommand(), newSQLGrantCommand())...)
+	cli.AcceptDays(root)
 	return root
-}
-
-// acceptDays makes all flags for durations of a command, and of its subcommands, take days too.
-func acceptDays(cmd *cobra.Command) {
-	cmd.Flags().VisitAll(options.AcceptDays)
-	cmd.PersistentFlags().VisitAll(options.AcceptDays)
-	for _, sub := range cmd.Commands() {
-		acceptDays(sub)
-	}
-}
-
-// help prints the help of a command that has only subcommands.
-func help(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-
-// subcommandOnly refuses what is not a subcommand, and names the one that may have
-// been meant. (Cobra itself prints the help, and exits with 0.)
-func subcommandOnly(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return nil
-	}
-	cmd.SuggestionsMinimumDistance = 2
-	next := "see \"" + cmd.CommandPath() + " --help\""
-	if names := cmd.SuggestionsFor(args[0]); len(names) > 0 {
-		next = "did you mean " + strings.Join(names, " or ") + "?"
-	}
-	return fmt.Errorf("unknown command %q for %q: %s", args[0], cmd.CommandPath(), next)
 }
 
 // sameSignal is the time in which a second signal is taken for the first one: "timeout", and
@@ -174,37 +146,3 @@ func awaitSecond(signals <-chan os.Signal, over <-chan struct{}, first func()) b
 		}
 	}
 }
-
-// messages returns the lines that the user is shown for an error: one for each thing that
-// is wrong. Of a flag that byre refuses, it leaves out the flag parser's words around the
-// reason.
-func messages(err error) []string {
-	var invalid *pflag.InvalidValueError
-	var refused *options.RefusedFlagError
-	if errors.As(err, &invalid) && errors.As(err, &refused) {
-		return []string{"--" + invalid.GetFlag().Name + " is not supported: " + refused.Error()}
-	}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok && isList(err, joined.Unwrap()) { // only the outermost is a list of wrong flags
-		var lines []string
-		for _, err := range joined.Unwrap() {
-			lines = append(lines, messages(err)...)
-		}
-		return lines
-	}
-	text := noObject.ReplaceAllString(err.Error(), "it has no apiVersion and kind, or is neither YAML nor JSON")
-	return []string{strings.NewReplacer("\r", "", "\n\t", " ", "\n", " ").Replace(text)}
-}
-
-// isList reports whether an error is a list of errors, as errors.Join makes it. An error of
-// fmt.Errorf that wraps several has a text of its own, with the file and the remedy.
-func isList(err error, parts []error) bool {
-	var texts []string
-	for _, part := range parts {
-		texts = append(texts, part.Error())
-	}
-	return err.Error() == strings.Join(texts, "\n")
-}
-
-// noObject is the text of upstream's error for a file that is no object. The error has no type by
-// which it could be recognized, and its text shows the Go type of a decoder.
-var noObject = regexp.MustCompile(`couldn't get version/kind; json parse error: .*?Kind string[^}]*}`)

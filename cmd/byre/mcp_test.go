@@ -11,13 +11,13 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
-	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"byre/apiserver/history"
 	"byre/sqlstore/eventually"
 )
 
@@ -28,21 +28,46 @@ type model struct {
 	session *mcp.ClientSession
 }
 
+// What the tools answer with.
+type (
+	rowsAnswer struct {
+		Columns                     []string
+		Rows                        [][]json.RawMessage
+		ResourceVersion, Incomplete string
+	}
+	changesAnswer struct {
+		Changes []struct {
+			Revision                     int64
+			Who, Verb, Namespace, Object string
+			Changed                      []history.FieldChange
+		}
+		Incomplete string
+	}
+	diffAnswer struct {
+		From, To int64
+		Changed  []history.FieldChange
+	}
+	blameAnswer struct {
+		Fields []struct {
+			Path, Who string
+			Value     any
+			Revision  int64
+			Time      *time.Time
+		}
+	}
+)
+
 // model returns a client of the tools with the rights of a user; of the administrator if it is empty.
 func (h *chronicle) model(user, namespace string, rows int, size string) *model {
 	h.Helper()
-	flags, limits := clusterFlags{}, mcpLimits{rows, resource.QuantityValue{Quantity: resource.MustParse(size)}}
-	flags.addTo(&cobra.Command{}) // for the defaults
-	flags.rules.ExplicitPath = filepath.Join(h.dir, "admin.kubeconfig")
-	flags.overrides.AuthInfo.Impersonate, flags.overrides.Context.Namespace = user, namespace
-	server, err := newMCPServer(&flags, &limits)
+	executable, err := os.Executable()
 	h.must(err)
-	ours, theirs := mcp.NewInMemoryTransports()
-	_, err = server.Connect(h.Context(), ours, nil)
+	program := exec.Command(executable, "mcp", "--kubeconfig", filepath.Join(h.dir, "admin.kubeconfig"), "--as", user, "--namespace", namespace,
+		"--max-rows", strconv.Itoa(rows), "--max-bytes", size)
+	program.Env = append(os.Environ(), asProgram+"=1")
+	session, err := mcp.NewClient(&mcp.Implementation{Name: "test"}, nil).Connect(h.Context(), &mcp.CommandTransport{Command: program}, nil)
 	h.must(err)
-	session, err := mcp.NewClient(&mcp.Implementation{Name: "test"}, nil).Connect(h.Context(), theirs, nil)
-	h.must(err)
-	h.Cleanup(func() { _ = session.Close() }) // the server's ends with it
+	h.Cleanup(func() { _ = session.Close() }) // the program ends with it
 	return &model{h, session}
 }
 
@@ -99,7 +124,7 @@ func TestMCP_ToolsAnswer(t *testing.T) {
 		h.write("shop", "other", "x")
 		m := h.model("", "shop", 200, "64Ki")
 
-		var rows queryOutput
+		var rows rowsAnswer
 		m.answer("query", map[string]any{"sql": "SELECT name, 9007199254740993 AS n FROM configmaps WHERE namespace = ?1 AND length(name) > ?2", "parameters": []any{"shop", 6}}, &rows, `"rows":[["settings",9007199254740993]]`)
 		if len(rows.Rows) != 1 || !slices.Equal(rows.Columns, []string{"name", "n"}) || rows.ResourceVersion == "" || rows.Incomplete != "" {
 			t.Errorf("the rows are %+v", rows)
@@ -108,7 +133,7 @@ func TestMCP_ToolsAnswer(t *testing.T) {
 		m.answer("tables", map[string]any{"table": "pods"}, nil, `["node",`, "spec.nodeName")
 
 		object := map[string]any{"resource": "cm", "name": "settings"}
-		var list changesOutput
+		var list changesAnswer
 		m.answer("changes", object, &list)
 		if len(list.Changes) != 2 || list.Changes[0].Verb != "update" || list.Changes[1].Verb != "create" || list.Changes[0].Object != "configmaps/settings" ||
 			len(list.Changes[0].Changed) != 1 || list.Changes[0].Changed[0].New != `"two"` {
@@ -137,7 +162,7 @@ func TestMCP_ToolsAnswer(t *testing.T) {
 			}
 		}
 
-		var changed diffOutput
+		var changed diffAnswer
 		m.answer("diff", object, &changed, "-  key: one\n", "+  key: two\n")
 		if changed.From != created.Revision || changed.To != updated.Revision || len(changed.Changed) != 1 || changed.Changed[0].Path != "data.key" {
 			t.Errorf("the difference is %+v", changed)
@@ -147,7 +172,7 @@ func TestMCP_ToolsAnswer(t *testing.T) {
 		m.answer("show", object, nil, "key: two")
 		then["to"] = then["at"]
 		m.answer("diff", then, nil, "there is no difference")
-		var blamed blameOutput
+		var blamed blameAnswer
 		m.answer("blame", object, &blamed)
 		if first := blamed.Fields[0]; first.Path != "data.key" || first.Value != "two" || first.Revision != updated.Revision || first.Who != updated.Who || first.Time == nil {
 			t.Errorf("the field that was set last is %+v", first)
@@ -224,13 +249,13 @@ func TestMCP_AnswersAreBounded(t *testing.T) {
 		{"SELECT printf('%.400c', 'x') FROM (" + numbers + " LIMIT 4)", 0, 2, "at most 1024 bytes"},
 		{"SELECT object FROM configmaps WHERE name = 'long'", 0, 0, "at most 1024 bytes"},
 	} {
-		var rows queryOutput
+		var rows rowsAnswer
 		m.answer("query", map[string]any{"sql": test.sql, "limit": test.limit}, &rows)
 		if len(rows.Rows) != test.rows || !strings.Contains(rows.Incomplete, test.want) || (test.want == "") != (rows.Incomplete == "") {
 			t.Errorf("%s: %d rows, %q, want %d, %q", test.sql, len(rows.Rows), rows.Incomplete, test.rows, test.want)
 		}
 	}
-	var list changesOutput
+	var list changesAnswer
 	for _, value := range []string{"1", "2", "3"} {
 		h.write("shop", "short", value)
 	}

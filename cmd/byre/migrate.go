@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"byre/apiserver/options"
+	"byre/cmd/byre/cli"
 	"byre/migrations"
 	"byre/sqlstore/elapsed"
 )
@@ -35,8 +36,8 @@ func newMigrateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "migrate",
 		Short: "Bring a database's schema up, take it down, or show where it stands",
-		Args:  subcommandOnly,
-		RunE:  help,
+		Args:  cli.SubcommandOnly,
+		RunE:  cli.Help,
 	}
 	store.AddDatabaseFlags(cmd.PersistentFlags())
 	cmd.AddCommand(newMigrateDownCommand(&store), &cobra.Command{

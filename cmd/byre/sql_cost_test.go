@@ -125,7 +125,9 @@ func TestSQL_GetsBesideQueries(t *testing.T) {
 	beside := map[string]func(context.Context){
 		"alone":   func(context.Context) {},
 		"queries": func(ctx context.Context) { repeat(ctx, func() { h.csv("", statement) }) },
-		"a loop":  func(ctx context.Context) { _ = exec.CommandContext(ctx, "nice", "-n", "19", "sh", "-c", "while :; do :; done").Run() }, // it is killed
+		"a loop": func(ctx context.Context) {
+			_ = exec.CommandContext(ctx, "nice", "-n", "19", "sh", "-c", "while :; do :; done").Run()
+		}, // it is killed
 	}
 	for _, clients := range []int{1, 8} {
 		slowest := map[string][]time.Duration{}

@@ -234,10 +234,10 @@ func TestSQLSchema_ShowsThePast(t *testing.T) {
 	for statement, want := range map[string]string{
 		`SELECT string_agg(name, ',' ORDER BY name) FROM configmaps('` + moment + `') WHERE namespace = 'shop' AND name <> 'kube-root-ca.crt'`: "changed,deleted,kept",
 		`SELECT string_agg(name, ',' ORDER BY name) FROM configmaps(now()) WHERE namespace = 'shop' AND name <> 'kube-root-ca.crt'`:            "changed,kept,late",
-		`SELECT string_agg(value, ',') FROM labels('` + moment + `') WHERE resource = 'configmaps' AND key = 'of'`: "then,then",
-		`SELECT count(*) FROM configmaps(NULL), labels(NULL)`: "0",
-		`SELECT concat(name, ' ', uid, ' ', revision > 0, object) FROM secrets WHERE namespace = 'shop' AND name = 'sealed'`:        "sealed  t",
-		`SELECT concat(name, ' ', uid, ' ', revision > 0, object) FROM secrets(now()) WHERE namespace = 'shop' AND name = 'sealed'`: "sealed  t",
+		`SELECT string_agg(value, ',') FROM labels('` + moment + `') WHERE resource = 'configmaps' AND key = 'of'`:                             "then,then",
+		`SELECT count(*) FROM configmaps(NULL), labels(NULL)`:                                                                                  "0",
+		`SELECT concat(name, ' ', uid, ' ', revision > 0, object) FROM secrets WHERE namespace = 'shop' AND name = 'sealed'`:                   "sealed  t",
+		`SELECT concat(name, ' ', uid, ' ', revision > 0, object) FROM secrets(now()) WHERE namespace = 'shop' AND name = 'sealed'`:            "sealed  t",
 	} {
 		if got := one(db, statement); got != want {
 			t.Errorf("%s: %q, want %q", statement, got, want)

@@ -15,6 +15,7 @@ import (
 
 	"byre/apiserver"
 	"byre/apiserver/options"
+	"byre/cmd/byre/cli"
 	"byre/cmd/byre/sqlviews"
 	"byre/crd"
 	"byre/migrations"
@@ -115,21 +116,21 @@ func newSQLIndexCommand() *cobra.Command {
 			"file; on PostgreSQL the index is made without stopping writes, and views that were printed before do\n" +
 			"not use it. Queries through the API server use none of them.",
 		Example: "  byre sql index create pods_by_node pods node --data-dir /var/lib/byre",
-		Args:    subcommandOnly,
-		RunE:    help,
+		Args:    cli.SubcommandOnly,
+		RunE:    cli.Help,
 	}
 	store.AddDatabaseFlags(cmd.PersistentFlags())
-	var output outputFlag
+	var output cli.Output
 	list := &cobra.Command{
 		Use: "list", Short: "List the indexes that were made", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := output.validate(); err != nil {
+			if err := output.Validate(); err != nil {
 				return err
 			}
 			return listIndexes(cmd, store, &output)
 		},
 	}
-	output.addTo(list, "table", "json", "yaml")
+	output.AddTo(list, "table", "json", "yaml")
 	cmd.AddCommand(list, &cobra.Command{
 		Use: "create NAME TABLE COLUMN", Short: "Make an index on a column", Args: cobra.ExactArgs(3),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -151,7 +152,7 @@ func newSQLIndexCommand() *cobra.Command {
 	return cmd
 }
 
-func listIndexes(cmd *cobra.Command, store options.StoreOptions, output *outputFlag) (err error) {
+func listIndexes(cmd *cobra.Command, store options.StoreOptions, output *cli.Output) (err error) {
 	d, err := openForOwner(cmd.Context(), store)
 	if err != nil {
 		return err
@@ -161,11 +162,11 @@ func listIndexes(cmd *cobra.Command, store options.StoreOptions, output *outputF
 	if err != nil {
 		return err
 	}
-	return output.print(cmd.OutOrStdout(), indexes, func(out io.Writer) error {
+	return output.Print(cmd.OutOrStdout(), indexes, func(out io.Writer) error {
 		rows := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
-		printRow(rows, []any{"NAME", "TABLE", "COLUMN"})
+		cli.PrintRow(rows, []any{"NAME", "TABLE", "COLUMN"})
 		for _, index := range indexes {
-			printRow(rows, []any{index.Name, index.Table, index.Column})
+			cli.PrintRow(rows, []any{index.Name, index.Table, index.Column})
 		}
 		return rows.Flush()
 	})

@@ -17,6 +17,7 @@ import (
 
 	"byre/apiserver/options"
 	"byre/apiserver/process/pki"
+	"byre/cmd/byre/cli"
 	"byre/cmd/byre/status"
 	"byre/migrations"
 	"byre/sqlstore"
@@ -33,7 +34,7 @@ const databaseTimeout = 5 * time.Second
 func newStatusCommand() *cobra.Command {
 	store := options.NewStoreOptions()
 	var certDir string
-	var output outputFlag
+	var output cli.Output
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the database, the history, replicas, leaders, certificates and alarms",
@@ -45,7 +46,7 @@ func newStatusCommand() *cobra.Command {
 			"The exit status is 0 without alarms, 2 with alarms, and 1 if nothing can be read.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := output.validate(); err != nil {
+			if err := output.Validate(); err != nil {
 				return err
 			}
 			certs := certsFlags{dataDir: store.DataDir, certDir: certDir}
@@ -53,7 +54,7 @@ func newStatusCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := output.print(cmd.OutOrStdout(), s, func(w io.Writer) error { return printStatus(w, s, time.Now()) }); err != nil {
+			if err := output.Print(cmd.OutOrStdout(), s, func(w io.Writer) error { return printStatus(w, s, time.Now()) }); err != nil {
 				return err
 			}
 			if n := len(s.Alarms); n > 0 {
@@ -64,7 +65,7 @@ func newStatusCommand() *cobra.Command {
 	}
 	store.AddDatabaseFlags(cmd.Flags())
 	cmd.Flags().StringVar(&certDir, "cert-dir", "", "Directory of the certificates. If not set, pki below --data-dir.")
-	output.addTo(cmd, "text", "json", "yaml")
+	output.AddTo(cmd, "text", "json", "yaml")
 	return cmd
 }
 

@@ -25,19 +25,22 @@ import (
 	"k8s.io/client-go/util/retry"
 	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
 	bootstraputil "k8s.io/cluster-bootstrap/token/util"
+
+	"byre/cmd/byre/cli"
+	"byre/cmd/byre/client"
 )
 
 // bootstrapGroup is the group of the tokens that "byre token create" makes.
 const bootstrapGroup = "system:bootstrappers:nodes"
 
 func newTokenCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "token", Short: "Make tokens by which nodes join", Args: subcommandOnly, RunE: help}
+	cmd := &cobra.Command{Use: "token", Short: "Make tokens by which nodes join", Args: cli.SubcommandOnly, RunE: cli.Help}
 	cmd.AddCommand(newTokenCreateCommand())
 	return cmd
 }
 
 func newTokenCreateCommand() *cobra.Command {
-	var flags clusterFlags
+	var flags client.ClusterFlags
 	var ttl time.Duration
 	var printJoin bool
 	var joinServer string
@@ -54,7 +57,7 @@ func newTokenCreateCommand() *cobra.Command {
 		Example: "  byre token create --print-join | ssh root@node-1 sh",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			config, _, err := flags.load()
+			config, _, err := flags.Load()
 			if err != nil {
 				return err
 			}
@@ -75,7 +78,7 @@ func newTokenCreateCommand() *cobra.Command {
 			return err
 		},
 	}
-	flags.addTo(cmd)
+	flags.AddTo(cmd)
 	cmd.Flags().DurationVar(&ttl, "ttl", 24*time.Hour, "How long the token is valid.")
 	cmd.Flags().BoolVar(&printJoin, "print-join", false, "Print a script by which a node joins, instead of the token.")
 	cmd.Flags().StringVar(&joinServer, "join-server", "", "URL by which the node finds the server. If not set, the address that the server advertises.")
@@ -88,11 +91,11 @@ func createToken(ctx context.Context, config *rest.Config, ttl time.Duration) (s
 	if ttl <= 0 {
 		return "", errors.New("--ttl: must be greater than 0")
 	}
-	client, err := kubernetes.NewForConfig(config)
+	kube, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return "", err
 	}
-	if err := allowNodes(ctx, client); err != nil {
+	if err := allowNodes(ctx, kube); err != nil {
 		return "", err
 	}
 	token, err := bootstraputil.GenerateBootstrapToken()
@@ -100,7 +103,7 @@ func createToken(ctx context.Context, config *rest.Config, ttl time.Duration) (s
 		return "", err
 	}
 	id, secret, _ := strings.Cut(token, ".")
-	secrets := client.CoreV1().Secrets(metav1.NamespaceSystem)
+	secrets := kube.CoreV1().Secrets(metav1.NamespaceSystem)
 	created, err := secrets.Create(ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: bootstraputil.BootstrapTokenSecretName(id)},
 		Type:       bootstrapapi.SecretTypeBootstrapToken,
@@ -126,11 +129,11 @@ func createToken(ctx context.Context, config *rest.Config, ttl time.Duration) (s
 func tryToken(ctx context.Context, config *rest.Config, token string) error {
 	joining := rest.AnonymousClientConfig(config)
 	joining.BearerToken = token
-	client, err := kubernetes.NewForConfig(joining)
+	kube, err := kubernetes.NewForConfig(joining)
 	if err != nil {
 		return err
 	}
-	err = client.RESTClient().Get().AbsPath("/version").Do(ctx).Error()
+	err = kube.RESTClient().Get().AbsPath("/version").Do(ctx).Error()
 	if apierrors.IsUnauthorized(err) {
 		return errors.New("the server accepts no bootstrap tokens: start it with --enable-bootstrap-token-auth")
 	}
@@ -139,10 +142,10 @@ func tryToken(ctx context.Context, config *rest.Config, token string) error {
 
 // allowNodes lets nodes that join by a token request certificates, which the server's controllers then approve. What is
 // there already stays.
-func allowNodes(ctx context.Context, client kubernetes.Interface) error {
+func allowNodes(ctx context.Context, kube kubernetes.Interface) error {
 	const certificates = "system:certificates.k8s.io:certificatesigningrequests:"
 	const serving = "byre:node-serving-certificates"
-	_, err := client.RbacV1().ClusterRoles().Create(ctx, &rbacv1.ClusterRole{
+	_, err := kube.RbacV1().ClusterRoles().Create(ctx, &rbacv1.ClusterRole{
 		ObjectMeta: metav1.ObjectMeta{Name: serving},
 		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"certificates.k8s.io"}, Resources: []string{"certificatesigningrequests/selfnodeserver"}, Verbs: []string{"create"}}},
 	}, metav1.CreateOptions{})
@@ -155,7 +158,7 @@ func allowNodes(ctx context.Context, client kubernetes.Interface) error {
 		{"byre:node-client-certificate-renewals", certificates + "selfnodeclient", "system:nodes"},
 		{serving, serving, "system:nodes"},
 	} {
-		_, err := client.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
+		_, err := kube.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: binding.name},
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: binding.role},
 			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: binding.group}},
@@ -185,11 +188,11 @@ type joinScript struct {
 // newJoinScript returns the script for nodes that find the server at a URL, or if that is empty, at the address that
 // the server advertises. It lacks the token.
 func newJoinScript(ctx context.Context, config *rest.Config, server string) (*joinScript, error) {
-	client, err := kubernetes.NewForConfig(config)
+	kube, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, err
 	}
-	s := &joinScript{Server: cmp.Or(server, advertised(ctx, client))}
+	s := &joinScript{Server: cmp.Or(server, advertised(ctx, kube))}
 	if s.Server == "" {
 		return nil, errors.New("the server advertises no address: name one by --join-server")
 	}
@@ -198,7 +201,7 @@ func newJoinScript(ctx context.Context, config *rest.Config, server string) (*jo
 	}
 	// A server writes it soon after its start.
 	return s, retry.OnError(retry.DefaultBackoff, apierrors.IsNotFound, func() error {
-		authentication, err := client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, "extension-apiserver-authentication", metav1.GetOptions{})
+		authentication, err := kube.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, "extension-apiserver-authentication", metav1.GetOptions{})
 		s.ClientCA = authentication.Data["client-ca-file"]
 		return err
 	})
@@ -220,8 +223,8 @@ func (s *joinScript) write(w io.Writer, config *rest.Config, token string) error
 }
 
 // advertised returns the URL of the first endpoint of the Service kubernetes; "" if it has none.
-func advertised(ctx context.Context, client kubernetes.Interface) string {
-	found, err := client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).Get(ctx, "kubernetes", metav1.GetOptions{})
+func advertised(ctx context.Context, kube kubernetes.Interface) string {
+	found, err := kube.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).Get(ctx, "kubernetes", metav1.GetOptions{})
 	if err != nil || len(found.Endpoints) == 0 || len(found.Ports) == 0 {
 		return ""
 	}

@@ -52,8 +52,8 @@ var (
 	// Litestream replicates a SQLite file.
 	Litestream = Program{"litestream", "github.com/benbjohnson/litestream/cmd/litestream", "e2e/programs/litestream", "bin/e2e/litestream", "-s -w"}
 	// Versitygw serves a directory by S3's protocol.
-	Versitygw  = Program{"versitygw", "github.com/versity/versitygw/cmd/versitygw", "e2e/programs/versitygw", "bin/e2e/versitygw", "-s -w"}
-	Kubelet    = Program{"kubelet", "k8s.io/kubernetes/cmd/kubelet", "e2e/programs/kubelet", "bin/e2e/kubelet", kubernetesStamp}
+	Versitygw = Program{"versitygw", "github.com/versity/versitygw/cmd/versitygw", "e2e/programs/versitygw", "bin/e2e/versitygw", "-s -w"}
+	Kubelet   = Program{"kubelet", "k8s.io/kubernetes/cmd/kubelet", "e2e/programs/kubelet", "bin/e2e/kubelet", kubernetesStamp}
 	// Kubemark is upstream's hollow kubelet: a kubelet before a fake of a container runtime.
 	Kubemark = Program{"kubemark", "k8s.io/kubernetes/cmd/kubemark", "e2e/programs/kubelet", "bin/e2e/kubemark", kubernetesStamp}
 	Kwok     = Program{"kwok", "sigs.k8s.io/kwok/cmd/kwok", "e2e/programs/kwok", "bin/e2e/kwok", "-s -w"}

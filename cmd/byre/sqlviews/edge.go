@@ -316,7 +316,7 @@ var sqliteDialect = dialect{
 		return tableOf("main", t, "q"+o) + "\n  JOIN main.current_objects " + o + " ON " + o + ".resource_id = q" + o + ".id" + condition
 	},
 	json: sqliteElement,
-	text:   func(of string) string { return of + ".value" },
+	text: func(of string) string { return of + ".value" },
 	each: func(step each) string {
 		json, path, join := sqliteElement(step.of), "'$'", "JOIN "
 		for _, member := range step.members() {

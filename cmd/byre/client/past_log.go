@@ -1,4 +1,4 @@
-package main
+package client
 
 import (
 	"encoding/json"
@@ -17,12 +17,13 @@ import (
 
 	"byre/apiserver/history"
 	"byre/apiserver/options"
+	"byre/cmd/byre/cli"
 	"byre/cmd/byre/plugin"
 )
 
 func newLogCommand() *cobra.Command {
-	var flags clusterFlags
-	var output outputFlag
+	var flags ClusterFlags
+	var output cli.Output
 	var since, who string
 	var everywhere, withStatus, follow bool
 	cmd := &cobra.Command{
@@ -36,7 +37,7 @@ func newLogCommand() *cobra.Command {
 			"  kubectl byre log -n shop --follow",
 		Args: cobra.MaximumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := output.validate(); err != nil {
+			if err := output.Validate(); err != nil {
 				return err
 			}
 			client, namespace, err := flags.connect()
@@ -64,7 +65,7 @@ func newLogCommand() *cobra.Command {
 				}
 				query.Fields["since"] = after.UTC().Format(time.RFC3339)
 			}
-			query.WithItems = output.isData()
+			query.WithItems = output.IsData()
 			write := func(out io.Writer) error {
 				p := logPrinter{
 					out: out, output: &output, after: after, follow: follow,
@@ -78,8 +79,8 @@ func newLogCommand() *cobra.Command {
 			return page(cmd, write)
 		},
 	}
-	flags.addTo(cmd)
-	output.addTo(cmd, "table", "wide", "json", "yaml", "name")
+	flags.AddTo(cmd)
+	output.AddTo(cmd, "table", "wide", "json", "yaml", "name")
 	cmd.ValidArgsFunction = completeObject(&flags, false)
 	cmd.Flags().StringVar(&since, "since", "", "Only changes of this time, such as 2h or 3d.")
 	cmd.Flags().StringVar(&who, "who", "", "Only changes of this user.")
@@ -101,7 +102,7 @@ func parseSince(since string) (time.Time, error) {
 // logPrinter prints changes after a time, from the server's tables.
 type logPrinter struct {
 	out    io.Writer
-	output *outputFlag
+	output *cli.Output
 	after  time.Time
 	follow bool
 	// columns are nil before the first table.
@@ -143,7 +144,7 @@ func (p *logPrinter) print(table *metav1.Table) error {
 		for _, column := range p.columns {
 			names = append(names, strings.ToUpper(column.Name))
 		}
-		if p.output.format == "table" || p.output.format == "wide" {
+		if p.output.Format == "table" || p.output.Format == "wide" {
 			p.printRow(names)
 		}
 	}
@@ -154,9 +155,9 @@ func (p *logPrinter) print(table *metav1.Table) error {
 		}
 		switch {
 		case item.CreationTimestamp.Time.Before(p.after):
-		case p.output.isData():
+		case p.output.IsData():
 			p.items = append(p.items, item)
-		case p.output.format == "name":
+		case p.output.Format == "name":
 			fmt.Fprintf(p.out, "change.%s/%s\n", history.GroupName, item.Name)
 		default:
 			p.printRow(row.Cells)
@@ -169,33 +170,33 @@ func (p *logPrinter) print(table *metav1.Table) error {
 func (p *logPrinter) printRow(all []any) {
 	var cells []any
 	for i, cell := range all {
-		if i >= len(p.columns) || p.columns[i].Priority == 0 || p.output.format == "wide" {
-			cells = append(cells, visible(fmt.Sprint(cell)))
+		if i >= len(p.columns) || p.columns[i].Priority == 0 || p.output.Format == "wide" {
+			cells = append(cells, cli.Visible(fmt.Sprint(cell)))
 		}
 	}
 	for i := range min(len(cells)-1, len(p.widths)) {
 		p.widths[i] = max(p.widths[i], utf8.RuneCountInString(cells[i].(string)))
 		cells[i] = fmt.Sprintf("%-*s", p.widths[i], cells[i])
 	}
-	printRow(p.rows, cells)
+	cli.PrintRow(p.rows, cells)
 }
 
 // printItems prints the items as JSON or YAML: a list at this revision, or with follow a document each.
 func (p *logPrinter) printItems(revision string) error {
-	if !p.output.isData() {
+	if !p.output.IsData() {
 		return nil
 	}
 	if !p.follow {
-		return p.output.print(p.out, &history.ChangeList{
+		return p.output.Print(p.out, &history.ChangeList{
 			TypeMeta: metav1.TypeMeta{APIVersion: history.GroupName + "/v1", Kind: "ChangeList"},
 			ListMeta: metav1.ListMeta{ResourceVersion: revision}, Items: p.items,
 		}, nil)
 	}
 	for i := range p.items {
-		if p.output.format == "yaml" {
+		if p.output.Format == "yaml" {
 			fmt.Fprintln(p.out, "---")
 		}
-		if err := p.output.print(p.out, &p.items[i], nil); err != nil {
+		if err := p.output.Print(p.out, &p.items[i], nil); err != nil {
 			return err
 		}
 	}

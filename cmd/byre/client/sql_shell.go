@@ -1,4 +1,4 @@
-package main
+package client
 
 import (
 	"bytes"
@@ -15,13 +15,14 @@ import (
 	"golang.org/x/term"
 
 	"byre/apiserver/query"
+	"byre/cmd/byre/cli"
 )
 
 // sqlShell reads statements from a terminal, and prints their answers.
 type sqlShell struct {
 	cmd      *cobra.Command
 	client   *sqlClient
-	output   *outputFlag
+	output   *cli.Output
 	query    func(statement string) *query.Query
 	history  *sqlHistory
 	names    *sqlNames
@@ -47,7 +48,7 @@ Ctrl-C drops the statement, and cancels a query.
 var errInterrupted = errors.New("interrupted")
 
 // runSQLShell runs a shell, which asks the queries of newQuery, on the terminal of the process until its user ends it.
-func runSQLShell(cmd *cobra.Command, client *sqlClient, output *outputFlag, newQuery func(statement string) *query.Query) (err error) {
+func runSQLShell(cmd *cobra.Command, client *sqlClient, output *cli.Output, newQuery func(statement string) *query.Query) (err error) {
 	s := &sqlShell{
 		cmd: cmd, client: client, output: output, query: newQuery,
 		history: newSQLHistory(cmd.ErrOrStderr()), names: &sqlNames{client: client},
@@ -172,11 +173,11 @@ func (s *sqlShell) command(ctx context.Context, words []string) (quit bool) {
 		table := strings.Trim(words[1], `"`)
 		s.ask(ctx, func(ctx context.Context) error { return s.client.describe(ctx, s.cmd, s.output, selectColumns, table) })
 	case name == ".output" && arguments == 1:
-		if !slices.Contains(s.output.allowed, words[1]) {
-			s.report(fmt.Errorf(".output takes %s, not %q", oneOf(s.output.allowed), words[1]))
+		if !slices.Contains(s.output.Allowed, words[1]) {
+			s.report(fmt.Errorf(".output takes %s, not %q", cli.OneOf(s.output.Allowed), words[1]))
 			break
 		}
-		s.output.format = words[1]
+		s.output.Format = words[1]
 	default:
 		s.report(fmt.Errorf("%q is no command of the shell: .help lists them", strings.Join(words, " ")))
 	}
@@ -207,7 +208,7 @@ func (s *sqlShell) report(err error) {
 	if err == nil {
 		return
 	}
-	for _, line := range messages(err) {
+	for _, line := range cli.Messages(err) {
 		fmt.Fprintln(s.terminal, "Error:", line)
 	}
 }

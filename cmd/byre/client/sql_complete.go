@@ -1,4 +1,4 @@
-package main
+package client
 
 import (
 	"context"
@@ -90,7 +90,7 @@ func (s *sqlShell) candidates(line, before string) (word string, words []string)
 	case s.statement == "" && start == ".columns":
 		return word, withPrefix(s.names.allTables(ctx), word)
 	case s.statement == "" && start == ".output":
-		return word, withPrefix(s.output.allowed, word)
+		return word, withPrefix(s.output.Allowed, word)
 	case strings.Count(before, `"`)%2 == 1:
 		word = before[strings.LastIndexByte(before, '"'):]
 		return word, withPrefix(quoteAll(s.names.allTables(ctx)), word)

@@ -1,4 +1,4 @@
-package main
+package client
 
 import (
 	"context"
@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -17,43 +16,45 @@ import (
 
 	"byre/apiserver/history"
 	"byre/apiserver/options"
+	"byre/cmd/byre/cli"
 	"byre/cmd/byre/plugin"
 )
 
-// newPastCommands returns the commands that show what is and what happened, and reverse it, through the API server.
+// NewCommands returns the commands that show what is and what happened, and reverse it, through the API server.
 // owners are further commands of "sql", which open the database.
-func newPastCommands(owners ...*cobra.Command) []*cobra.Command {
+func NewCommands(owners ...*cobra.Command) []*cobra.Command {
 	return []*cobra.Command{newLogCommand(), newShowCommand(), newDiffCommand(), newBlameCommand(), newUndoCommand(), newUndeleteCommand(), newRollbackCommand(), newSQLCommand(owners...), newMCPCommand(), newConsoleCommand()}
 }
 
-// newPluginCommand returns the root command of the program as a plugin of kubectl, whose file is called
+// NewPluginCommand returns the root command of the program as a plugin of kubectl, whose file is called
 // kubectl-byre.
-func newPluginCommand() *cobra.Command {
+func NewPluginCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use: "kubectl-byre", Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl byre"},
 		Short:        "Show and reverse what happened in a cluster, and ask it in SQL",
 		SilenceUsage: true, SilenceErrors: true,
-		Args: subcommandOnly, RunE: help,
+		Args: cli.SubcommandOnly, RunE: cli.Help,
 	}
-	root.AddCommand(newPastCommands()...)
-	acceptDays(root)
+	root.AddCommand(NewCommands()...)
+	cli.AcceptDays(root)
 	return root
 }
 
-// clusterFlags are kubectl's flags for a cluster and a user.
-type clusterFlags struct {
+// ClusterFlags are kubectl's flags for a cluster and a user.
+type ClusterFlags struct {
 	rules     *clientcmd.ClientConfigLoadingRules
 	overrides clientcmd.ConfigOverrides
 }
 
-func (f *clusterFlags) addTo(cmd *cobra.Command) {
+// AddTo adds the flags to a command.
+func (f *ClusterFlags) AddTo(cmd *cobra.Command) {
 	f.rules = clientcmd.NewDefaultClientConfigLoadingRules()
 	cmd.Flags().StringVar(&f.rules.ExplicitPath, "kubeconfig", "", "Path of the kubeconfig. If not set, that of $KUBECONFIG, or ~/.kube/config.")
 	clientcmd.BindOverrideFlags(&f.overrides, cmd.Flags(), clientcmd.RecommendedConfigOverrideFlags(""))
 }
 
-// load returns what the flags and the kubeconfig say of the server and the namespace.
-func (f *clusterFlags) load() (config *rest.Config, namespace string, err error) {
+// Load returns what the flags and the kubeconfig say of the server and the namespace.
+func (f *ClusterFlags) Load() (config *rest.Config, namespace string, err error) {
 	loaded := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(f.rules, &f.overrides)
 	if config, err = loaded.ClientConfig(); err != nil {
 		return nil, "", err
@@ -63,8 +64,8 @@ func (f *clusterFlags) load() (config *rest.Config, namespace string, err error)
 }
 
 // connect returns a client, and the namespace of the flags or the kubeconfig.
-func (f *clusterFlags) connect() (client *plugin.Client, namespace string, err error) {
-	config, namespace, err := f.load()
+func (f *ClusterFlags) connect() (client *plugin.Client, namespace string, err error) {
+	config, namespace, err := f.Load()
 	if err != nil {
 		return nil, "", err
 	}
@@ -73,7 +74,7 @@ func (f *clusterFlags) connect() (client *plugin.Client, namespace string, err e
 }
 
 // find connects, and finds the object that the arguments name.
-func (f *clusterFlags) find(args []string) (*plugin.Client, plugin.Object, error) {
+func (f *ClusterFlags) find(args []string) (*plugin.Client, plugin.Object, error) {
 	client, _, err := f.connect()
 	if err != nil {
 		return nil, plugin.Object{}, err
@@ -82,48 +83,29 @@ func (f *clusterFlags) find(args []string) (*plugin.Client, plugin.Object, error
 	return client, o, err
 }
 
-func parseMoment(text string) (plugin.Moment, error) {
+// ParseMoment parses a moment in the forms that MomentHelp names.
+func ParseMoment(text string) (plugin.Moment, error) {
 	return plugin.ParseMoment(text, time.Now(), options.ParseDuration)
 }
 
-const momentHelp = "a revision, a time of RFC 3339, or one before now such as -2h"
-
-// printRow prints the cells of a row. A cell has one line: other people have written what is in it.
-func printRow(w io.Writer, cells []any) {
-	for i, cell := range cells {
-		if i > 0 {
-			fmt.Fprint(w, "\t")
-		}
-		fmt.Fprint(w, visible(fmt.Sprint(cell)))
-	}
-	fmt.Fprintln(w)
-}
-
-// visible replaces control characters, which could move a terminal's cursor.
-func visible(text string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return '·'
-		}
-		return r
-	}, text)
-}
+// MomentHelp says how flags take moments.
+const MomentHelp = "a revision, a time of RFC 3339, or one before now such as -2h"
 
 func newShowCommand() *cobra.Command {
-	var flags clusterFlags
-	var output outputFlag
+	var flags ClusterFlags
+	var output cli.Output
 	var at string
 	cmd := &cobra.Command{
 		Use:     "show TYPE/NAME --at T",
 		Short:   "Print an object as it was",
-		Long:    "Print an object as it was at a moment. T is " + momentHelp + ".",
+		Long:    "Print an object as it was at a moment. T is " + MomentHelp + ".",
 		Example: "  kubectl byre show configmap/settings --at -2h",
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := output.validate(); err != nil {
+			if err := output.Validate(); err != nil {
 				return err
 			}
-			moment, err := parseMoment(at)
+			moment, err := ParseMoment(at)
 			if err != nil {
 				return fmt.Errorf("--at: %w", err)
 			}
@@ -138,33 +120,33 @@ func newShowCommand() *cobra.Command {
 			if v.Content == nil {
 				return fmt.Errorf("%s did not exist at %s", o, moment)
 			}
-			return page(cmd, func(out io.Writer) error { return output.print(out, v.Content, nil) })
+			return page(cmd, func(out io.Writer) error { return output.Print(out, v.Content, nil) })
 		},
 	}
-	flags.addTo(cmd)
-	output.addTo(cmd, "yaml", "json")
+	flags.AddTo(cmd)
+	output.AddTo(cmd, "yaml", "json")
 	cmd.ValidArgsFunction = completeObject(&flags, false)
-	cmd.Flags().StringVar(&at, "at", "", "The moment: "+momentHelp+".")
+	cmd.Flags().StringVar(&at, "at", "", "The moment: "+MomentHelp+".")
 	_ = cmd.MarkFlagRequired("at") // the flag is there
 	return cmd
 }
 
 func newDiffCommand() *cobra.Command {
-	var flags clusterFlags
-	var output outputFlag
+	var flags ClusterFlags
+	var output cli.Output
 	var color colorFlag
 	var at, to string
 	cmd := &cobra.Command{
 		Use:   "diff TYPE/NAME [--at T] [--to T]",
 		Short: "Compare an object with itself at another moment",
-		Long: "Compare an object as it was at one moment with what it was at another. T is " + momentHelp + ".\n" +
+		Long: "Compare an object as it was at one moment with what it was at another. T is " + MomentHelp + ".\n" +
 			"Without --at, the last change is shown, and without --to the object is compared as it is now.\n" +
 			"As JSON and YAML it is a list of the changed fields, as the resource changes has them.",
 		Example: "  kubectl byre diff deployment/web --at -1d",
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			colored, err := color.use(cmd.OutOrStdout())
-			if err = errors.Join(output.validate(), err); err != nil {
+			if err = errors.Join(output.Validate(), err); err != nil {
 				return err
 			}
 			client, o, err := flags.find(args)
@@ -187,19 +169,19 @@ func newDiffCommand() *cobra.Command {
 				return err
 			}
 			return page(cmd, func(out io.Writer) error {
-				return output.print(out, fields, func(out io.Writer) error {
+				return output.Print(out, fields, func(out io.Writer) error {
 					_, err := io.WriteString(out, text)
 					return err
 				})
 			})
 		},
 	}
-	flags.addTo(cmd)
-	output.addTo(cmd, "diff", "json", "yaml")
+	flags.AddTo(cmd)
+	output.AddTo(cmd, "diff", "json", "yaml")
 	color.addTo(cmd)
 	cmd.ValidArgsFunction = completeObject(&flags, false)
-	cmd.Flags().StringVar(&at, "at", "", "The first moment: "+momentHelp+".")
-	cmd.Flags().StringVar(&to, "to", "", "The second moment: "+momentHelp+". If not set, now.")
+	cmd.Flags().StringVar(&at, "at", "", "The first moment: "+MomentHelp+".")
+	cmd.Flags().StringVar(&to, "to", "", "The second moment: "+MomentHelp+". If not set, now.")
 	return cmd
 }
 
@@ -208,7 +190,7 @@ func newDiffCommand() *cobra.Command {
 func compareMoments(ctx context.Context, client *plugin.Client, o plugin.Object, at, to string) (older, newer plugin.Version, err error) {
 	until := latest()
 	if to != "" {
-		if until, err = parseMoment(to); err != nil {
+		if until, err = ParseMoment(to); err != nil {
 			return older, newer, fmt.Errorf("--to: %w", err)
 		}
 	}
@@ -217,7 +199,7 @@ func compareMoments(ctx context.Context, client *plugin.Client, o plugin.Object,
 	}
 	from := plugin.Moment{Revision: max(newer.Revision-1, 1)}
 	if at != "" {
-		if from, err = parseMoment(at); err != nil {
+		if from, err = ParseMoment(at); err != nil {
 			return older, newer, fmt.Errorf("--at: %w", err)
 		}
 	}
@@ -256,14 +238,14 @@ func title(v plugin.Version) string {
 }
 
 func newBlameCommand() *cobra.Command {
-	var flags clusterFlags
-	var output outputFlag
+	var flags ClusterFlags
+	var output cli.Output
 	cmd := &cobra.Command{
 		Use:   "blame TYPE/NAME",
 		Short: "Show who gave each field of an object its value, and when",
 		Args:  cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := output.validate(); err != nil {
+			if err := output.Validate(); err != nil {
 				return err
 			}
 			client, o, err := flags.find(args)
@@ -275,13 +257,13 @@ func newBlameCommand() *cobra.Command {
 				return err
 			}
 			return page(cmd, func(out io.Writer) error {
-				return output.print(out, leaves, func(out io.Writer) error { return printBlame(out, leaves) })
+				return output.Print(out, leaves, func(out io.Writer) error { return printBlame(out, leaves) })
 			})
 		},
 	}
-	flags.addTo(cmd)
+	flags.AddTo(cmd)
 	cmd.ValidArgsFunction = completeObject(&flags, false)
-	output.addTo(cmd, "table", "json", "yaml")
+	output.AddTo(cmd, "table", "json", "yaml")
 	return cmd
 }
 
@@ -294,11 +276,11 @@ func printBlame(out io.Writer, leaves []plugin.Leaf) error {
 			return err
 		}
 		if leaf.Change == nil {
-			printRow(w, []any{fmt.Sprintf("≤ %d", leaf.Since), "", "", "", leaf.Path, string(value)})
+			cli.PrintRow(w, []any{fmt.Sprintf("≤ %d", leaf.Since), "", "", "", leaf.Path, string(value)})
 			continue
 		}
 		c := leaf.Change
-		printRow(w, []any{c.Revision, c.Time.UTC().Format(time.RFC3339), c.Who, c.Manager, leaf.Path, string(value)})
+		cli.PrintRow(w, []any{c.Revision, c.Time.UTC().Format(time.RFC3339), c.Who, c.Manager, leaf.Path, string(value)})
 	}
 	return w.Flush()
 }

@@ -1,4 +1,4 @@
-package main
+package client
 
 import (
 	"context"
@@ -23,7 +23,7 @@ import (
 )
 
 func newConsoleCommand() *cobra.Command {
-	var flags clusterFlags
+	var flags ClusterFlags
 	var open bool
 	cmd := &cobra.Command{
 		Use:   "console",
@@ -33,7 +33,7 @@ func newConsoleCommand() *cobra.Command {
 			"can't use it.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			config, _, err := flags.load()
+			config, _, err := flags.Load()
 			if err != nil {
 				return err
 			}
@@ -47,7 +47,7 @@ func newConsoleCommand() *cobra.Command {
 			return proxy.serve(cmd, open)
 		},
 	}
-	flags.addTo(cmd)
+	flags.AddTo(cmd)
 	cmd.Flags().BoolVar(&open, "open", false, "Open the URL in the browser.")
 	return cmd
 }

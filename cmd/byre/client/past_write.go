@@ -1,7 +1,6 @@
-package main
+package client
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"byre/cmd/byre/cli"
 	"byre/cmd/byre/plugin"
 )
 
@@ -33,22 +33,7 @@ func (f *writeFlags) confirm(cmd *cobra.Command) (bool, error) {
 	if f.yes || f.isDry() {
 		return true, nil
 	}
-	return ask(cmd)
-}
-
-// ask asks whether the command is to do what it has said. It says so if the answer is no.
-func ask(cmd *cobra.Command) (bool, error) {
-	fmt.Fprint(cmd.OutOrStdout(), "Do it? [y/N] ")
-	answer, err := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
-	if err != nil && !errors.Is(err, io.EOF) {
-		return false, err
-	}
-	switch strings.ToLower(strings.TrimSpace(answer)) {
-	case "y", "yes":
-		return true, nil
-	}
-	fmt.Fprintln(cmd.OutOrStdout(), "nothing done")
-	return false, nil
+	return cli.Ask(cmd)
 }
 
 func (f *writeFlags) isDry() bool { return f.dryRun == "server" }
@@ -62,7 +47,7 @@ func (f *writeFlags) done(out io.Writer, what string) {
 }
 
 func newUndoCommand() *cobra.Command {
-	var flags clusterFlags
+	var flags ClusterFlags
 	var write writeFlags
 	cmd := &cobra.Command{
 		Use:   "undo REVISION",
@@ -73,7 +58,7 @@ func newUndoCommand() *cobra.Command {
 		Example: "  kubectl byre undo 4711 -n shop",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			moment, err := parseMoment(args[0])
+			moment, err := ParseMoment(args[0])
 			if err != nil || moment.Revision == 0 {
 				return fmt.Errorf("%q is not a revision", args[0])
 			}
@@ -110,7 +95,7 @@ func newUndoCommand() *cobra.Command {
 			return nil
 		},
 	}
-	flags.addTo(cmd)
+	flags.AddTo(cmd)
 	cmd.ValidArgsFunction = completeRevision(&flags)
 	write.addTo(cmd)
 	return cmd
@@ -125,12 +110,12 @@ func printOperation(out io.Writer, o plugin.Operation) error {
 	if o.Op == "remove" {
 		value = nil
 	}
-	printRow(out, []any{"  " + strings.TrimSpace(o.Op+" "+o.Path+" "+string(value))})
+	cli.PrintRow(out, []any{"  " + strings.TrimSpace(o.Op+" "+o.Path+" "+string(value))})
 	return err
 }
 
 func newUndeleteCommand() *cobra.Command {
-	var flags clusterFlags
+	var flags ClusterFlags
 	var write writeFlags
 	cmd := &cobra.Command{
 		Use:   "undelete {TYPE/NAME | -n NAMESPACE}",
@@ -178,20 +163,20 @@ func newUndeleteCommand() *cobra.Command {
 				return err
 			}
 			for _, what := range undelete.LeftOut {
-				fmt.Fprintln(out, "left out: "+visible(what))
+				fmt.Fprintln(out, "left out: "+cli.Visible(what))
 			}
 			write.done(out, o.String()+" is created again")
 			return nil
 		},
 	}
-	flags.addTo(cmd)
+	flags.AddTo(cmd)
 	cmd.ValidArgsFunction = completeObject(&flags, true)
 	write.addTo(cmd)
 	return cmd
 }
 
 func newRollbackCommand() *cobra.Command {
-	var flags clusterFlags
+	var flags ClusterFlags
 	var write writeFlags
 	var at, selector string
 	var prune bool
@@ -200,12 +185,12 @@ func newRollbackCommand() *cobra.Command {
 		Short: "Make the objects of a namespace again what they were",
 		Long: "Make the objects of a namespace again what they were at a moment: create what was deleted since,\n" +
 			"replace what was changed, and with --prune delete what was created. What controllers own, and the\n" +
-			"status, are left to the controllers. T is " + momentHelp + ".",
+			"status, are left to the controllers. T is " + MomentHelp + ".",
 		Example: "  kubectl byre rollback -n shop --at -2h\n" +
 			"  kubectl byre rollback -n shop --at 4711 -l app=web --prune",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			moment, err := parseMoment(at)
+			moment, err := ParseMoment(at)
 			if err != nil {
 				return fmt.Errorf("--at: %w", err)
 			}
@@ -224,10 +209,10 @@ func newRollbackCommand() *cobra.Command {
 			return write.carryOut(cmd, client, plan)
 		},
 	}
-	flags.addTo(cmd)
+	flags.AddTo(cmd)
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	write.addTo(cmd)
-	cmd.Flags().StringVar(&at, "at", "", "The moment: "+momentHelp+".")
+	cmd.Flags().StringVar(&at, "at", "", "The moment: "+MomentHelp+".")
 	_ = cmd.MarkFlagRequired("at") // the flag is there
 	cmd.Flags().StringVarP(&selector, "selector", "l", "", "Only objects that have these labels, or had them then, such as app=web.")
 	cmd.Flags().BoolVar(&prune, "prune", false, "Delete what was created since.")
@@ -247,7 +232,7 @@ func (f *writeFlags) carryOut(cmd *cobra.Command, client *plugin.Client, plan *p
 		}
 	}
 	for _, what := range plan.LeftOut {
-		fmt.Fprintln(out, "left out: "+visible(what))
+		fmt.Fprintln(out, "left out: "+cli.Visible(what))
 	}
 	if len(plan.Steps) == 0 {
 		fmt.Fprintln(out, "nothing to do")
@@ -260,7 +245,7 @@ func (f *writeFlags) carryOut(cmd *cobra.Command, client *plugin.Client, plan *p
 	for _, step := range plan.Steps {
 		err := client.Do(cmd.Context(), plan, step, f.isDry())
 		for _, what := range step.LeftOut {
-			fmt.Fprintf(out, "left out of %s: %s\n", step.Object, visible(what))
+			fmt.Fprintf(out, "left out of %s: %s\n", step.Object, cli.Visible(what))
 		}
 		isNamespace := step.Object.Resource.Resource == "namespaces"
 		switch {
@@ -268,7 +253,7 @@ func (f *writeFlags) carryOut(cmd *cobra.Command, client *plugin.Client, plan *p
 			return err
 		case err != nil:
 			failed++
-			fmt.Fprintf(cmd.ErrOrStderr(), "%s %s: %s\n", step.Verb, step.Object, visible(err.Error()))
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s %s: %s\n", step.Verb, step.Object, cli.Visible(err.Error()))
 			continue
 		}
 		f.done(out, step.Object.String()+" is "+pastOf[step.Verb])

@@ -1,4 +1,4 @@
-package main
+package client
 
 import (
 	"fmt"
@@ -8,12 +8,13 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"byre/cmd/byre/cli"
 	"byre/cmd/byre/plugin"
 )
 
 // completeObject returns the completion of TYPE/NAME and TYPE NAME: with the names of objects that exist,
 // or that were deleted.
-func completeObject(flags *clusterFlags, deleted bool) cobra.CompletionFunc {
+func completeObject(flags *ClusterFlags, deleted bool) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 		client, _, err := flags.connect()
 		if err != nil || len(args) > 1 {
@@ -44,7 +45,7 @@ func completeObject(flags *clusterFlags, deleted bool) cobra.CompletionFunc {
 
 // completeRevision returns the completion of a revision: the last ones that can be undone, each with who
 // changed what.
-func completeRevision(flags *clusterFlags) cobra.CompletionFunc {
+func completeRevision(flags *ClusterFlags) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 		const directive = cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
 		client, _, err := flags.connect()
@@ -59,7 +60,7 @@ func completeRevision(flags *clusterFlags) cobra.CompletionFunc {
 		for i := range changes {
 			c := &changes[i]
 			object := plugin.Object{Resource: schema.GroupVersionResource{Group: c.Object.Group, Resource: c.Object.Resource}, Name: c.Object.Name}
-			revisions = append(revisions, c.Name+"\t"+visible(fmt.Sprintf("%s %s %s", c.Who, path.Join(c.Verb, c.Subresource), object)))
+			revisions = append(revisions, c.Name+"\t"+cli.Visible(fmt.Sprintf("%s %s %s", c.Who, path.Join(c.Verb, c.Subresource), object)))
 		}
 		revisions = withPrefix(revisions, word)
 		return revisions[:min(len(revisions), shownRevisions)], directive

@@ -1,4 +1,4 @@
-package main
+package client
 
 import (
 	"bufio"
@@ -22,11 +22,12 @@ import (
 	"k8s.io/client-go/rest"
 
 	"byre/apiserver/query"
+	"byre/cmd/byre/cli"
 )
 
 func newSQLCommand(owners ...*cobra.Command) *cobra.Command {
-	var flags clusterFlags
-	var output outputFlag
+	var flags ClusterFlags
+	var output cli.Output
 	var file, at string
 	var parameters []string
 	cmd := &cobra.Command{
@@ -42,7 +43,7 @@ func newSQLCommand(owners ...*cobra.Command) *cobra.Command {
 			"  kubectl byre sql columns pods",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := output.validate(); err != nil {
+			if err := output.Validate(); err != nil {
 				return err
 			}
 			client, err := flags.connectSQL()
@@ -65,8 +66,8 @@ func newSQLCommand(owners ...*cobra.Command) *cobra.Command {
 			return err
 		},
 	}
-	flags.addTo(cmd)
-	output.addTo(cmd, sqlFormats()...)
+	flags.AddTo(cmd)
+	output.AddTo(cmd, sqlFormats()...)
 	cmd.AddCommand(newSQLTablesCommand(), newSQLColumnsCommand())
 	cmd.AddCommand(owners...)
 	cmd.Flags().StringVarP(&file, "filename", "f", "", "File with the statement; - is the standard input.")
@@ -79,8 +80,8 @@ func newSQLCommand(owners ...*cobra.Command) *cobra.Command {
 func sqlFormats() []string { return []string{"table", "csv", "json", "ndjson", "yaml"} }
 
 // connectSQL returns a client of queries.
-func (f *clusterFlags) connectSQL() (*sqlClient, error) {
-	config, _, err := f.load()
+func (f *ClusterFlags) connectSQL() (*sqlClient, error) {
+	config, _, err := f.Load()
 	if err != nil {
 		return nil, err
 	}
@@ -143,9 +144,9 @@ func newSQLClient(config *rest.Config) (*sqlClient, error) {
 }
 
 // print asks a query until ctx ends, prints the answer, and returns how many rows it has.
-func (c *sqlClient) print(ctx context.Context, cmd *cobra.Command, q *query.Query, output *outputFlag) (rows int, err error) {
+func (c *sqlClient) print(ctx context.Context, cmd *cobra.Command, q *query.Query, output *cli.Output) (rows int, err error) {
 	accept := runtime.ContentTypeJSON
-	switch output.format {
+	switch output.Format {
 	case "csv":
 		accept = query.CSV
 	case "ndjson":
@@ -166,7 +167,7 @@ func (c *sqlClient) print(ctx context.Context, cmd *cobra.Command, q *query.Quer
 		}
 		rows, truncated = len(q.Status.Rows), q.Status.Truncated
 		err = page(cmd, func(out io.Writer) error {
-			return output.print(out, q, func(out io.Writer) error { return printRows(out, &q.Status) })
+			return output.Print(out, q, func(out io.Writer) error { return printRows(out, &q.Status) })
 		})
 	} else {
 		rows, err = copyRows(cmd.OutOrStdout(), response.Body, accept)
@@ -269,12 +270,12 @@ func printRows(out io.Writer, result *query.Status) error {
 	for i, column := range result.Columns {
 		cells[i] = strings.ToUpper(column.Name)
 	}
-	printRow(rows, cells)
+	cli.PrintRow(rows, cells)
 	for _, row := range result.Rows {
 		for i, value := range row {
 			cells[i] = cell(value)
 		}
-		printRow(rows, cells)
+		cli.PrintRow(rows, cells)
 	}
 	return rows.Flush()
 }

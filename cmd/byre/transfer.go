@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"slices"
 	"strings"
@@ -14,12 +15,14 @@ import (
 	"k8s.io/apiserver/pkg/util/compatibility"
 
 	"byre/apiserver/options"
+	"byre/cmd/byre/cli"
 	"byre/cmd/byre/transfer"
 	"byre/migrations"
 	"byre/migrations/fileowner"
 	"byre/sqlstore"
 	"byre/sqlstore/etcd"
 	"byre/sqlstore/kine"
+	"byre/sqlstore/snapshot"
 )
 
 // transferCommand is what import and export have in common.
@@ -59,8 +62,8 @@ func newImportCommand() *cobra.Command {
 			"Values that are encrypted at rest stay so: serve them with the same\n" +
 			"--encryption-provider-config. Afterwards both sides are counted and hashed.\n\n" +
 			"Stop the old API servers first: what they write later is not in the copy.",
-		Args: subcommandOnly,
-		RunE: help,
+		Args: cli.SubcommandOnly,
+		RunE: cli.Help,
 	}
 	c.addFlags(cmd)
 	cmd.PersistentFlags().StringArrayVar(&c.options.Skip, "skip-prefix", nil,
@@ -167,11 +170,11 @@ func (c *transferCommand) importFrom(cmd *cobra.Command, open func(context.Conte
 	}
 	p.begin("importing")
 	p.total = int64(source.Len())
-	snapshot, err := translator.Import(ctx, source)
+	imported, err := translator.Import(ctx, source)
 	if err != nil {
 		return err
 	}
-	if err := loadDatabase(ctx, dsn, snapshot); err != nil {
+	if err := loadDatabase(ctx, dsn, imported); err != nil {
 		return err
 	}
 	p.begin("verifying")
@@ -217,4 +220,143 @@ func report(out io.Writer, done string, s *transfer.Summary, revision int64) err
 	_, err := fmt.Fprintf(out, "%s and verified %d objects%s of %d resources, at revision %d\nsha256 of both sides: %s\n",
 		done, s.Objects(), encrypted, s.Resources(), revision, s.Hash())
 	return err
+}
+
+func newExportCommand() *cobra.Command {
+	c := newTransferCommand()
+	cmd := &cobra.Command{
+		Use:   "export",
+		Short: "Write the objects of a database for a stock server with etcd",
+		Args:  cli.SubcommandOnly,
+		RunE:  cli.Help,
+	}
+	c.addFlags(cmd)
+	cmd.AddCommand(&cobra.Command{
+		Use:   "etcd SNAPSHOT",
+		Short: "Write a snapshot file that \"etcdutl snapshot restore\" takes",
+		Long: "Write a snapshot file that \"etcdutl snapshot restore\" of etcd 3.6 takes, for a\n" +
+			"kube-apiserver of this version.\n\n" +
+			"Objects keep their uid, their resourceVersion and the time of their creation. What\n" +
+			"expires does so in etcd too, up to a minute later. There is no history. Values that\n" +
+			"are encrypted at rest stay so: serve them with the same\n" +
+			"--encryption-provider-config. Afterwards both sides are counted and hashed.\n\n" +
+			"byre may run meanwhile; stop it first if nothing that it writes later is to be lost.",
+		Example: "  byre export etcd cluster.db --data-dir /var/lib/byre\n  etcdutl snapshot restore cluster.db --data-dir /var/lib/etcd",
+		Args:    cobra.ExactArgs(1),
+		RunE:    func(cmd *cobra.Command, args []string) error { return c.exportTo(cmd, args[0]) },
+	})
+	return cmd
+}
+
+func (c *transferCommand) exportTo(cmd *cobra.Command, path string) (err error) {
+	ctx, p := cmd.Context(), newProgress(cmd.ErrOrStderr(), "exporting")
+	defer p.end()
+	c.options.Now, c.options.Progress = time.Now(), p.add
+	if err := checkUsedDatabase(c.store); err != nil {
+		return err
+	}
+	dsn, err := c.store.DSN()
+	if err != nil {
+		return err
+	}
+	translator, err := transfer.New(c.options)
+	if err != nil {
+		return err
+	}
+	w, err := etcd.Create(path)
+	if errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("%w: remove it, or name another file", err)
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.Close()) }()
+	var found *transfer.Summary
+	err = readDatabase(ctx, dsn, func(s sqlstore.Snapshot) error {
+		p.total = s.ObjectCount
+		found, err = translator.Export(s, w.Put)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if err := w.Finish(ctx, found.Revision); err != nil {
+		return err
+	}
+	p.begin("verifying")
+	written, err := etcd.Open(ctx, path, etcd.Options{})
+	if err != nil {
+		return fmt.Errorf("verify the export: %w", err)
+	}
+	defer func() { err = errors.Join(err, written.Close()) }()
+	p.total = int64(written.Len())
+	copied, err := translator.Summarize(ctx, written)
+	if err == nil {
+		err = found.Compare(copied)
+	}
+	if err != nil {
+		return fmt.Errorf("verify the export: %w: do not use the file", err)
+	}
+	p.end()
+	return report(cmd.OutOrStdout(), "exported", found, copied.Revision)
+}
+
+func newCopyCommand() *cobra.Command {
+	var from, to options.StoreOptions
+	cmd := &cobra.Command{
+		Use:   "copy --from DATABASE --to DATABASE",
+		Short: "Copy a database to another one, of either kind, with its history",
+		Long: "Copy a database to another one, of either kind, with its history.\n\n" +
+			"Revisions stay what they are, so that clients go on where they were: serve the copy\n" +
+			"instead of the first database, not beside it. No byre may use either of them\n" +
+			"meanwhile. The second must be empty or not exist yet; it is filled as a whole or not at all.\n" +
+			"Afterwards the rows of both are counted and hashed.\n\n" +
+			"Copy the directory pki/ too where the copy is served from another host.",
+		Example: "  byre copy --from sqlite:///var/lib/byre/byre.db --to postgres://byre@db.example.com/byre",
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return copyDatabase(cmd, from, to) },
+	}
+	cmd.Flags().StringVar(&from.Endpoint, "from", "", "Database to read: sqlite:///PATH or postgres://...")
+	cmd.Flags().StringVar(&to.Endpoint, "to", "", "Database to fill: sqlite:///PATH or postgres://...")
+	cmd.Flags().StringVar(&from.DatabaseSchema, "from-schema", "", "Schema of the PostgreSQL database to read, as --database-schema of \"byre serve\".")
+	cmd.Flags().StringVar(&to.DatabaseSchema, "to-schema", "", "Schema of the PostgreSQL database to fill.")
+	for _, flag := range []string{"from", "to"} {
+		if err := cmd.MarkFlagRequired(flag); err != nil {
+			panic(err) // there is no such flag
+		}
+	}
+	return cmd
+}
+
+func copyDatabase(cmd *cobra.Command, source, target options.StoreOptions) error {
+	if source.Endpoint == "" || target.Endpoint == "" {
+		return errors.New("--from and --to must name a database each")
+	}
+	from, err := source.DSN()
+	if err != nil {
+		return err
+	}
+	to, err := target.DSN()
+	if err != nil {
+		return err
+	}
+	ctx, p := cmd.Context(), newProgress(cmd.ErrOrStderr(), "copying")
+	defer p.end()
+	var copied snapshot.Digest
+	var revision int64
+	err = readIdleDatabase(ctx, from, func(s sqlstore.Snapshot) (err error) {
+		revision = s.Revision
+		copied, err = loadVerified(ctx, p, to, p.follow(s))
+		return err
+	})
+	var inUse *migrations.InUseError
+	if errors.As(err, &inUse) && revision == 0 { // the first one: it was not read
+		return fmt.Errorf("%w: stop it first; to copy a database in use, see \"byre restore --from\"", err)
+	}
+	if err != nil {
+		return err
+	}
+	p.end()
+	fmt.Fprintf(cmd.OutOrStdout(), "copied and verified %v, at revision %d\n", copied, revision)
+	return nil
 }

@@ -1,4 +1,4 @@
-package main
+package client
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"byre/apiserver/query"
+	"byre/cmd/byre/cli"
 )
 
 // The statements that list the tables and the columns. Of a description they have the first sentence.
@@ -18,8 +19,8 @@ const (
 )
 
 func newSQLTablesCommand() *cobra.Command {
-	var flags clusterFlags
-	var output outputFlag
+	var flags ClusterFlags
+	var output cli.Output
 	cmd := &cobra.Command{
 		Use:   "tables",
 		Short: "List the tables that SQL can ask",
@@ -29,14 +30,14 @@ func newSQLTablesCommand() *cobra.Command {
 			return printDescription(cmd, &flags, &output, selectTables)
 		},
 	}
-	flags.addTo(cmd)
-	output.addTo(cmd, sqlFormats()...)
+	flags.AddTo(cmd)
+	output.AddTo(cmd, sqlFormats()...)
 	return cmd
 }
 
 func newSQLColumnsCommand() *cobra.Command {
-	var flags clusterFlags
-	var output outputFlag
+	var flags ClusterFlags
+	var output cli.Output
 	cmd := &cobra.Command{
 		Use:     "columns TABLE",
 		Short:   "List the columns of a table that SQL can ask",
@@ -54,13 +55,13 @@ func newSQLColumnsCommand() *cobra.Command {
 			return withPrefix(client.texts(cmd.Context(), `SELECT table_name FROM byre_tables`), word), cobra.ShellCompDirectiveNoFileComp
 		},
 	}
-	flags.addTo(cmd)
-	output.addTo(cmd, sqlFormats()...)
+	flags.AddTo(cmd)
+	output.AddTo(cmd, sqlFormats()...)
 	return cmd
 }
 
-func printDescription(cmd *cobra.Command, flags *clusterFlags, output *outputFlag, statement string, parameters ...string) error {
-	if err := output.validate(); err != nil {
+func printDescription(cmd *cobra.Command, flags *ClusterFlags, output *cli.Output, statement string, parameters ...string) error {
+	if err := output.Validate(); err != nil {
 		return err
 	}
 	client, err := flags.connectSQL()
@@ -71,7 +72,7 @@ func printDescription(cmd *cobra.Command, flags *clusterFlags, output *outputFla
 }
 
 // describe prints the rows of selectTables, or of selectColumns for a table.
-func (c *sqlClient) describe(ctx context.Context, cmd *cobra.Command, output *outputFlag, statement string, parameters ...string) error {
+func (c *sqlClient) describe(ctx context.Context, cmd *cobra.Command, output *cli.Output, statement string, parameters ...string) error {
 	rows, err := c.print(ctx, cmd, newTextQuery(statement, parameters...), output)
 	if err == nil && rows == 0 && len(parameters) > 0 {
 		err = fmt.Errorf("there is no table %q: \"byre sql tables\" lists them", parameters[0])

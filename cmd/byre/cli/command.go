@@ -1,0 +1,90 @@
+package cli
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"byre/apiserver/options"
+)
+
+// AcceptDays makes all flags for durations of a command, and of its subcommands, take days too.
+func AcceptDays(cmd *cobra.Command) {
+	cmd.Flags().VisitAll(options.AcceptDays)
+	cmd.PersistentFlags().VisitAll(options.AcceptDays)
+	for _, sub := range cmd.Commands() {
+		AcceptDays(sub)
+	}
+}
+
+// Help prints the help of a command that has only subcommands.
+func Help(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+
+// SubcommandOnly refuses what is not a subcommand, and names the one that may have
+// been meant. (Cobra itself prints the help, and exits with 0.)
+func SubcommandOnly(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	cmd.SuggestionsMinimumDistance = 2
+	next := "see \"" + cmd.CommandPath() + " --help\""
+	if names := cmd.SuggestionsFor(args[0]); len(names) > 0 {
+		next = "did you mean " + strings.Join(names, " or ") + "?"
+	}
+	return fmt.Errorf("unknown command %q for %q: %s", args[0], cmd.CommandPath(), next)
+}
+
+// Messages returns the lines that the user is shown for an error: one for each thing that
+// is wrong. Of a flag that byre refuses, it leaves out the flag parser's words around the
+// reason.
+func Messages(err error) []string {
+	var invalid *pflag.InvalidValueError
+	var refused *options.RefusedFlagError
+	if errors.As(err, &invalid) && errors.As(err, &refused) {
+		return []string{"--" + invalid.GetFlag().Name + " is not supported: " + refused.Error()}
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok && isList(err, joined.Unwrap()) { // only the outermost is a list of wrong flags
+		var lines []string
+		for _, err := range joined.Unwrap() {
+			lines = append(lines, Messages(err)...)
+		}
+		return lines
+	}
+	text := noObject.ReplaceAllString(err.Error(), "it has no apiVersion and kind, or is neither YAML nor JSON")
+	return []string{strings.NewReplacer("\r", "", "\n\t", " ", "\n", " ").Replace(text)}
+}
+
+// isList reports whether an error is a list of errors, as errors.Join makes it. An error of
+// fmt.Errorf that wraps several has a text of its own, with the file and the remedy.
+func isList(err error, parts []error) bool {
+	var texts []string
+	for _, part := range parts {
+		texts = append(texts, part.Error())
+	}
+	return err.Error() == strings.Join(texts, "\n")
+}
+
+// noObject is the text of upstream's error for a file that is no object. The error has no type by
+// which it could be recognized, and its text shows the Go type of a decoder.
+var noObject = regexp.MustCompile(`couldn't get version/kind; json parse error: .*?Kind string[^}]*}`)
+
+// Ask asks whether the command is to do what it has said. It says so if the answer is no.
+func Ask(cmd *cobra.Command) (bool, error) {
+	fmt.Fprint(cmd.OutOrStdout(), "Do it? [y/N] ")
+	answer, err := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return false, err
+	}
+	switch strings.ToLower(strings.TrimSpace(answer)) {
+	case "y", "yes":
+		return true, nil
+	}
+	fmt.Fprintln(cmd.OutOrStdout(), "nothing done")
+	return false, nil
+}
