@@ -200,7 +200,14 @@ func (d *Driver) open(ctx context.Context) (err error) {
 func (d *Driver) Close() error {
 	d.writing.Lock()
 	defer d.writing.Unlock()
-	errs := []error{d.closeMemory()}
+	var errs []error
+	if d.buffer != nil && d.writer != nil && !d.writer.closed {
+		err := d.translate(d.flushLocked())
+		if err == nil {
+			err = d.lineage.reserve(d.state.Load().Revision) // the next start begins no epoch
+		}
+		errs = append(errs, err)
+	}
 	if d.maintenance != nil {
 		errs = append(errs, d.maintenance.Close())
 	}
@@ -215,17 +222,13 @@ func (d *Driver) Close() error {
 	if d.options.Replication != nil {
 		errs = append(errs, d.options.Replication.Close())
 		if d.writer != nil {
-			errs = append(errs, d.removeLog())
+			// Litestream's connections have prevented that: a log that is there after a stop looks like a crash
+			// to InspectAfterCrash.
+			db := d.connect(1, d.settings())
+			errs = append(errs, db.Ping(), db.Close())
 		}
 	}
 	return errors.Join(append(errs, d.lineage.close(), d.lock.Close())...)
-}
-
-// removeLog copies the log back and removes it, which Litestream's connections prevent: a log that is
-// there after a stop looks like a crash to InspectAfterCrash.
-func (d *Driver) removeLog() error {
-	db := d.connect(1, d.settings())
-	return errors.Join(db.Ping(), db.Close())
 }
 
 // statements are the prepared statements of a writer or reader. They must be closed before the

@@ -27,7 +27,10 @@ func (d *Driver) Probe(ctx context.Context) error {
 	}
 	db := d.connect(1, d.reading())
 	defer db.Close()
-	known := d.durable()
+	known := d.state.Load().Revision
+	if d.buffer != nil {
+		known = d.buffer.durable()
+	}
 	var stored sqlstore.State
 	if err := db.QueryRowContext(ctx, selectState).Scan(&stored.Revision, &stored.Compacted, &stored.Epoch); err != nil {
 		return d.translate(err)

@@ -192,6 +192,21 @@ func (b *volatileBuffer) covers(revision int64, of *sqlstore.Resource) bool {
 	return revision <= b.flushed
 }
 
+// clear empties the buffer: the database has all changes up to a revision.
+func (b *volatileBuffer) clear(flushed int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.flushed, b.changes, b.bytes = flushed, nil, 0
+	clear(b.current)
+}
+
+// durable returns the last revision in the database.
+func (b *volatileBuffer) durable() int64 {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return b.flushed
+}
+
 // commitToBuffer makes the writes in the buffer, as a transaction makes them in the database.
 func (d *Driver) commitToBuffer(ctx context.Context, batch []sqlstore.Write) ([]sqlstore.Outcome, error) {
 	m, state := d.buffer, *d.state.Load()
@@ -200,8 +215,11 @@ func (d *Driver) commitToBuffer(ctx context.Context, batch []sqlstore.Write) ([]
 	var changes []volatileChange
 	for i := range batch {
 		w := &batch[i]
-		current, err := d.currentRecord(ctx, w.Key)
-		if err != nil {
+		var current *sqlstore.Record // nil if there is none
+		switch record, _, err := d.Get(ctx, w.Key); {
+		case err == nil:
+			current = &record
+		case !errors.Is(err, sqlstore.ErrNotFound):
 			return nil, err
 		}
 		if outcomes[i].Err = precondition(w, current); outcomes[i].Err != nil {
@@ -231,15 +249,6 @@ func (d *Driver) commitToBuffer(ctx context.Context, batch []sqlstore.Write) ([]
 	}
 	d.state.Store(&state)
 	return outcomes, nil
-}
-
-// currentRecord returns the record under a key, or nil.
-func (d *Driver) currentRecord(ctx context.Context, key sqlstore.Key) (*sqlstore.Record, error) {
-	record, _, err := d.Get(ctx, key)
-	if errors.Is(err, sqlstore.ErrNotFound) {
-		return nil, nil
-	}
-	return &record, err
 }
 
 // precondition returns the error of a write if its key has the record current; nil means that
@@ -282,42 +291,34 @@ func changeOf(w *sqlstore.Write, old *sqlstore.Record, revision int64, now time.
 // transaction writes the changes in memory to the database and runs f, in one transaction.
 // After it the database holds every change up to state.Revision. f may change state.
 func (d *Driver) transaction(state *sqlstore.State, f func() error) error {
-	err := d.flushAnd(state, f)
-	switch {
-	case err == nil:
-		d.lineage.record(state.Revision)
-	case hasCode(err, sqlite3.SQLITE_FULL):
-		d.reserve.release()
-	}
-	return err
-}
-
-// flushAnd is transaction without the reserve and the lineage.
-func (d *Driver) flushAnd(state *sqlstore.State, f func() error) error {
-	m := d.buffer
-	if m == nil {
-		return d.writer.transaction(f)
-	}
+	b := d.buffer
 	err := d.writer.transaction(func() error {
-		for i := range m.changes {
-			if err := d.writer.replay(&m.changes[i]); err != nil {
-				return err
+		if b != nil {
+			for i := range b.changes {
+				if err := d.writer.replay(&b.changes[i]); err != nil {
+					return err
+				}
 			}
 		}
 		return f()
 	})
-	m.isFailing = err != nil
+	if b != nil {
+		b.isFailing = err != nil
+	}
+	if hasCode(err, sqlite3.SQLITE_FULL) {
+		d.reserve.release()
+	}
 	if err != nil {
 		return err
 	}
-	if d.lineage.revision-state.Revision < reservedRevisions/2 {
-		// Without a reservation the buffer takes no changes.
-		_ = d.lineage.reserve(state.Revision + reservedRevisions)
+	if b != nil {
+		if d.lineage.revision-state.Revision < reservedRevisions/2 {
+			// Without a reservation the buffer takes no changes.
+			_ = d.lineage.reserve(state.Revision + reservedRevisions)
+		}
+		b.clear(state.Revision)
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.flushed, m.changes, m.bytes = state.Revision, nil, 0
-	clear(m.current)
+	d.lineage.record(state.Revision)
 	return nil
 }
 
@@ -382,25 +383,4 @@ func (d *Driver) flushBefore(isMissed func(*volatileBuffer) bool) error {
 		return nil
 	}
 	return d.flush()
-}
-
-// closeMemory flushes, and ends the reservation, so that the next start begins no epoch.
-func (d *Driver) closeMemory() error {
-	if d.buffer == nil || d.writer == nil || d.writer.closed {
-		return nil
-	}
-	if err := d.flushLocked(); err != nil {
-		return d.translate(err)
-	}
-	return d.lineage.reserve(d.state.Load().Revision)
-}
-
-// durable returns the last revision in the database.
-func (d *Driver) durable() int64 {
-	if d.buffer == nil {
-		return d.state.Load().Revision
-	}
-	d.buffer.mu.RLock()
-	defer d.buffer.mu.RUnlock()
-	return d.buffer.flushed
 }
