@@ -2,16 +2,15 @@ package main
 
 import (
 	"context"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,8 +18,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/johannesboyne/gofakes3"
-	"github.com/johannesboyne/gofakes3/backend/s3mem"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,6 +25,7 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"byre/apiserver/process/pki"
+	"byre/sqlstore/backup/location/s3test"
 	"byre/sqlstore/eventually"
 )
 
@@ -46,29 +44,18 @@ const sharedURL = "s3://copies/cluster-1"
 // pair returns two machines on which nothing runs yet.
 func pair(t *testing.T) (a, b *machine) {
 	t.Helper()
-	backend := s3mem.New()
-	if err := backend.CreateBucket("copies"); err != nil {
-		t.Fatal(err)
-	}
-	service, keys := gofakes3.New(backend).Server(), t.TempDir()
+	service, keys := s3test.New(t, "copies"), t.TempDir()
 	var machines []*machine
 	for range 2 {
 		m := &machine{dir: t.TempDir(), away: new(atomic.Bool)}
-		// TLS, because gofakes3 does not support the chunked signatures that minio-go sends without it.
-		server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, env := s3test.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if m.away.Load() {
 				w.WriteHeader(http.StatusForbidden) // minio-go does not repeat it
 				return
 			}
 			service.ServeHTTP(w, r)
 		}))
-		t.Cleanup(server.Close)
-		ca := filepath.Join(t.TempDir(), "ca.crt")
-		if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		m.env = append(os.Environ(), asProgram+"=1", "SSL_CERT_FILE="+ca, "AWS_ACCESS_KEY_ID=key", "AWS_SECRET_ACCESS_KEY=secret",
-			"AWS_REGION=eu-central-1", "AWS_ENDPOINT_URL="+server.URL)
+		m.env = slices.Concat(os.Environ(), env, []string{asProgram + "=1"})
 		m.args = []string{"serve", "--data-dir", m.dir, "--cert-dir", keys, "--bind-address=127.0.0.1", "--secure-port=" + freePort(t),
 			"--controllers=", "--replicate-to", sharedURL, "--standby"}
 		machines = append(machines, m)

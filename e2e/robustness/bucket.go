@@ -3,11 +3,9 @@ package robustness
 import (
 	"context"
 	"crypto/rand"
-	"encoding/pem"
 	"errors"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"net/http/httputil"
 	"os"
 	"os/exec"
@@ -16,10 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/johannesboyne/gofakes3"
-	"github.com/johannesboyne/gofakes3/backend/s3mem"
-
 	"byre/e2e/programs"
+	"byre/sqlstore/backup/location/s3test"
 )
 
 // bucketURL is the place that two machines share.
@@ -37,15 +33,8 @@ func newBucket(t testing.TB, isVersitygw bool) (*bucket, error) {
 		service, err := startVersitygw(t)
 		return &bucket{t, service}, err
 	}
-	backend := s3mem.New()
-	return &bucket{t, gofakes3.New(backend).Server()}, backend.CreateBucket("copies")
+	return &bucket{t, s3test.New(t, "copies")}, nil
 }
-
-// The credentials of the service.
-const (
-	accessKey = "key"
-	secretKey = "a secret of some length"
-)
 
 // startVersitygw returns a handler that forwards requests, unchanged because they are signed.
 func startVersitygw(t testing.TB) (http.Handler, error) {
@@ -60,8 +49,8 @@ func startVersitygw(t testing.TB) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	service := exec.Command(programs.Versitygw.Path(), "--port", socket, "--region", "eu-central-1", "--quiet", "posix", dir)
-	service.Env = append(os.Environ(), "ROOT_ACCESS_KEY="+accessKey, "ROOT_SECRET_KEY="+secretKey)
+	service := exec.Command(programs.Versitygw.Path(), "--port", socket, "--region", s3test.Region, "--quiet", "posix", dir)
+	service.Env = append(os.Environ(), "ROOT_ACCESS_KEY="+s3test.AccessKey, "ROOT_SECRET_KEY="+s3test.SecretKey)
 	service.Stdout, service.Stderr = log, log
 	if err := service.Start(); err != nil {
 		return nil, errors.Join(err, log.Close())
@@ -91,25 +80,19 @@ type bucketPath struct {
 }
 
 // path makes a way to the bucket.
-func (b *bucket) path() (*bucketPath, error) {
+func (b *bucket) path() *bucketPath {
 	p := &bucketPath{changed: make(chan struct{})}
-	// TLS, because gofakes3 does not support the chunked signatures that minio-go sends without it.
-	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server, env := s3test.Serve(b, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p.pass(r.Context()) {
 			b.service.ServeHTTP(w, r)
 		}
 	}))
-	b.Cleanup(func() {
+	b.Cleanup(func() { // before the server is closed
 		p.set(false, 0)
 		server.CloseClientConnections()
-		server.Close()
 	})
-	ca := filepath.Join(b.TempDir(), "ca.crt")
-	p.Env = []string{
-		"SSL_CERT_FILE=" + ca, "AWS_ENDPOINT_URL=" + server.URL, "AWS_REGION=eu-central-1",
-		"AWS_ACCESS_KEY_ID=" + accessKey, "AWS_SECRET_ACCESS_KEY=" + secretKey,
-	}
-	return p, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600)
+	p.Env = env
+	return p
 }
 
 // pass waits as long as a request is delayed, and while it is swallowed. It returns false if the client has gone.

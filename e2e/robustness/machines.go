@@ -53,10 +53,7 @@ func (e *Env) newMachines(kind string) error {
 	}
 	e.machines = &machines{}
 	for _, r := range e.Replicas {
-		p, err := b.path()
-		if err != nil {
-			return err
-		}
+		p := b.path()
 		e.machines.paths = append(e.machines.paths, p)
 		r.Config.Env, r.Config.IsStandby = p.Env, true
 		r.Config.Args = append(r.Config.Args[:len(r.Config.Args):len(r.Config.Args)], "--standby", "--replicate-to", bucketURL)

@@ -2,14 +2,12 @@ package replication_test
 
 import (
 	"context"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,12 +16,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/johannesboyne/gofakes3"
-	"github.com/johannesboyne/gofakes3/backend/s3mem"
-
 	"byre/migrations"
 	"byre/sqlstore"
 	"byre/sqlstore/backup/location"
+	"byre/sqlstore/backup/location/s3test"
 	"byre/sqlstore/eventually"
 	"byre/sqlstore/replication"
 	"byre/sqlstore/snapshot"
@@ -148,27 +144,12 @@ func s3(t *testing.T) (away *atomic.Bool) {
 // s3Behind serves an S3 with a bucket "copies". It answers the requests that pass returns true for.
 func s3Behind(t *testing.T, pass func(http.ResponseWriter, *http.Request) bool) {
 	t.Helper()
-	backend := s3mem.New()
-	if err := backend.CreateBucket("copies"); err != nil {
-		t.Fatal(err)
-	}
-	service := gofakes3.New(backend).Server()
-	// TLS, because gofakes3 does not support the chunked signatures that minio-go sends without it.
-	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	service := s3test.New(t, "copies")
+	s3test.ServeHere(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if pass(w, r) {
 			service.ServeHTTP(w, r)
 		}
 	}))
-	t.Cleanup(server.Close)
-	ca := filepath.Join(t.TempDir(), "ca.crt")
-	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("SSL_CERT_FILE", ca)
-	t.Setenv("AWS_ACCESS_KEY_ID", "key")
-	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
-	t.Setenv("AWS_REGION", "eu-central-1")
-	t.Setenv("AWS_ENDPOINT_URL", server.URL)
 }
 
 const s3URL = "s3://copies/clusters/one"

@@ -2,21 +2,17 @@ package location_test
 
 import (
 	"bytes"
-	"encoding/pem"
 	"errors"
 	"io"
 	"math/rand/v2"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/johannesboyne/gofakes3"
-	"github.com/johannesboyne/gofakes3/backend/s3mem"
-
 	"byre/sqlstore/backup/location"
+	"byre/sqlstore/backup/location/s3test"
 )
 
 func fill(content []byte) func(io.Writer) error {
@@ -54,23 +50,7 @@ func expectContent(t *testing.T, l location.Location, want []byte) {
 // serveS3 starts an S3 service with the bucket "backups", which the environment names.
 func serveS3(t *testing.T) {
 	t.Helper()
-	backend := s3mem.New()
-	if err := backend.CreateBucket("backups"); err != nil {
-		t.Fatal(err)
-	}
-	// TLS, because gofakes3 does not support the chunked signatures that minio-go sends
-	// without it.
-	s3 := httptest.NewTLSServer(gofakes3.New(backend).Server())
-	t.Cleanup(s3.Close)
-	ca := filepath.Join(t.TempDir(), "ca.crt")
-	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s3.Certificate().Raw}), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("SSL_CERT_FILE", ca)
-	t.Setenv("AWS_ACCESS_KEY_ID", "key")
-	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
-	t.Setenv("AWS_REGION", "eu-central-1")
-	t.Setenv("AWS_ENDPOINT_URL", s3.URL)
+	s3test.ServeHere(t, s3test.New(t, "backups"))
 }
 
 func TestLocation_S3(t *testing.T) {

@@ -13,11 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/johannesboyne/gofakes3"
-	"github.com/johannesboyne/gofakes3/backend/s3mem"
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
 
+	"byre/sqlstore/backup/location/s3test"
 	"byre/sqlstore/eventually"
 	"byre/sqlstore/replication/lease"
 )
@@ -27,22 +26,16 @@ const duration = 10 * time.Second
 // bucket is an S3 with an object. around, unless nil, is called for each request with what serves it.
 func bucket(t *testing.T, around func(http.Handler, http.ResponseWriter, *http.Request)) *lease.Object {
 	t.Helper()
-	backend := s3mem.New()
-	if err := backend.CreateBucket("copies"); err != nil {
-		t.Fatal(err)
-	}
-	service := gofakes3.New(backend).Server()
-	// TLS, because gofakes3 does not support the chunked signatures that minio-go sends without it.
-	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	service := s3test.New(t, "copies")
+	server, _ := s3test.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if around != nil {
 			around(service, w, r)
 		} else {
 			service.ServeHTTP(w, r)
 		}
 	}))
-	t.Cleanup(server.Close)
 	client, err := minio.New(server.Listener.Addr().String(), &minio.Options{
-		Creds: credentials.NewStaticV4("key", "secret", ""), Secure: true, Region: "eu-central-1",
+		Creds: credentials.NewStaticV4(s3test.AccessKey, s3test.SecretKey, ""), Secure: true, Region: s3test.Region,
 		Transport: server.Client().Transport, MaxRetries: 2,
 	})
 	if err != nil {

@@ -2,22 +2,17 @@ package standby_test
 
 import (
 	"context"
-	"encoding/pem"
 	"errors"
 	"log/slog"
-	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/johannesboyne/gofakes3"
-	"github.com/johannesboyne/gofakes3/backend/s3mem"
-
 	"byre/migrations"
 	"byre/sqlstore"
 	"byre/sqlstore/backup/location"
+	"byre/sqlstore/backup/location/s3test"
 	"byre/sqlstore/eventually"
 	"byre/sqlstore/replication"
 	"byre/sqlstore/replication/lease"
@@ -30,22 +25,7 @@ const place = "s3://copies/one"
 // s3 serves an S3 with a bucket "copies".
 func s3(t *testing.T) {
 	t.Helper()
-	backend := s3mem.New()
-	if err := backend.CreateBucket("copies"); err != nil {
-		t.Fatal(err)
-	}
-	// TLS, because gofakes3 does not support the chunked signatures that minio-go sends without it.
-	server := httptest.NewTLSServer(gofakes3.New(backend).Server())
-	t.Cleanup(server.Close)
-	ca := filepath.Join(t.TempDir(), "ca.crt")
-	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for name, value := range map[string]string{
-		"SSL_CERT_FILE": ca, "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "eu-central-1", "AWS_ENDPOINT_URL": server.URL,
-	} {
-		t.Setenv(name, value)
-	}
+	s3test.ServeHere(t, s3test.New(t, "copies"))
 }
 
 // host is a machine.
