@@ -130,6 +130,11 @@ func (s *Server) build(ctx, base context.Context, config Config) error {
 		s.keepViews = func(ctx context.Context) error { return keep(ctx, s.storage.database, s.clients.loopback) }
 	}
 	s.http, err = newHTTPServers(ctx, o, s.network, s.certificates.files, s.clients.transport, s.access, s.signals, s.chain.handler)
+	if fence := s.storage.database.Fence; err == nil && fence != nil {
+		for _, server := range s.http.servers() {
+			server.Handler = withFence(fence, server.Handler)
+		}
+	}
 	return err
 }
 
@@ -161,4 +166,7 @@ type Database struct {
 	RecordBackup func(context.Context, sqlstore.LastBackup) error
 	// Replication is what copies it; nil if nothing does.
 	Replication *replication.Replicator
+	// Fence fails when another process may serve a copy of it: requests that come then are refused. nil without
+	// --standby.
+	Fence func() error
 }

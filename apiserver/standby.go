@@ -114,13 +114,30 @@ func standbyHandler(holder func() string, metrics http.Handler) http.Handler {
 	mux.Handle("/healthz", text(http.StatusServiceUnavailable, serves))
 	mux.Handle("/metrics", metrics)
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		status := apierrors.NewServiceUnavailable("this server is the standby: " + holder() + " serves").Status()
-		status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
-		status.Details = &metav1.StatusDetails{RetryAfterSeconds: standbyRetry}
-		w.Header().Set("Content-Type", "application/json")
-		w.Header().Set("Retry-After", strconv.Itoa(standbyRetry))
-		w.WriteHeader(http.StatusServiceUnavailable)
-		_ = json.NewEncoder(w).Encode(status)
+		refuse(w, "this server is the standby: "+holder()+" serves")
 	})
 	return mux
+}
+
+// withFence refuses the requests that come when fence fails. Those that came before may be answered: what they
+// read or wrote was so when they came, or the database refuses them.
+func withFence(fence func() error, handler http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := fence(); err != nil {
+			refuse(w, err.Error())
+			return
+		}
+		handler.ServeHTTP(w, r)
+	})
+}
+
+// refuse answers with 503, because another server serves, or is about to.
+func refuse(w http.ResponseWriter, message string) {
+	status := apierrors.NewServiceUnavailable(message).Status()
+	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+	status.Details = &metav1.StatusDetails{RetryAfterSeconds: standbyRetry}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Retry-After", strconv.Itoa(standbyRetry))
+	w.WriteHeader(http.StatusServiceUnavailable)
+	_ = json.NewEncoder(w).Encode(status)
 }

@@ -53,8 +53,8 @@ func TestLog_OfAStartIsShort(t *testing.T) {
 }
 
 // retried matches what upstream's controllers log as errors, in kube-controller-manager too, when
-// they do a step again because of a write that they had not yet seen.
-var retried = regexp.MustCompile(`is not as new as written version|the object has been modified`)
+// they do a step again because of a write or a deletion that they had not yet seen.
+var retried = regexp.MustCompile(`is not as new as written version|the object has been modified|failed with replicasets\.apps "[^"]+" not found`)
 
 // TestLog_OfAClusterHasNoErrors: two servers of one host share a database and run the controllers
 // and the scheduler. A Deployment is rolled out and deleted, the leader stops, and the other one

@@ -144,12 +144,11 @@ func openDatabaseBehind(ctx context.Context, o options.StoreOptions, l *lease.Le
 		if database.Replication != nil {
 			database.Replication.Sync = o.ReplicateSync
 		}
-		var fence func() error
 		if l != nil {
-			fence, database.Replication.Began = l.Check, l.SetFolder
+			database.Fence, database.Replication.Began = l.Check, l.SetFolder
 		}
 		database.Driver, err = sqlite.Open(ctx, dsn, sqlite.Options{
-			Volatile: o.IsVolatile(), Reserve: o.DiskReserve.Value(), Logger: logger, Replication: database.Replication, Fence: fence,
+			Volatile: o.IsVolatile(), Reserve: o.DiskReserve.Value(), Logger: logger, Replication: database.Replication, Fence: database.Fence,
 		})
 	case migrations.Postgres:
 		database.Shared = true
