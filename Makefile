@@ -2,6 +2,9 @@
 # program is static and one build cache serves build, lint and tests alike,
 # whether a C compiler is there or not.
 export CGO_ENABLED ?= 0
+# As Kubernetes' own build: without the pages of golang.org/x/net/trace, whose templates would have
+# the linker keep all methods of all types (26 MB; docs/decisions/0031-dead-code.md).
+export GOFLAGS := $(filter-out -tags=grpcnotrace,$(GOFLAGS)) -tags=grpcnotrace
 
 GO       ?= go
 DATA_DIR ?= ./byre-data

@@ -79,6 +79,8 @@ require (
 	sigs.k8s.io/yaml v1.6.0
 )
 
+require maragu.dev/gomponents v1.2.0
+
 require (
 	cel.dev/expr v0.25.3 // indirect
 	cyphar.com/go-pathrs v0.2.5 // indirect

@@ -104,6 +104,7 @@ require (
 	golang.org/x/image v0.30.0 // indirect
 	gopkg.in/ini.v1 v1.67.3 // indirect
 	k8s.io/cri-client v0.37.2 // indirect
+	maragu.dev/gomponents v1.2.0 // indirect
 )
 
 require (

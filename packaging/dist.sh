@@ -6,7 +6,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
-export SOURCE_DATE_EPOCH CGO_ENABLED=0 GOFLAGS= GOAMD64=v1 GOARM64=v8.0 GOARM=7 LC_ALL=C TZ=UTC
+export SOURCE_DATE_EPOCH CGO_ENABLED=0 GOFLAGS=-tags=grpcnotrace GOAMD64=v1 GOARM64=v8.0 GOARM=7 LC_ALL=C TZ=UTC
 umask 022
 out=bin/dist
 version=$(packaging/version.sh)
@@ -16,7 +16,7 @@ find "$out" -maxdepth 1 -type f -delete
 
 # A byre of this machine writes the manual and the completions: a program for another platform
 # may not run here. It is built here so that it knows the commit, which the manual names: GOFLAGS
-# may say -buildvcs=false.
+# of the caller may say -buildvcs=false.
 go build -buildvcs=true -o bin/byre ./cmd/byre
 shared=$out/shared
 rm -rf "$shared"

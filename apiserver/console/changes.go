@@ -13,6 +13,8 @@ import (
 	"github.com/pmezard/go-difflib/difflib"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	g "maragu.dev/gomponents"
+	h "maragu.dev/gomponents/html"
 	"sigs.k8s.io/yaml"
 )
 
@@ -154,11 +156,57 @@ func (v *visit) changes(namespace string, keep func(*change) bool, selectors ...
 	return t
 }
 
+// choices lets the user choose the span of time.
+func (t *timeline) choices() g.Node {
+	return h.P(h.Class("choice"), g.Text("Changes of the last "), g.Map(t.Spans, func(s span) g.Node {
+		return g.Group{h.A(h.Href(s.Link), g.If(s.Chosen, h.Aria("current", "true")), g.Text(s.Name)), g.Text(" ")}
+	}))
+}
+
+// list shows the changes, or what to say if there are none.
+func (t *timeline) list(show func(linked) g.Node, none string) g.Node {
+	return g.Group{
+		problem(t.Problem),
+		g.If(t.Cut, facts(g.Text("There may be older changes than a page shows."))),
+		h.Ol(h.Class("timeline"), g.Map(t.Changes, func(c linked) g.Node { return h.Li(show(c)) }),
+			g.If(len(t.Changes) == 0, h.Li(h.Class("absent"), g.Text(none)))),
+	}
+}
+
+// when links to the page of a change, and says when it was.
+func (c *linked) when(v *visit) g.Node {
+	return g.Group{a(c.Link, strconv.FormatInt(c.Revision, 10)), g.Text(" "), v.ago(c.Time), g.Text(" ")}
+}
+
+// author is who made a change.
+func (c *change) author() g.Node {
+	return g.Group{h.Strong(bdi(c.Who)), g.If(c.RealUser != "", g.Group{g.Text(" (impersonated by "), bdi(c.RealUser), g.Text(")")})}
+}
+
+// of names the object of a change.
+func (c *linked) of() g.Node {
+	return g.Group{a(c.ObjectLink, c.FullName()), labelled(" in ", c.Object.Namespace)}
+}
+
 // changePage is the page of a change.
 type changePage struct {
 	linked
 	Diff []diffLine
 	Undo string
+}
+
+func (p changePage) body(*visit) g.Node {
+	return g.Group{
+		facts(p.author(), say(": "+p.Does()+" "), p.of(), g.Text(", "), h.Time(h.DateTime(moment(p.Time)), g.Text(moment(p.Time))), labelled(", by ", p.Manager),
+			g.If(p.AuditID != "", g.Group{g.Text(", audit ID "), h.Code(say(p.AuditID))}), g.Text(".")),
+		g.If(p.Undo != "", g.Group{h.P(g.Text("To reverse it:")), h.Pre(h.Class("command"), g.Text(p.Undo))}),
+		g.If(p.Unreadable, problem("The object can't be read any more: its key is no longer in the encryption configuration.")),
+		h.Pre(h.Class("diff"),
+			g.Map(p.Diff, func(l diffLine) g.Node {
+				return g.Group{h.Span(g.If(l.Kind != "", h.Class(l.Kind)), say(l.Text)), g.Text("\n")}
+			}),
+			g.If(len(p.Diff) == 0, g.Text("No field that is shown has changed."))),
+	}
 }
 
 // diffLine is a line of a unified diff. Kind is added, removed, place or empty.
@@ -184,7 +232,7 @@ func (v *visit) showChange() error {
 		return err
 	}
 	v.linkObject(&page.linked, all)
-	v.render(http.StatusOK, "change", "Revision "+revision, &page)
+	v.render(http.StatusOK, "Revision "+revision, page)
 	return nil
 }
 
@@ -239,6 +287,26 @@ type deletedPage struct {
 	Toggle string
 }
 
+func (p deletedPage) body(v *visit) g.Node {
+	system, others := "", facts(g.Text("Those of the cluster's own components, whose names begin with system:, are left out: "), a(p.Toggle, "show them"), g.Text(commandsAsk))
+	if p.System {
+		system, others = "1", facts(g.Text("Those of the cluster's own components are shown too: "), a(p.Toggle, "leave them out"), g.Text(commandsAsk))
+	}
+	return g.Group{
+		h.Form(h.Method("get"), h.Class("filters"), v.namespaceField(), field("Who", "who", p.Who, ""), hidden("system", system), h.Button(g.Text("Filter"))),
+		p.choices(), others,
+		p.list(func(c linked) g.Node {
+			return g.Group{
+				h.P(c.when(v), h.Strong(bdi(c.Who)), say(" "+c.Does()+" "), c.of()),
+				g.If(c.Undelete != "", h.Pre(h.Class("command"), g.Text(c.Undelete))),
+				g.If(c.Undelete == "", h.P(h.Class("absent"), g.Text("Its name has characters that are not safe in a terminal."))),
+			}
+		}, "Nothing."),
+	}
+}
+
+const commandsAsk = ". A command asks before it does anything, and is an ordinary request with the rights of whoever runs it."
+
 // showDeleted shows what was deleted, and how to bring it back.
 func (v *visit) showDeleted() error {
 	page := deletedPage{Who: v.param("who"), System: v.param("system") != ""}
@@ -275,6 +343,6 @@ func (v *visit) showDeleted() error {
 		v.linkObject(c, all)
 		c.Undelete = undelete(resource{Group: c.Object.Group, Resource: c.Object.Resource}, c.Object.Namespace, c.Object.Name)
 	}
-	v.render(http.StatusOK, "deleted", "Deleted", page)
+	v.render(http.StatusOK, "Deleted", page)
 	return nil
 }

@@ -9,12 +9,15 @@ import (
 	"net"
 	"net/http"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/klog/v2"
+	g "maragu.dev/gomponents"
+	h "maragu.dev/gomponents/html"
 )
 
 // Path is the path that the pages are below.
@@ -36,21 +39,16 @@ type Config struct {
 // Console is a handler that serves the pages, and passes other requests to the server.
 type Console struct {
 	config Config
-	pages  pages
 	mux    *http.ServeMux
 }
 
 // New makes a Console.
 func New(config Config) (*Console, error) {
-	parsed, err := parsePages(config.Now)
-	if err != nil {
-		return nil, err
-	}
 	files, err := fs.Sub(static, "static")
 	if err != nil {
 		return nil, err
 	}
-	c := &Console{config: config, pages: parsed, mux: http.NewServeMux()}
+	c := &Console{config: config, mux: http.NewServeMux()}
 	for pattern, show := range map[string]func(*visit) error{
 		"{$}":                            (*visit).showResources,
 		"r/{group}/{version}/{resource}": (*visit).showTable,
@@ -197,10 +195,21 @@ func (v *visit) showError(err error) {
 	if code < http.StatusBadRequest {
 		code = http.StatusInternalServerError
 	}
-	v.render(code, "error", "Error", struct {
-		Code          int
-		Reason        string
-		Message       string
-		Authenticates bool
-	}{code, http.StatusText(code), status.Message, code == http.StatusUnauthorized || code == http.StatusForbidden})
+	v.render(code, "Error", errorPage{code, status.Message})
+}
+
+// errorPage says why there is no page.
+type errorPage struct {
+	code    int
+	message string
+}
+
+func (p errorPage) body(*visit) g.Node {
+	return g.Group{
+		problem(strconv.Itoa(p.code) + " " + http.StatusText(p.code) + ": " + p.message),
+		g.If(p.code == http.StatusUnauthorized || p.code == http.StatusForbidden, h.P(
+			g.Text("The console has the rights of the user who asks, and no login of its own. "), h.Code(g.Text("byre console")), g.Text(" or "), h.Code(g.Text("kubectl proxy")),
+			g.Text(" opens it with the credentials of a kubeconfig. Users other than administrators need the ClusterRole "), h.Code(g.Text("byre:console-user")),
+			g.Text(", and what they see is what they may list and get."))),
+	}
 }

@@ -13,7 +13,7 @@
 // requests.
 //
 // Pages are HTML that needs no JavaScript, and names nothing of other hosts: the header
-// Content-Security-Policy allows scripts and styles of the console alone, and html/template escapes what
+// Content-Security-Policy allows scripts and styles of the console alone, and gomponents escapes what
 // users have written. All links are relative, so that a proxy may serve the pages below another path. The
 // package has no goroutines that outlive a request.
 package console

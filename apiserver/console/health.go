@@ -1,6 +1,8 @@
 package console
 
 import (
+	g "maragu.dev/gomponents"
+	h "maragu.dev/gomponents/html"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -17,7 +19,6 @@ type healthPage struct {
 	Replicas    []replica
 	// MetricsProblem and ReplicasProblem are why there are none.
 	MetricsProblem, ReplicasProblem string
-	Self                            string
 }
 
 // probe is the answer of a health check.
@@ -47,7 +48,7 @@ var hiddenMetrics = regexp.MustCompile(`_(bucket|sum|count|created)$`)
 
 // showHealth shows the checks, the state of the store, and the servers of the cluster.
 func (v *visit) showHealth() error {
-	page := healthPage{Ready: v.probe("/readyz"), Live: v.probe("/livez"), Self: v.here()}
+	page := healthPage{Ready: v.probe("/readyz"), Live: v.probe("/livez")}
 	var version struct {
 		GitVersion string `json:"gitVersion"`
 	}
@@ -66,8 +67,43 @@ func (v *visit) showHealth() error {
 	if err := v.replicas(&page); err != nil {
 		page.ReplicasProblem = message(err)
 	}
-	v.render(http.StatusOK, "health", "Health", page)
+	v.render(http.StatusOK, "Health", page)
 	return nil
+}
+
+func (p healthPage) body(v *visit) g.Node {
+	return v.refreshed(
+		facts(g.If(p.Version != "", say("Kubernetes "+p.Version+", ")), p.Ready.says("ready"), g.Text(", "), p.Live.says("live"), g.Text(".")),
+		h.H2(g.Text("Store")), problem(p.MetricsProblem),
+		grid(g.Group{h.Th(g.Text("Metric")), h.Th(h.Class("number"), g.Text("Value"))}, g.Map(p.Metrics, func(m metric) g.Node {
+			return h.Tr(h.Td(h.Code(g.Text(m.Name)), g.If(m.Labels != "", g.Group{g.Text(" "), h.Small(say(m.Labels))})), h.Td(h.Class("number"), g.Text(m.Value)))
+		})),
+		h.H2(g.Text("Servers")), problem(p.ReplicasProblem),
+		grid(g.Group{h.Th(g.Text("Server")), h.Th(g.Text("Host")), h.Th(g.Text("Renewed"))},
+			g.Map(p.Replicas, func(r replica) g.Node {
+				return h.Tr(h.Td(say(r.Name)), h.Td(say(r.Host)), h.Td(v.age(r.Renewed), g.Text(" ago")))
+			}),
+			g.If(len(p.Replicas) == 0, h.Tr(h.Td(h.ColSpan("3"), h.Class("absent"), g.Text("None are known."))))),
+		h.H2(g.Text("Checks")),
+		h.Ul(h.Class("checks"), g.Map(p.Ready.Checks, func(c check) g.Node { return h.Li(h.Class(quality(c.OK)), say(c.Name)) }),
+			g.If(len(p.Ready.Checks) == 0, h.Li(h.Class("absent"), g.Text("They are not shown.")))),
+	)
+}
+
+// quality is the class of what is well, or not.
+func quality(ok bool) string {
+	if ok {
+		return "good"
+	}
+	return "bad"
+}
+
+// says says whether the server is ready, or live.
+func (p probe) says(what string) g.Node {
+	if !p.OK {
+		what = "not " + what
+	}
+	return h.Strong(h.Class(quality(p.OK)), g.Text(what))
 }
 
 // number is a value of a metric without an exponent.

@@ -12,6 +12,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
+	g "maragu.dev/gomponents"
+	h "maragu.dev/gomponents/html"
 	"sigs.k8s.io/yaml"
 )
 
@@ -83,8 +85,52 @@ func (v *visit) showObject() error {
 	if !page.Exists && len(page.Timeline.Changes) == 0 {
 		return &apierrors.StatusError{ErrStatus: failure(http.StatusNotFound, "there is no "+r.FullName()+"/"+name+", and no history of it that you may see")}
 	}
-	v.render(http.StatusOK, "object", name, page)
+	v.render(http.StatusOK, name, page)
 	return nil
+}
+
+func (p objectPage) body(v *visit) g.Node {
+	where := g.Group{a(p.Table, p.FullName()), labelled(" in ", p.Namespace)}
+	happened := g.Group{
+		h.H2(g.Text("What happened")), p.Timeline.choices(),
+		p.Timeline.list(func(c linked) g.Node { return c.body(v) }, "No changes."),
+	}
+	if !p.Exists {
+		return g.Group{
+			facts(where, g.Text(". "), h.Strong(g.Text("It does not exist."))),
+			g.If(p.Undelete != "", g.Group{h.P(g.Text("To create its last version again:")), h.Pre(h.Class("command"), g.Text(p.Undelete))}),
+			happened,
+		}
+	}
+	return g.Group{
+		facts(where, g.Text(", "), v.age(p.Created), g.Text(" old ("+moment(p.Created)+"). "), a(p.AsYAML, ".yaml"), g.Text(" "), a(p.AsJSON, ".json")),
+		g.If(p.Inside != "", h.P(a(p.Inside, "What is in it"))),
+		g.If(len(p.Labels) > 0, h.P(g.Text("Labels: "), g.Map(p.Labels, func(l reference) g.Node {
+			return g.Group{h.A(h.Class("label"), h.Href(l.Link), say(l.Text)), g.Text(" ")}
+		}))),
+		g.If(len(p.Owners) > 0, h.P(g.Text("Owned by "), g.Map(p.Owners, func(o reference) g.Node { return g.Group{a(o.Link, o.Text), g.Text(" ")} }))),
+		happened,
+		h.H2(g.Text("What it controls")), problem(p.OwnedProblem),
+		g.If(len(p.Owned) > 0, h.Ul(g.Map(p.Owned, func(o reference) g.Node { return h.Li(a(o.Link, o.Text)) }))),
+		g.If(len(p.Owned) == 0 && p.OwnedProblem == "", h.P(h.Class("absent"), g.Text("Nothing."))),
+		h.H2(g.Text("YAML")), h.Pre(say(p.YAML)),
+	}
+}
+
+// body shows a change of the object, with the fields that it changed.
+func (c *linked) body(v *visit) g.Node {
+	var fields g.Group
+	for _, f := range c.Changed {
+		fields = append(fields, h.Li(h.Code(say(f.Path)), g.Text(": "), g.If(f.Old != "", h.Del(say(f.Old))), g.Text(" "), g.If(f.New != "", h.Ins(say(f.New)))))
+	}
+	if len(fields) > 0 && c.MoreChanged > 0 {
+		fields = append(fields, h.Li(g.Textf("%d more", c.MoreChanged)))
+	}
+	return g.Group{
+		h.P(c.when(v), c.author(), say(" "+c.Does()), labelled(", by ", c.Manager)),
+		g.If(len(fields) > 0, h.Ul(h.Class("fields"), fields)),
+		g.If(c.Unreadable, h.P(h.Class("absent"), g.Text("The object can't be read any more."))),
+	}
 }
 
 // describe fills in what the object itself says, and what it owns.

@@ -1,79 +1,113 @@
 package console
 
 import (
-	"bytes"
-	"embed"
-	"html/template"
-	"net/http"
 	"net/url"
-	"path"
 	"strings"
 	"time"
 	"unicode"
 
 	"k8s.io/apimachinery/pkg/util/duration"
-	"k8s.io/klog/v2"
+	g "maragu.dev/gomponents"
+	h "maragu.dev/gomponents/html"
 )
 
-//go:embed templates
-var templates embed.FS
-
-// pages are the templates of the pages, by name.
-type pages map[string]*template.Template
-
-// parsePages parses the templates: each page with the frame that all have.
-func parsePages(now func() time.Time) (pages, error) {
-	functions := template.FuncMap{
-		"visible": visible,
-		"age":     func(t time.Time) string { return duration.HumanDuration(now().Sub(t)) },
-		"moment":  func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
-	}
-	files, err := templates.ReadDir("templates")
-	if err != nil {
-		return nil, err
-	}
-	all := pages{}
-	for _, file := range files {
-		page, err := template.New("frame.html").Funcs(functions).ParseFS(templates, "templates/frame.html", path.Join("templates", file.Name()))
-		if err != nil {
-			return nil, err
-		}
-		all[strings.TrimSuffix(file.Name(), ".html")] = page
-	}
-	return all, nil
-}
-
-// frame is what every page has.
-type frame struct {
-	// Root is the relative path of the first page.
-	Root, Title, User string
-	// Namespace is the one that the user has chosen; empty means all.
-	Namespace string
-	// Resources and Deleted link to pages of the namespace of this one.
-	Resources, Deleted string
-	Page               any
-}
+// page is what differs between the pages.
+type page interface{ body(v *visit) g.Node }
 
 // render answers with a page.
-func (v *visit) render(status int, name, title string, page any) {
+func (v *visit) render(status int, title string, p page) {
 	user, _ := v.r.Context().Value(userKey{}).(string)
 	namespace := url.Values{"namespace": {v.param("namespace")}}
 	if in := v.r.PathValue("namespace"); in != "" && in != clusterScoped {
 		namespace.Set("namespace", in)
 	}
-	var text bytes.Buffer
-	err := v.console.pages[name].Execute(&text, frame{
-		Root: v.root(), Title: title, User: user, Namespace: v.param("namespace"),
-		Resources: v.link(namespace), Deleted: v.link(namespace, "deleted"), Page: page,
-	})
-	if err != nil {
-		klog.ErrorS(err, "A page of the console failed", "path", v.r.URL.Path)
-		http.Error(v.w, "500: the page can't be made; the server's log says why", http.StatusInternalServerError)
-		return
-	}
+	root := v.root()
+	html := h.Doctype(h.HTML(h.Lang("en"),
+		h.Head(
+			h.Meta(h.Charset("utf-8")),
+			h.Meta(h.Name("viewport"), h.Content("width=device-width, initial-scale=1")),
+			h.Meta(h.Name("htmx-config"), h.Content(`{"includeIndicatorCSS": false, "history": false, "noSwap": [204, 304, "4xx", "5xx"]}`)),
+			h.TitleEl(say(title), g.Text(" · byre")),
+			h.Link(h.Rel("icon"), h.Href("data:,")),
+			h.Link(h.Rel("stylesheet"), h.Href(root+"static/style.css")),
+			h.Script(h.Src(root+"static/htmx.min.js"), h.Defer()),
+		),
+		h.Body(
+			h.Header(
+				h.Nav(h.Aria("label", "Pages"),
+					a(v.link(namespace), "Resources"), g.Text(" "), a(v.link(namespace, "deleted"), "Deleted"), g.Text(" "),
+					a(root+"sql", "SQL"), g.Text(" "), a(root+"health", "Health")),
+				g.If(user != "", h.Span(h.Class("user"), h.TitleAttr("The user whose rights the pages have"), bdi(user))),
+			),
+			h.Main(h.H1(bdi(title)), p.body(v)),
+		),
+	))
 	v.w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	v.w.WriteHeader(status)
-	_, _ = v.w.Write(text.Bytes()) // fails only if the client has gone
+	_ = html.Render(v.w) // fails only if the client has gone
+}
+
+// say is a text, which others may have written.
+func say(text string) g.Node { return g.Text(visible(text)) }
+
+// bdi is a text whose direction does not change that of what follows.
+func bdi(text string) g.Node { return g.El("bdi", say(text)) }
+
+// a is a link, or only its text if there is nothing to link to.
+func a(to, text string) g.Node {
+	if to == "" {
+		return say(text)
+	}
+	return h.A(h.Href(to), say(text))
+}
+
+// facts is the paragraph that says what a page shows.
+func facts(about ...g.Node) g.Node { return h.P(h.Class("facts"), g.Group(about)) }
+
+// problem says why something is not shown; nothing if it is.
+func problem(text string) g.Node {
+	return g.If(text != "", h.P(h.Class("problem"), say(text)))
+}
+
+// labelled is a word before a text that may be absent: then it is absent too.
+func labelled(word, text string) g.Node {
+	return g.If(text != "", g.Group{g.Text(word), bdi(text)})
+}
+
+// field is an input of a form.
+func field(label, name, value, placeholder string) g.Node {
+	return h.Label(g.Text(label+" "), h.Input(h.Name(name), h.Value(value), g.If(placeholder != "", h.Placeholder(placeholder)), h.AutoComplete("off")))
+}
+
+// hidden is a parameter of a form that it keeps; nothing if it is empty.
+func hidden(name, value string) g.Node {
+	return g.If(value != "", h.Input(h.Type("hidden"), h.Name(name), h.Value(value)))
+}
+
+// namespaceField is the input for the namespace; empty means all.
+func (v *visit) namespaceField() g.Node {
+	return field("Namespace", "namespace", v.param("namespace"), "all")
+}
+
+// grid is a table, which scrolls by itself.
+func grid(head g.Node, body ...g.Node) g.Node {
+	return h.Div(h.Class("scroll"), h.Table(h.THead(h.Tr(head)), h.TBody(body...)))
+}
+
+// refreshed is a part of a page that is asked for again every 5 s.
+func (v *visit) refreshed(rows ...g.Node) g.Node {
+	return h.Section(h.ID("rows"), g.Attr("hx-get", v.here()), g.Attr("hx-trigger", "every 5s"), g.Attr("hx-select", "#rows"), g.Attr("hx-swap", "outerHTML"), g.Group(rows))
+}
+
+func (v *visit) age(t time.Time) g.Node {
+	return g.Text(duration.HumanDuration(v.console.config.Now().Sub(t)))
+}
+
+func moment(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// ago is how long ago a time is, with the time as its title.
+func (v *visit) ago(t time.Time) g.Node {
+	return h.Time(h.DateTime(moment(t)), h.TitleAttr(moment(t)), v.age(t), g.Text(" ago"))
 }
 
 // link makes a relative link to another page. Parameters that are empty are left out.

@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	apidiscovery "k8s.io/api/apidiscovery/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	g "maragu.dev/gomponents"
+	h "maragu.dev/gomponents/html"
 )
 
 // coreGroup stands for the group without a name in the paths of pages.
@@ -152,8 +154,23 @@ func (v *visit) showResources() error {
 		})
 	}
 	_ = group.Wait() // no goroutine returns an error
-	v.render(http.StatusOK, "resources", "Resources", shown)
+	v.render(http.StatusOK, "Resources", resourcesPage(shown))
 	return nil
+}
+
+// resourcesPage is the first page.
+type resourcesPage []counted
+
+func (p resourcesPage) body(v *visit) g.Node {
+	return g.Group{
+		h.Form(h.Method("get"), h.Class("filters"), v.namespaceField(), h.Button(g.Text("Show"))),
+		grid(g.Group{h.Th(g.Text("Resource")), h.Th(g.Text("Kind")), h.Th(g.Text("Group")), h.Th(h.Class("number"), g.Text("Objects"))},
+			g.Map(p, func(c counted) g.Node {
+				return h.Tr(
+					h.Td(a(c.Link, c.Resource)), h.Td(say(c.Kind)), h.Td(say(strings.TrimPrefix(c.Group+"/"+c.Version, "/"))),
+					h.Td(h.Class("number"), g.If(c.Known, g.Text(c.Count)), g.If(!c.Known, h.Span(h.Class("absent"), h.TitleAttr(visible(c.Count)), g.Text("not shown")))))
+			})),
+	}
 }
 
 // count returns the number of a resource's objects.

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	g "maragu.dev/gomponents"
+	h "maragu.dev/gomponents/html"
 )
 
 const (
@@ -100,8 +102,32 @@ func (v *visit) showSQL() error {
 			page.setResult(result)
 		}
 	}
-	v.render(status, "sql", "SQL", page)
+	v.render(status, "SQL", page)
 	return nil
+}
+
+func (p sqlPage) body(*visit) g.Node {
+	return g.Group{
+		h.Form(h.Method("get"), h.Class("statement"),
+			h.Label(h.For("q"), g.Text("One SELECT, in SQLite's dialect")),
+			// A line break after the tag is no part of the text.
+			h.Textarea(h.ID("q"), h.Name("q"), h.Rows("6"), g.Attr("spellcheck", "false"), g.Attr("autocapitalize", "off"), g.Text("\n"+p.Statement)),
+			h.Button(g.Text("Ask"))),
+		h.Details(g.If(!p.Asked, g.Attr("open")), h.Summary(g.Text("Saved queries")),
+			h.Ul(h.Class("saved"), g.Map(p.Saved, func(s saved) g.Node { return h.Li(a(s.Link, s.Title)) }))),
+		problem(p.Problem),
+		g.Iff(p.Asked && p.Problem == "", p.result),
+	}
+}
+
+func (p sqlPage) result() g.Node {
+	return g.Group{
+		facts(g.Textf("%d rows at revision %s, in %s", len(p.Rows), p.Version, p.Took),
+			g.If(p.Truncated, g.Text("; there are more, up to 100,000 of which the downloads have")), g.Text(". "), a(p.CSV, ".csv"), g.Text(" "), a(p.NDJSON, ".ndjson")),
+		grid(g.Map(p.Columns, func(name string) g.Node { return h.Th(say(name)) }), g.Map(p.Rows, func(row []string) g.Node {
+			return h.Tr(g.Map(row, func(value string) g.Node { return h.Td(say(value)) }))
+		})),
+	}
 }
 
 func (p *sqlPage) setResult(q *query) {

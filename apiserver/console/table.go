@@ -14,6 +14,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	g "maragu.dev/gomponents"
+	h "maragu.dev/gomponents/html"
 )
 
 const (
@@ -118,7 +120,7 @@ type tablePage struct {
 	Remaining                          int64
 	LabelSelector, FieldSelector, Text string
 	Sort, Descending                   string
-	Self, CSV, JSON                    string
+	CSV, JSON                          string
 	SQL                                string
 }
 
@@ -155,7 +157,7 @@ func (v *visit) showTable() error {
 	page := tablePage{
 		resource: r, Version: t.ResourceVersion, LabelSelector: v.param("labelSelector"), FieldSelector: v.param("fieldSelector"), Text: v.param("q"),
 		Sort: v.param("sort"), Descending: v.param("desc"),
-		Self: v.here(), CSV: v.here("format", "csv", "continue", ""), JSON: v.here("format", "json", "continue", ""),
+		CSV: v.here("format", "csv", "continue", ""), JSON: v.here("format", "json", "continue", ""),
 		SQL: v.link(url.Values{"q": {"SELECT * FROM " + quoteName(r.FullName()) + " LIMIT 100"}}, "sql"),
 	}
 	if t.Continue != "" {
@@ -165,8 +167,39 @@ func (v *visit) showTable() error {
 		}
 	}
 	v.fill(&page, &t)
-	v.render(http.StatusOK, "table", r.FullName(), page)
+	v.render(http.StatusOK, r.FullName(), page)
 	return nil
+}
+
+func (p tablePage) body(v *visit) g.Node {
+	shown := g.Group{g.Textf("%d shown, at revision %s", len(p.Rows), p.Version)}
+	if p.Next != "" {
+		shown = append(shown, g.Text("; "), a(p.Next, "the next page"), g.If(p.Remaining > 0, g.Textf(" of %d more", p.Remaining)), g.Text("; text and order are of this page"))
+	}
+	return g.Group{
+		h.Form(h.Method("get"), h.Class("filters"),
+			g.If(p.Namespaced, v.namespaceField()),
+			field("Labels", "labelSelector", p.LabelSelector, "app=web"), field("Fields", "fieldSelector", p.FieldSelector, "metadata.name=web"), field("Text", "q", p.Text, ""),
+			hidden("sort", p.Sort), hidden("desc", p.Descending), h.Button(g.Text("Filter"))),
+		v.refreshed(
+			facts(shown, g.Text(". "), a(p.CSV, ".csv"), g.Text(" "), a(p.JSON, ".json"), g.Text(" "), a(p.SQL, "SQL")),
+			grid(g.Map(p.Columns, func(c header) g.Node { return h.Th(g.If(c.Sorted != "", h.Aria("sort", c.Sorted)), a(c.Link, c.Name)) }),
+				g.Map(p.Rows, link.body),
+				g.If(len(p.Rows) == 0, h.Tr(h.Td(h.ColSpan(strconv.Itoa(len(p.Columns))), h.Class("absent"), g.Text("There are none."))))),
+		),
+	}
+}
+
+func (l link) body() g.Node {
+	cells := make(g.Group, len(l.Cells))
+	for i, text := range l.Cells {
+		to := ""
+		if i == l.First {
+			to = l.To
+		}
+		cells[i] = h.Td(a(to, text))
+	}
+	return h.Tr(cells)
 }
 
 // quoteName quotes a name of SQL.

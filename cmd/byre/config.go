@@ -16,6 +16,7 @@ import (
 	"k8s.io/component-base/term"
 
 	"byre/apiserver/options"
+	"byre/cmd/byre/cli"
 	"byre/cmd/byre/configfile"
 )
 
@@ -37,9 +38,6 @@ func newConfigCommand(config *configuration) *cobra.Command {
 			"  byre config --changed",
 		Args: cobra.NoArgs,
 	}
-	addServerFlags(cmd, flags, config)
-	flags.FlagSet("global").BoolVar(&changed, "changed", false, "Print only what differs from the defaults, and whether a flag, a variable or the file has set it.")
-	cmd.Flags().AddFlag(flags.FlagSet("global").Lookup("changed"))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		encode := configfile.Encode
 		if changed {
@@ -52,6 +50,9 @@ func newConfigCommand(config *configuration) *cobra.Command {
 		_, err = cmd.OutOrStdout().Write(text)
 		return err
 	}
+	addServerFlags(cmd, flags, config, versionText)
+	flags.FlagSet("global").BoolVar(&changed, "changed", false, "Print only what differs from the defaults, and whether a flag, a variable or the file has set it.")
+	cmd.Flags().AddFlag(flags.FlagSet("global").Lookup("changed"))
 	return cmd
 }
 
@@ -207,16 +208,14 @@ func serverFlags(sets cliflag.NamedFlagSets) *pflag.FlagSet {
 	return flags
 }
 
-// addServerFlags adds the flags of the server, --config and --help, and shows them in
+// addServerFlags adds the flags of the server, --config, --version and --help, and shows them in
 // their sections.
-func addServerFlags(cmd *cobra.Command, sets cliflag.NamedFlagSets, config *configuration) {
+func addServerFlags(cmd *cobra.Command, sets cliflag.NamedFlagSets, config *configuration, version func() string) {
 	flags := serverFlags(sets)
 	cmd.PersistentPreRunE = func(*cobra.Command, []string) error { return config.set(flags, configfile.Load) }
 	global := sets.FlagSet("global")
 	global.BoolP("help", "h", false, "help for "+cmd.Name())
-	global.Bool("version", false, "Print the version and exit.")
-	cmd.Version = versionText()
-	cmd.SetVersionTemplate("{{.Version}}")
+	cli.AddVersion(cmd, global, "", version)
 	config.addTo(global)
 	cmd.Flags().AddFlagSet(flags)
 	cmd.Flags().AddFlagSet(global)

@@ -12,6 +12,7 @@ import (
 	"byre/apiserver"
 	"byre/apiserver/envtest/assets"
 	"byre/apiserver/envtest/standin"
+	"byre/cmd/byre/cli"
 )
 
 func newEnvtestAssetsCommand() *cobra.Command {
@@ -57,9 +58,8 @@ func newEtcdCommand() *cobra.Command {
 		RunE:               func(cmd *cobra.Command, _ []string) error { return standin.Serve(cmd.Context(), o) },
 		SilenceUsage:       true,
 		SilenceErrors:      true,
-		Version:            standin.Version,
 	}
-	cmd.SetVersionTemplate("etcd Version: {{.Version}}\n")
+	cli.AddVersion(cmd, cmd.Flags(), "", func() string { return "etcd Version: " + standin.Version + "\n" })
 	cmd.Flags().StringSliceVar(&o.ListenURLs, "listen-client-urls", []string{"http://localhost:2379"}, "URLs to listen on.")
 	cmd.Flags().StringVar(&o.DataDir, "data-dir", "default.etcd", "Directory in which byre under the name kube-apiserver keeps its database.")
 	return cmd

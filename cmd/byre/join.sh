@@ -1,13 +1,13 @@
 #!/bin/sh
-# Joins this host as a node to the cluster at {{.Server}}. Run it as root. A container runtime (containerd,
+# Joins this host as a node to the cluster at {{server}}. Run it as root. A container runtime (containerd,
 # for example), its network configuration and /usr/bin/kubelet must be there.
 set -eu
 umask 077
 mkdir -p /etc/kubernetes/pki
 cat >/etc/kubernetes/bootstrap.kubeconfig <<'EOT'
-{{.Kubeconfig}}EOT
+{{kubeconfig}}EOT
 cat >/etc/kubernetes/pki/ca.crt <<'EOT'
-{{.ClientCA}}EOT
+{{clientCA}}EOT
 cat >/etc/kubernetes/kubelet.yaml <<'EOT'
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration

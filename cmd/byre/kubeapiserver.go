@@ -39,8 +39,9 @@ func newKubeAPIServerCommand() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	addServerFlags(cmd, o.Flags(), newConfiguration(""))
-	cmd.Version = "Kubernetes " + apiserver.Version(compatibility.DefaultBuildEffectiveVersion()).GitVersion + "\n"
+	addServerFlags(cmd, o.Flags(), newConfiguration(""), func() string {
+		return "Kubernetes " + apiserver.Version(compatibility.DefaultBuildEffectiveVersion()).GitVersion + "\n"
+	})
 	// As kube-apiserver: --etcd_servers is --etcd-servers.
 	cmd.SetGlobalNormalizationFunc(cliflag.WordSepNormalizeFunc)
 	cli.AcceptDays(cmd)

@@ -17,7 +17,6 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/component-base/logs"
 
-	"byre/apiserver"
 	"byre/apiserver/envtest/assets"
 	"byre/cmd/byre/cli"
 	"byre/cmd/byre/client"
@@ -89,12 +88,11 @@ func newRootCommand() *cobra.Command {
 		SilenceErrors: true,
 		Args:          cli.SubcommandOnly,
 		RunE:          cli.Help,
-		Version:       apiserver.ProgramVersion(),
 
 		PersistentPreRunE: config.setNamed,
 	}
 	config.addTo(root.PersistentFlags())
-	root.SetVersionTemplate(versionText())
+	cli.AddVersion(root, root.Flags(), "v", versionText)
 	root.AddCommand(newServeCommand(config), newMigrateCommand(), newBackupCommand(), newRestoreCommand(), newCopyCommand(), newForkCommand(),
 		newImportCommand(), newExportCommand(), newCheckCommand(), newCompactCommand(), newStatusCommand(),
 		newConfigCommand(config), newTakeoverCommand(), newCertsCommand(), newKubeconfigCommand(), newTokenCommand(), newVersionCommand(), newManCommand())

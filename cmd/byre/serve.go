@@ -39,7 +39,7 @@ func newServeCommand(config *configuration) *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd.Context(), o) },
 	}
-	addServerFlags(cmd, o.Flags(), config)
+	addServerFlags(cmd, o.Flags(), config, versionText)
 	return cmd
 }
 

@@ -10,7 +10,6 @@ import (
 	"net"
 	"strconv"
 	"strings"
-	"text/template"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -181,8 +180,6 @@ type joinScript struct {
 	Server string
 	// ClientCA is the CA of the certificate with which the server connects to kubelets.
 	ClientCA string
-	// Kubeconfig has the token.
-	Kubeconfig string
 }
 
 // newJoinScript returns the script for nodes that find the server at a URL, or if that is empty, at the address that
@@ -218,8 +215,8 @@ func (s *joinScript) write(w io.Writer, config *rest.Config, token string) error
 	if err != nil {
 		return err
 	}
-	s.Kubeconfig = string(text)
-	return template.Must(template.New("join").Parse(joinTemplate)).Execute(w, s)
+	_, err = strings.NewReplacer("{{server}}", s.Server, "{{kubeconfig}}", string(text), "{{clientCA}}", s.ClientCA).WriteString(w, joinTemplate)
+	return err
 }
 
 // advertised returns the URL of the first endpoint of the Service kubernetes; "" if it has none.

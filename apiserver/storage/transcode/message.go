@@ -1,6 +1,8 @@
 package transcode
 
 import (
+	"encoding"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"reflect"
@@ -259,8 +261,11 @@ var special = map[reflect.Type]kind{
 }
 
 func hasOwnJSON(t reflect.Type) bool {
-	for _, method := range []string{"MarshalJSON", "UnmarshalJSON", "MarshalText", "UnmarshalText"} {
-		if _, ok := reflect.PointerTo(t).MethodByName(method); ok {
+	for _, own := range []reflect.Type{
+		reflect.TypeFor[json.Marshaler](), reflect.TypeFor[json.Unmarshaler](),
+		reflect.TypeFor[encoding.TextMarshaler](), reflect.TypeFor[encoding.TextUnmarshaler](),
+	} {
+		if reflect.PointerTo(t).Implements(own) {
 			return true
 		}
 	}

@@ -40,6 +40,26 @@ func SubcommandOnly(cmd *cobra.Command, args []string) error {
 	return fmt.Errorf("unknown command %q for %q: %s", args[0], cmd.CommandPath(), next)
 }
 
+// AddVersion adds a flag --version to a command, among flags of it, that prints a text instead of running the
+// command. Cobra's own prints by a template, and a program that may execute templates keeps all methods of all types.
+func AddVersion(cmd *cobra.Command, flags *pflag.FlagSet, shorthand string, text func() string) {
+	asked := flags.BoolP("version", shorthand, false, "Print the version and exit.")
+	prepare, run := cmd.PersistentPreRunE, cmd.RunE
+	cmd.PersistentPreRunE = func(cmd *cobra.Command, args []string) error {
+		if *asked || prepare == nil {
+			return nil
+		}
+		return prepare(cmd, args)
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if *asked {
+			_, err := io.WriteString(cmd.OutOrStdout(), text())
+			return err
+		}
+		return run(cmd, args)
+	}
+}
+
 // Messages returns the lines that the user is shown for an error: one for each thing that
 // is wrong. Of a flag that byre refuses, it leaves out the flag parser's words around the
 // reason.
