@@ -166,6 +166,9 @@ type Database struct {
 	RecordBackup func(context.Context, sqlstore.LastBackup) error
 	// Replication is what copies it; nil if nothing does.
 	Replication *replication.Replicator
+	// CheckFile checks the structure of the file while it is served, and fails with sqlstore.ErrDamaged. nil unless
+	// the start has left that undone.
+	CheckFile func(context.Context) error
 	// Fence fails when another process may serve a copy of it: requests that come then are refused. nil without
 	// --standby.
 	Fence func() error

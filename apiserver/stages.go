@@ -118,6 +118,9 @@ func (s *Server) workComponents() []lifecycle.Component {
 			return makeBackups(ctx, s.options, s.storage.database)
 		})})
 	}
+	if s.storage.database.CheckFile != nil {
+		components = append(components, lifecycle.Component{Name: "check of the database file", Run: after(ready, s.storage.checkFile), MayEnd: true})
+	}
 	for _, server := range s.chain.servers {
 		components = append(components, lifecycle.Component{Name: "server of the delegation chain", Run: server.Run})
 	}

@@ -39,6 +39,7 @@ type storageBackend struct {
 	fork       *sqlstore.Fork // nil unless the server must act as that of a fork
 	encryption encryption
 	getter     *factory.Getter // of the built-in resources
+	damaged    prometheus.Gauge
 }
 
 func openStorage(ctx context.Context, c Config, e encryption) (*storageBackend, error) {
@@ -67,7 +68,11 @@ func openStorage(ctx context.Context, c Config, e encryption) (*storageBackend, 
 	if err != nil {
 		return nil, errors.Join(err, database.Driver.Close())
 	}
-	legacyregistry.Registerer().MustRegister(newStoreInfo(database, c.Options.Store))
+	damaged := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "byre_store_damaged",
+		Help: "1 if the check of the database file after a crash, which goes on while it is served, has failed.",
+	})
+	legacyregistry.Registerer().MustRegister(damaged, newStoreInfo(database, c.Options.Store))
 	legacyregistry.Registerer().MustRegister(backupCollector{database.Driver})
 	if database.Replication != nil {
 		legacyregistry.Registerer().MustRegister(database.Replication)
@@ -98,7 +103,21 @@ func openStorage(ctx context.Context, c Config, e encryption) (*storageBackend, 
 		NoGarbageCollection:     !c.Options.Store.GarbageCollection,
 	}
 	getter := factory.NewRESTOptionsGetter(backend, factory.BuiltinResources(effective))
-	return &storageBackend{Backend: backend, database: database, fork: fork, encryption: e, getter: getter}, nil
+	return &storageBackend{Backend: backend, database: database, fork: fork, encryption: e, getter: getter, damaged: damaged}, nil
+}
+
+// checkFile checks the file that is served, and raises the alarm if it is damaged.
+func (s *storageBackend) checkFile(ctx context.Context) error {
+	start := time.Now()
+	switch err := s.database.CheckFile(ctx); {
+	case ctx.Err() != nil:
+	case err != nil:
+		s.damaged.Set(1)
+		klog.ErrorS(err, "The database file is damaged, or can't be checked. Rows that can be read are right")
+	default:
+		klog.InfoS("The database file is sound", "took", time.Since(start).Round(time.Millisecond))
+	}
+	return nil
 }
 
 // newStoreInfo makes the metric byre_store_info. Its labels tell which database the

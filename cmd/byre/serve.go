@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
@@ -98,6 +99,9 @@ func openDatabase(ctx context.Context, o options.StoreOptions) (apiserver.Databa
 	return openDatabaseBehind(ctx, o, nil)
 }
 
+// crashCheckTime is for how long a start after a crash checks the file before it serves.
+const crashCheckTime = 750 * time.Millisecond
+
 // openDatabaseBehind is openDatabase of a server with --standby, which has the lease l; nil for others.
 func openDatabaseBehind(ctx context.Context, o options.StoreOptions, l *lease.Lease) (apiserver.Database, error) {
 	endpoint, err := o.DSN()
@@ -109,11 +113,12 @@ func openDatabaseBehind(ctx context.Context, o options.StoreOptions, l *lease.Le
 		return apiserver.Database{}, err
 	}
 	logger := slog.New(logr.ToSlogHandler(klog.Background()))
+	isChecked := true
 	if dialect == migrations.SQLite {
 		if err := sqlite.ReleaseReserve(dsn); err != nil {
 			return apiserver.Database{}, err
 		}
-		if err := sqlite.InspectAfterCrash(ctx, dsn, logger); err != nil {
+		if isChecked, err = sqlite.InspectAfterCrash(ctx, dsn, crashCheckTime, logger); err != nil {
 			return apiserver.Database{}, err
 		}
 	}
@@ -147,9 +152,16 @@ func openDatabaseBehind(ctx context.Context, o options.StoreOptions, l *lease.Le
 		if l != nil {
 			database.Fence, database.Replication.Began = l.Check, l.SetFolder
 		}
-		database.Driver, err = sqlite.Open(ctx, dsn, sqlite.Options{
+		var driver *sqlite.Driver
+		if driver, err = sqlite.Open(ctx, dsn, sqlite.Options{
 			Volatile: o.IsVolatile(), Reserve: o.DiskReserve.Value(), Logger: logger, Replication: database.Replication, Fence: database.Fence,
-		})
+		}); err != nil {
+			break
+		}
+		database.Driver = driver
+		if !isChecked {
+			database.CheckFile = driver.CheckFile
+		}
 	case migrations.Postgres:
 		database.Shared = true
 		database.Driver, err = postgres.Open(ctx, dsn, postgres.Options{

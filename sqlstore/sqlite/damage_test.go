@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -243,26 +244,28 @@ func TestInspectAfterCrash_ChecksTheFileWithItsLog(t *testing.T) {
 	if err := driver.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := sqlite.InspectAfterCrash(t.Context(), path, logger); err != nil || log.Len() > 0 {
+	if _, err := sqlite.InspectAfterCrash(t.Context(), path, time.Minute, logger); err != nil || log.Len() > 0 {
 		t.Errorf("after a clean stop: %v %s", err, &log)
 	}
-	const slow = `msg="store: byre was not stopped cleanly: checking the database file" path=`
-	if err := sqlite.InspectSlowly(t.Context(), killed, logger); err != nil || !strings.Contains(log.String(), slow) || !strings.Contains(log.String(), "sound") {
-		t.Errorf("after a kill: %v %s", err, &log)
+	if complete, err := sqlite.InspectAfterCrash(t.Context(), killed, 0, logger); err != nil || complete || !strings.Contains(log.String(), "is checked while it is served") {
+		t.Errorf("after a kill, without time: %t, %v %s", complete, err, &log)
+	}
+	if complete, err := sqlite.InspectAfterCrash(t.Context(), killed, time.Minute, logger); err != nil || !complete || !strings.Contains(log.String(), "is sound") {
+		t.Errorf("after a kill: %t, %v %s", complete, err, &log)
 	}
 	if wal, err := os.Stat(killed + "-wal"); err != nil || wal.Size() == 0 {
 		t.Errorf("the check has changed the log: %v", err)
 	}
 	// A newer file was restored beside the old log.
 	copyTo(staleDir, "")
-	err := sqlite.InspectAfterCrash(t.Context(), stale, logger)
+	_, err := sqlite.InspectAfterCrash(t.Context(), stale, 0, logger)
 	if !errors.Is(err, sqlstore.ErrDamaged) || !strings.Contains(err.Error(), "-wal") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("a stale log: %v", err)
 	}
 	if err := os.WriteFile(stale, []byte("not a database at all"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := sqlite.InspectAfterCrash(t.Context(), stale, logger); err == nil {
+	if _, err := sqlite.InspectAfterCrash(t.Context(), stale, time.Minute, logger); err == nil {
 		t.Error("a file that is no database was let through")
 	}
 }
@@ -289,5 +292,51 @@ func TestOpen_RefusesMissingChanges(t *testing.T) {
 	}
 	if err := driver.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// CheckFile finds a page that was overwritten while the driver has the file open, beside writes, and goes
+// on with neither reads nor a check that is stopped.
+func TestCheckFile_FindsDamageWhileTheFileIsServed(t *testing.T) {
+	t.Parallel()
+	driver, path := open(t)
+	for i := range 50 {
+		if err := commits(t, driver, strconv.Itoa(i), 20_000); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := driver.MaintainOnce(t.Context()); err != nil { // the log is copied back
+		t.Fatal(err)
+	}
+	if err := driver.CheckFile(t.Context()); err != nil {
+		t.Errorf("a sound file: %v", err)
+	}
+	stopped, stop := context.WithCancel(t.Context())
+	stop()
+	if err := driver.CheckFile(stopped); err == nil || errors.Is(err, sqlstore.ErrDamaged) {
+		t.Errorf("a check that is stopped: %v", err)
+	}
+	overwrite(t, path)
+	if err := commits(t, driver, "after", 100); err != nil {
+		t.Error(err)
+	}
+	if err := driver.CheckFile(t.Context()); !errors.Is(err, sqlstore.ErrDamaged) || strings.Contains(err.Error(), "\n") {
+		t.Errorf("a damaged file: %v", err)
+	}
+}
+
+// overwrite overwrites a page in the middle of a file.
+func overwrite(t *testing.T, path string) {
+	t.Helper()
+	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := file.Stat()
+	if err == nil {
+		_, err = file.WriteAt(bytes.Repeat([]byte{0xff}, 4096), info.Size()/8192*4096)
+	}
+	if err = errors.Join(err, file.Close()); err != nil {
+		t.Fatal(err)
 	}
 }

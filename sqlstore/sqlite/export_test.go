@@ -3,13 +3,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
-	"log/slog"
 )
-
-// InspectSlowly is InspectAfterCrash of a file whose check takes longer than two seconds.
-func InspectSlowly(ctx context.Context, path string, logger *slog.Logger) error {
-	return inspectAfterCrash(ctx, path, logger, 0)
-}
 
 // ExecWriter runs a statement on the connection that writes.
 func (d *Driver) ExecWriter(ctx context.Context, statement string) error {

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	engine "modernc.org/sqlite"
@@ -17,7 +18,6 @@ import (
 	"byre/migrations"
 	"byre/migrations/dbfile"
 	"byre/sqlstore"
-	"byre/sqlstore/elapsed"
 )
 
 // Inspect reads every page of the file at path. It calls report for each problem that the engine
@@ -105,29 +105,26 @@ func texts(ctx context.Context, q querier, query string) ([]string, error) {
 
 // InspectAfterCrash checks the file at path if the last process that had it open did not close
 // it. The caller calls it before anything else opens the file. It fails with
-// sqlstore.ErrDamaged if the file is damaged. It changes nothing.
+// sqlstore.ErrDamaged if the file is damaged. It changes nothing. If the check takes longer than limit, it
+// returns false: then the caller calls CheckFile of the Driver that it opens.
 //
 // It recognizes an unclean stop by a write-ahead log that is not empty. A Driver writes to the
 // log when it is opened, and the last connection that closes copies the log back and deletes
 // it, so that a log that exists belongs to an open Driver or to one that crashed. If another
 // program reads the file while a Driver closes it, the log stays too; then the check is
 // superfluous and does no harm.
-func InspectAfterCrash(ctx context.Context, path string, logger *slog.Logger) error {
-	return inspectAfterCrash(ctx, path, logger, elapsed.After)
-}
-
-// inspectAfterCrash is InspectAfterCrash, which logs that it goes on after a time.
-func inspectAfterCrash(ctx context.Context, path string, logger *slog.Logger, after time.Duration) error {
+func InspectAfterCrash(ctx context.Context, path string, limit time.Duration, logger *slog.Logger) (complete bool, err error) {
 	resolved, err := dbfile.Resolve(path)
 	if err != nil || !hasLog(resolved) {
-		return nil //nolint:nilerr // the file does not exist yet
+		return true, nil //nolint:nilerr // the file does not exist yet
 	}
 	lock, err := dbfile.Acquire(path)
 	if err != nil {
-		return err
+		return false, err
 	}
 	f := &file{path: lock.Path, busy: defaultBusy, readOnly: true}
-	return errors.Join(f.inspectAfterCrash(ctx, logger, after), lock.Close())
+	complete, err = f.inspectAfterCrash(ctx, limit, logger)
+	return complete, errors.Join(err, lock.Close())
 }
 
 func hasLog(path string) bool {
@@ -135,35 +132,52 @@ func hasLog(path string) bool {
 	return err == nil && wal.Size() > 0
 }
 
-func (f *file) inspectAfterCrash(ctx context.Context, logger *slog.Logger, after time.Duration) error {
+func (f *file) inspectAfterCrash(ctx context.Context, limit time.Duration, logger *slog.Logger) (complete bool, err error) {
 	if !hasLog(f.path) { // another process had the file open and has closed it meanwhile
-		return nil
+		return true, nil
 	}
 	if fresh, err := dbfile.Inspect(f.path); err != nil || fresh {
-		return err
+		return true, err
+	}
+	if err := f.compareWithLog(ctx); err != nil {
+		return false, f.damaged(ctx, err)
 	}
 	start := time.Now()
-	stop := elapsed.Report(after, elapsed.InLog, func(elapsed time.Duration) {
-		logger.Info("store: byre was not stopped cleanly: checking the database file", "path", f.path, "elapsed", elapsed.Round(time.Second))
-	})
-	err := f.quickCheck(ctx)
-	stop()
-	if err != nil {
-		var e *engine.Error
-		if ctx.Err() == nil && !errors.As(err, &e) {
-			return fmt.Errorf("%w: %s: %w: %s", sqlstore.ErrDamaged, f.path, err, nextWhenDamaged)
-		}
-		return f.translate(err)
+	limited, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	readAhead(limited, f.path)
+	err = f.quickCheck(limited)
+	switch {
+	case limited.Err() != nil && ctx.Err() == nil:
+		logger.Info("store: byre was not stopped cleanly: the database file is checked while it is served", "path", f.path)
+		return false, nil
+	case err != nil:
+		return false, f.damaged(ctx, err)
 	}
 	logger.Info("store: byre was not stopped cleanly, and the database file is sound", "path", f.path, "took", time.Since(start).Round(time.Millisecond))
+	return true, nil
+}
+
+// damaged is the error of a check.
+func (f *file) damaged(ctx context.Context, err error) error {
+	var e *engine.Error
+	if ctx.Err() == nil && !errors.As(err, &e) {
+		return fmt.Errorf("%w: %s: %w: %s", sqlstore.ErrDamaged, f.path, err, nextWhenDamaged)
+	}
+	return f.translate(err)
+}
+
+// CheckFile is the check of InspectAfterCrash, of the file that this driver has open. It reads the whole file, and
+// the log is not copied back meanwhile. It fails with sqlstore.ErrDamaged if the structure of the file is
+// damaged. Where it is, reads that succeed are right nevertheless, as each compares its row's checksum.
+func (d *Driver) CheckFile(ctx context.Context) error {
+	if err := d.quickCheck(ctx); err != nil {
+		return d.damaged(ctx, err)
+	}
 	return nil
 }
 
 func (f *file) quickCheck(ctx context.Context) error {
-	if err := f.compareWithLog(ctx); err != nil {
-		return err
-	}
-	readAhead(ctx, f.path)
 	db := f.connect(1, f.reading())
 	defer db.Close()
 	problems, err := texts(ctx, db, quickCheck)
@@ -172,7 +186,7 @@ func (f *file) quickCheck(ctx context.Context) error {
 	}
 	for _, problem := range problems {
 		if problem != "ok" {
-			return errors.New(problem)
+			return errors.New(strings.Join(strings.Fields(problem), " "))
 		}
 	}
 	return nil

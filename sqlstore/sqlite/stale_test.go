@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"testing"
+	"time"
 
 	"byre/sqlstore"
 	"byre/sqlstore/sqlite"
@@ -61,7 +62,7 @@ func TestInspectAfterCrash_RefusesALaterLog(t *testing.T) {
 				if err := errors.Join(os.WriteFile(path, backup, 0o600), os.WriteFile(path+"-wal", log, 0o600)); err != nil {
 					t.Fatal(err)
 				}
-				err := sqlite.InspectAfterCrash(t.Context(), path, slog.New(slog.NewTextHandler(io.Discard, nil)))
+				_, err := sqlite.InspectAfterCrash(t.Context(), path, time.Minute, slog.New(slog.NewTextHandler(io.Discard, nil)))
 				if err == nil {
 					if driver, err = sqlite.Open(t.Context(), path, sqlite.Options{}); err == nil {
 						err = driver.Close()
