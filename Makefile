@@ -18,7 +18,7 @@ STORAGE      := apiserver/storage
 RACE_PKGS    := ./migrations/... ./sqlstore/... ./watch/... ./$(STORAGE) ./$(STORAGE)/changes ./$(STORAGE)/lookup
 RACE_PATTERN := byre/((migrations|sqlstore|watch)(/|$$)|$(STORAGE)(/changes|/lookup)?$$)
 
-.PHONY: all build run kubectl controller-runtime apiextensions conformance dist dist-check deb rpm image packages-test alerts-test test test-short test-setup test-postgres-versions test-race test-race-all test-unit test-e2e oracle lint fmt-check tidy-check vulncheck outdated vet transfer litestream bench robustness failover growth fuzz fuzz-short clean
+.PHONY: all build run kubectl controller-runtime apiextensions conformance dist dist-check deb rpm image packages-test alerts-test machines-test test test-short test-setup test-postgres-versions test-race test-race-all test-unit test-e2e oracle lint fmt-check tidy-check vulncheck outdated vet transfer litestream bench robustness failover growth fuzz fuzz-short clean
 
 all: build
 
@@ -239,7 +239,8 @@ robustness: build test-setup
 # expressions of their names. docs/operations/failover.md has the settings and the figures.
 TOPOLOGIES ?=
 failover: build test-setup
-	tools=$$(.ci/failover) && cd e2e && $(GO) test -count=1 -v -timeout 3h ./failover -args \
+	tools=$$(.ci/unpack failover postgresql-15 postgresql-client-15 patroni python3-etcd haproxy pgbouncer \
+	  pg-auto-failover-cli postgresql-15-auto-failover repmgr postgresql-15-repmgr pgpool2) && cd e2e && $(GO) test -count=1 -v -timeout 3h ./failover -args \
 	  -tools "$$tools" -topologies '$(TOPOLOGIES)' -faults '$(FAULTS)'
 
 # Upgrades processes under clients from each older schema and release to this one, and back, and
@@ -249,6 +250,12 @@ upgrade-test: build test-setup
 	cd e2e && $(GO) test -count=1 -v -p 1 -timeout 60m ./robustness ./upgrade -run TestUpgrade -args -upgrade
 
 .PHONY: control-plane control-planes node-test soak upgrade-test
+
+# Two machines, a bucket and an address that keepalived moves, each machine in a network namespace of its own,
+# while a Deployment rolls out and cables are pulled. As root, on Debian 12, whose keepalived it unpacks below
+# bin/tools.
+machines-test: build
+	tools=$$(.ci/unpack keepalived keepalived) && cd e2e && E2E_MACHINES="$$tools" $(GO) test -count=1 -v -timeout 30m ./machines
 
 # Has containerd, runc and kubelet join byre and run Pods. It needs root, and Debian's packages
 # containerd, runc, containernetworking-plugins, iproute2 and busybox-static. With RENEWAL=1
