@@ -15,6 +15,11 @@ func machineFaults() []Fault {
 		{Name: "kill -9 of the machine that serves; it comes back", Inject: func(ctx context.Context, e *Env) error {
 			return e.crash(ctx, func(*Replica) error { return nil })
 		}},
+		{Name: "kill -9 of the machine that serves; it is started again at once", Inject: func(ctx context.Context, e *Env) error {
+			holder, _, _, _ := e.both()
+			holder.Kill()
+			return errors.Join(holder.Start(ctx), e.awaitHolder(ctx, holder))
+		}},
 		{Name: "kill -9 of the machine that serves; it comes back with an empty disk", Inject: func(ctx context.Context, e *Env) error {
 			return e.crash(ctx, (*Replica).wipe)
 		}},

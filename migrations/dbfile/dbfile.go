@@ -36,6 +36,9 @@ func (e *InUseError) Error() string {
 	return fmt.Sprintf("%s is in use by another byre process (pid %d)", e.Path, e.PID)
 }
 
+// LockSuffix is the suffix of the lock's file.
+const LockSuffix = ".lock"
+
 // Lock is the lock of one database. Close releases it.
 type Lock struct {
 	// Path is the path of the database without symbolic links. The holder opens this path,
@@ -55,7 +58,7 @@ func Acquire(path string) (*Lock, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock database: %w", err)
 	}
-	file, err := fileowner.Open(path+".lock", os.O_RDWR, 0o600)
+	file, err := fileowner.Open(path+LockSuffix, os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock database: %w", err)
 	}

@@ -239,7 +239,7 @@ func copyModeAndOwner(path string, replaced os.FileInfo) error {
 }
 
 func removeDatabase(path string) error {
-	return errors.Join(remove(path), remove(path+"-journal"), removeLog(path), remove(path+".lock"))
+	return errors.Join(remove(path), remove(path+"-journal"), removeLog(path), remove(path+dbfile.LockSuffix))
 }
 
 func removeLog(path string) error { return errors.Join(remove(path+"-wal"), remove(path+"-shm")) }

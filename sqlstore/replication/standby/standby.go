@@ -124,6 +124,8 @@ func (s *standby) await(ctx context.Context) (t *turn, err error) {
 	isFollowing := false
 	for {
 		state, exists, isFree, err := s.candidate.Look(ctx, s.holders.has)
+		// A process that has crashed keeps the lease for nothing. One that has handed over does not get it back.
+		isFree = isFree || err == nil && !state.HandOver && s.holders.hasEnded(state.Holder)
 		switch {
 		case err != nil:
 			s.say(ctx, slog.LevelWarn, "standby: the lease can't be read, and is tried again: see whether the bucket can be reached", "err", err)

@@ -1,10 +1,13 @@
 package standby_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
+	"os"
 	"path/filepath"
+	"regexp"
 	"sync"
 	"testing"
 	"time"
@@ -33,10 +36,14 @@ type host struct {
 	path string
 	// serving receives the database while the host serves it.
 	serving chan *sqlite.Driver
+	// duration is that of the lease; 0 means 5 s.
+	duration time.Duration
 	// crashes has the host end without bringing anything to the bucket.
 	crashes bool
-	stop    context.CancelFunc
-	ended   chan error
+	// following is closed when the host follows, unless it is nil.
+	following chan struct{}
+	stop      context.CancelFunc
+	ended     chan error
 }
 
 var errCrash = errors.New("crash")
@@ -48,10 +55,16 @@ func (h *host) start(t *testing.T) {
 	h.stop, h.serving, h.ended = cancel, make(chan *sqlite.Driver, 1), make(chan error, 1)
 	go func() {
 		h.ended <- standby.Run(ctx, standby.Config{
-			URL: place, Path: h.path, Duration: 5 * time.Second, Logger: slog.New(slog.DiscardHandler),
+			URL: place, Path: h.path, Duration: cmp.Or(h.duration, 5*time.Second), Logger: slog.New(slog.DiscardHandler),
 			SetAside: sqlite.SetAside, Replace: sqlite.Replace,
-			Follow: func(ctx context.Context, _ func() standby.Status) error { <-ctx.Done(); return nil },
-			Serve:  h.serve, Lost: func(err error) { t.Error(err) },
+			Follow: func(ctx context.Context, _ func() standby.Status) error {
+				if h.following != nil {
+					close(h.following)
+				}
+				<-ctx.Done()
+				return nil
+			},
+			Serve: h.serve, Lost: func(err error) { t.Error(err) },
 		})
 	}()
 	t.Cleanup(cancel)
@@ -127,6 +140,48 @@ func (h *host) end(t *testing.T) {
 }
 
 func keyOf(name string) sqlstore.Key { return sqlstore.Key{Resource: "pods", Name: name} }
+
+// TestRun_GoesOnAtOnceAfterACrash: a server that is started again does not wait for the end of the lease of the
+// process before, which held the lock of the same file. One on a copy of the directory, or on another boot of
+// the system, can't know that the process has ended, and waits.
+func TestRun_GoesOnAtOnceAfterACrash(t *testing.T) {
+	s3(t)
+	h := &host{path: filepath.Join(t.TempDir(), "byre.db"), duration: time.Hour, crashes: true}
+	for _, name := range []string{"first", "second"} {
+		h.start(t)
+		h.commit(t, name)
+		h.end(t)
+	}
+	copied := &host{path: filepath.Join(t.TempDir(), "byre.db"), duration: time.Hour}
+	if err := os.CopyFS(filepath.Dir(copied.path), os.DirFS(filepath.Dir(h.path))); err != nil {
+		t.Fatal(err)
+	}
+	rebooted := &host{path: h.path, duration: time.Hour}
+	text, err := os.ReadFile(rebooted.path + ".holder")
+	if err != nil {
+		t.Fatal(err)
+	}
+	boot := regexp.MustCompile(`boot:\S+/`)
+	if !boot.Match(text) {
+		t.Fatalf("the file names no boot: %s", text)
+	}
+	if err := os.WriteFile(rebooted.path+".holder", boot.ReplaceAll(text, []byte("boot:another/")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, waits := range []*host{copied, rebooted} {
+		waits.following = make(chan struct{})
+		waits.start(t)
+		select {
+		case <-waits.following:
+		case <-waits.serving:
+			t.Error("a host that can't know whether the last holder has ended does not wait")
+		case <-time.After(time.Minute):
+			t.Error("a host does nothing")
+		}
+		waits.stop()
+		<-waits.ended
+	}
+}
 
 // TestRun_WaitsForCommitsThatAreInNoCopy: the second holder ends before it has copied anything. The first one
 // does not go on without its commits until it is told to, by the deletion of the lease.
