@@ -39,5 +39,5 @@ func (f Fault) concerns(database string) bool {
 
 // Faults are all faults, in the order in which they run.
 func Faults() []Fault {
-	return slices.Concat(processFaults(), pointFaults(), vfsFaults(), postgresFaults(), machineFaults())
+	return slices.Concat(processFaults(), pointFaults(), vfsFaults(), postgresFaults(), machineFaults(), clockFaults())
 }

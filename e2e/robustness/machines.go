@@ -83,18 +83,7 @@ func (e *Env) both() (holder, standby *Replica, holders, standbys *bucketPath) {
 
 // ready asks /readyz.
 func (r *Replica) ready(ctx context.Context) error {
-	config := r.Server.Config(servers.AdminToken)
-	config.Timeout = 5 * time.Second
-	client, err := rest.HTTPClientFor(config)
-	if err != nil {
-		return err
-	}
-	defer client.CloseIdleConnections()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, config.Host+"/readyz", nil)
-	if err != nil {
-		return err
-	}
-	response, err := client.Do(request)
+	response, err := r.get(ctx, "/readyz")
 	if err != nil {
 		return err
 	}
@@ -103,6 +92,22 @@ func (r *Replica) ready(ctx context.Context) error {
 		return errors.New(response.Status)
 	}
 	return nil
+}
+
+// get sends a request on a connection of its own.
+func (r *Replica) get(ctx context.Context, path string) (*http.Response, error) {
+	config := r.Server.Config(servers.AdminToken)
+	config.Timeout = 5 * time.Second
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, err
+	}
+	defer client.CloseIdleConnections()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, config.Host+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	return client.Do(request)
 }
 
 // await waits until a condition holds.
@@ -124,7 +129,11 @@ func await(ctx context.Context, what string, condition func(context.Context) err
 
 // awaitHolder waits until a replica serves.
 func (e *Env) awaitHolder(ctx context.Context, r *Replica) error {
-	return await(ctx, r.Name+" serves", r.ready)
+	err := await(ctx, r.Name+" serves", r.ready)
+	if err != nil {
+		err = fmt.Errorf("%w\n%s", err, r.Server.LogTail())
+	}
+	return err
 }
 
 // awaitCopy waits until a replica that was just started follows with a complete copy.

@@ -2,6 +2,7 @@ package robustness
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -56,7 +57,7 @@ func runFaults(t *testing.T, kind string, report *collector) {
 	var shared *Env
 	begin := time.Now()
 	for n := 0; ; n++ {
-		for _, f := range Faults() {
+		for i, f := range Faults() {
 			if !f.concerns(kind) || !pattern.MatchString(f.Name) || *duration == 0 && *only == "" && f.IsLong {
 				continue
 			}
@@ -66,7 +67,7 @@ func runFaults(t *testing.T, kind string, report *collector) {
 			if !f.isAlone() {
 				report.add(RunFault(t, shared, f, *out))
 			} else {
-				t.Run("own", func(t *testing.T) { report.add(RunFault(t, startEnv(t, kind, f), f, *out)) })
+				t.Run(fmt.Sprintf("own-%d-%d", n, i), func(t *testing.T) { report.add(RunFault(t, startEnv(t, kind, f), f, *out)) })
 			}
 			if t.Failed() || *duration > 0 && time.Since(begin) > *duration {
 				return

@@ -51,6 +51,8 @@ func (j *judge) checkKept(h *history.History, ref *reference) {
 			if ref.isWhole(common) {
 				j.report(first.End, OnlySent, "after the failover %+v is there, which was not there at the last common revision %d", item, common)
 			}
+		case kept.revision < item.Revision && sent[item.Value] != nil && !ref.isWhole(common):
+			// It was not acknowledged, and the log was read before it.
 		case kept.deletes || kept.revision != item.Revision || kept.value != "" && kept.value != item.Value:
 			j.report(first.End, Acknowledged, "after the failover %+v is there; at the last common revision %d it was %s at %d", item, common, describe(kept), kept.revision)
 		}

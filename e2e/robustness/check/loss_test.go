@@ -43,6 +43,30 @@ func TestHistory_AcceptsTheLossOfTheLastCommits(t *testing.T) {
 	}
 }
 
+// The log of the old database was last read before a commit whose answer was lost, and which the new one has.
+func TestHistory_AcceptsALastCommitWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	h := lossy()
+	h.Loss.Common = 14
+	h.Loss.Log = history.Log{Covered: []history.Range{{First: 11, Last: 13}}, Changes: h.Log.Changes[:3]}
+	h.Log = history.Log{Covered: h.Log.Covered[1:], Changes: slices.Delete(slices.Clone(h.Log.Changes), 3, 4)}
+	for _, w := range h.Watches[:3] {
+		w.Events = slices.DeleteFunc(w.Events, func(e history.Event) bool { return e.Object.Revision == 14 })
+	}
+	unanswered := h.Operations[4]
+	unanswered.Outcome, unanswered.Result, unanswered.End = history.Unknown, history.Object{}, 16*second
+	h.Operations = slices.Delete(h.Operations, 5, 9) // reads of it, and the client that creates the object again
+	h.Loss.First.Items = []history.Object{{Name: "k", Revision: 14, Value: "v3", Color: "red"}}
+	h.Operations[len(h.Operations)-2].Object.Revision = 14
+	for _, v := range History(h, time.Minute) {
+		t.Error(v)
+	}
+	unanswered.Outcome = history.Failed
+	if len(History(h, time.Minute)) == 0 {
+		t.Error("a write that has failed is there")
+	}
+}
+
 func TestHistory_FindsViolationsAroundALoss(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
