@@ -1,14 +1,15 @@
 package console
 
 import (
-	g "maragu.dev/gomponents"
-	h "maragu.dev/gomponents/html"
 	"net/http"
 	"net/url"
 	"regexp"
 	"strconv"
 	"strings"
 	"time"
+
+	g "maragu.dev/gomponents"
+	h "maragu.dev/gomponents/html"
 )
 
 // healthPage is the page of the server's health.
@@ -98,7 +99,7 @@ func quality(ok bool) string {
 	return "bad"
 }
 
-// says says whether the server is ready, or live.
+// says tells whether the server is ready, or live.
 func (p probe) says(what string) g.Node {
 	if !p.OK {
 		what = "not " + what

@@ -119,16 +119,16 @@ func (p objectPage) body(v *visit) g.Node {
 
 // body shows a change of the object, with the fields that it changed.
 func (c *linked) body(v *visit) g.Node {
-	var fields g.Group
+	var rows g.Group
 	for _, f := range c.Changed {
-		fields = append(fields, h.Li(h.Code(say(f.Path)), g.Text(": "), g.If(f.Old != "", h.Del(say(f.Old))), g.Text(" "), g.If(f.New != "", h.Ins(say(f.New)))))
+		rows = append(rows, h.Li(h.Code(say(f.Path)), g.Text(": "), g.If(f.Old != "", h.Del(say(f.Old))), g.Text(" "), g.If(f.New != "", h.Ins(say(f.New)))))
 	}
-	if len(fields) > 0 && c.MoreChanged > 0 {
-		fields = append(fields, h.Li(g.Textf("%d more", c.MoreChanged)))
+	if len(rows) > 0 && c.MoreChanged > 0 {
+		rows = append(rows, h.Li(g.Textf("%d more", c.MoreChanged)))
 	}
 	return g.Group{
 		h.P(c.when(v), c.author(), say(" "+c.Does()), labelled(", by ", c.Manager)),
-		g.If(len(fields) > 0, h.Ul(h.Class("fields"), fields)),
+		g.If(len(rows) > 0, h.Ul(h.Class("fields"), rows)),
 		g.If(c.Unreadable, h.P(h.Class("absent"), g.Text("The object can't be read any more."))),
 	}
 }

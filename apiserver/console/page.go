@@ -37,7 +37,7 @@ func (v *visit) render(status int, title string, p page) {
 				h.Nav(h.Aria("label", "Pages"),
 					a(v.link(namespace), "Resources"), g.Text(" "), a(v.link(namespace, "deleted"), "Deleted"), g.Text(" "),
 					a(root+"sql", "SQL"), g.Text(" "), a(root+"health", "Health")),
-				g.If(user != "", h.Span(h.Class("user"), h.TitleAttr("The user whose rights the pages have"), bdi(user))),
+				g.If(user != "", h.Span(h.Class("user"), h.Title("The user whose rights the pages have"), bdi(user))),
 			),
 			h.Main(h.H1(bdi(title)), p.body(v)),
 		),
@@ -107,7 +107,7 @@ func moment(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 // ago is how long ago a time is, with the time as its title.
 func (v *visit) ago(t time.Time) g.Node {
-	return h.Time(h.DateTime(moment(t)), h.TitleAttr(moment(t)), v.age(t), g.Text(" ago"))
+	return h.Time(h.DateTime(moment(t)), h.Title(moment(t)), v.age(t), g.Text(" ago"))
 }
 
 // link makes a relative link to another page. Parameters that are empty are left out.

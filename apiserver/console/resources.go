@@ -168,7 +168,7 @@ func (p resourcesPage) body(v *visit) g.Node {
 			g.Map(p, func(c counted) g.Node {
 				return h.Tr(
 					h.Td(a(c.Link, c.Resource)), h.Td(say(c.Kind)), h.Td(say(strings.TrimPrefix(c.Group+"/"+c.Version, "/"))),
-					h.Td(h.Class("number"), g.If(c.Known, g.Text(c.Count)), g.If(!c.Known, h.Span(h.Class("absent"), h.TitleAttr(visible(c.Count)), g.Text("not shown")))))
+					h.Td(h.Class("number"), g.If(c.Known, g.Text(c.Count)), g.If(!c.Known, h.Span(h.Class("absent"), h.Title(visible(c.Count)), g.Text("not shown")))))
 			})),
 	}
 }

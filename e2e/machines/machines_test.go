@@ -274,7 +274,7 @@ func TestMachines_GoOnWhenACableIsPulled(t *testing.T) {
 		t.Skip("make machines-test runs it")
 	}
 	c := startCluster(t)
-	eventually.Done(t, "the address leads to a server", func(ctx context.Context) (bool, error) {
+	eventually.Done(t, "the address leads to a server", func(context.Context) (bool, error) {
 		_, err := c.client(t).Discovery().ServerVersion()
 		return err == nil, nil //nolint:nilerr // keepalived needs some seconds
 	})

@@ -23,7 +23,7 @@ func nodeName(i int) string       { return fmt.Sprintf("node-%03d", i) }
 
 func node(i int) *corev1.Node {
 	capacity := corev1.ResourceList{
-		corev1.ResourceCPU: resource.MustParse("64"), corev1.ResourceMemory: resource.MustParse("256Gi"), corev1.ResourcePods: resource.MustParse("250"),
+		corev1.ResourceCPU: resource.MustParse("1024"), corev1.ResourceMemory: resource.MustParse("4Ti"), corev1.ResourcePods: resource.MustParse("2000"),
 	}
 	n := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -261,13 +262,8 @@ var special = map[reflect.Type]kind{
 }
 
 func hasOwnJSON(t reflect.Type) bool {
-	for _, own := range []reflect.Type{
+	return slices.ContainsFunc([]reflect.Type{
 		reflect.TypeFor[json.Marshaler](), reflect.TypeFor[json.Unmarshaler](),
 		reflect.TypeFor[encoding.TextMarshaler](), reflect.TypeFor[encoding.TextUnmarshaler](),
-	} {
-		if reflect.PointerTo(t).Implements(own) {
-			return true
-		}
-	}
-	return false
+	}, reflect.PointerTo(t).Implements)
 }
