@@ -138,7 +138,7 @@ func (e *Env) awaitHolder(ctx context.Context, r *Replica) error {
 
 // awaitCopy waits until a replica that was just started follows with a complete copy.
 func awaitCopy(ctx context.Context, r *Replica, logged int) error {
-	return await(ctx, r.Name+" has a copy", func(context.Context) error {
+	err := await(ctx, r.Name+" has a copy", func(context.Context) error {
 		if !r.IsRunning() {
 			return fmt.Errorf("%s has ended", r.Name)
 		}
@@ -147,6 +147,10 @@ func awaitCopy(ctx context.Context, r *Replica, logged int) error {
 		}
 		return nil
 	})
+	if err != nil {
+		err = fmt.Errorf("%w\n%s", err, r.Server.Dump())
+	}
+	return err
 }
 
 // follow starts a replica, and waits until it follows the other one.

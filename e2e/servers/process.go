@@ -107,9 +107,9 @@ func (p *Process) LogTail() string {
 	return log[max(0, len(log)-most):]
 }
 
-// dump ends the program and returns the stacks of its goroutines, as far as Go programs
+// Dump ends the program and returns the stacks of its goroutines, as far as Go programs
 // write them.
-func (p *Process) dump() string {
+func (p *Process) Dump() string {
 	before, _ := os.ReadFile(p.log) // An unreadable log is one without stacks.
 	if err := p.Signal(syscall.SIGQUIT); err != nil {
 		return err.Error()
@@ -139,7 +139,7 @@ func (p *Process) await(ctx context.Context, ready func(context.Context) error) 
 			return fmt.Errorf("%s ended: %w\n%s", p.name, p.err, p.LogTail())
 		case <-ctx.Done():
 			tail := p.LogTail()
-			return fmt.Errorf("%s is not ready: %w; %w\n%s\n%s", p.name, ctx.Err(), last, tail, p.dump())
+			return fmt.Errorf("%s is not ready: %w; %w\n%s\n%s", p.name, ctx.Err(), last, tail, p.Dump())
 		case <-tick.C:
 		}
 	}

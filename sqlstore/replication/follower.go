@@ -30,7 +30,9 @@ type Follower struct {
 	folder string
 	client litestream.ReplicaClient
 	last   ltx.TXID
+	// listed is when the last listing began, and seen the last transaction that it had.
 	listed time.Time
+	seen   ltx.TXID
 }
 
 // NewFollower returns a Follower of a destination in S3, which writes a new file at path.
@@ -92,16 +94,17 @@ func (f *Follower) CatchUp(ctx context.Context, folder string, all bool) error {
 				continue
 			case !errors.Is(err, fs.ErrNotExist):
 				return err
-			case !all && time.Since(f.listed) < listInterval:
-				return nil
+			case !all && f.last >= f.seen && time.Since(f.listed) < listInterval:
+				return nil // commits that go on while it lists do not keep it from returning
 			}
 		}
+		begin := time.Now()
 		info, err := f.next(ctx)
 		if err != nil {
 			return err
 		}
+		f.listed = begin
 		if info == nil {
-			f.listed = time.Now()
 			return nil
 		}
 		if err := f.apply(ctx, info); err != nil {
@@ -114,6 +117,7 @@ func (f *Follower) CatchUp(ctx context.Context, folder string, all bool) error {
 // which has the whole database.
 func (f *Follower) next(ctx context.Context) (best *ltx.FileInfo, err error) {
 	hasSnapshot := false
+	f.seen = 0
 	for _, level := range []int{0, 1, 2, 3, litestream.SnapshotLevel} {
 		files, err := f.client.LTXFiles(ctx, level, 0, false)
 		if err != nil {
@@ -122,6 +126,7 @@ func (f *Follower) next(ctx context.Context) (best *ltx.FileInfo, err error) {
 		for files.Next() {
 			info := files.Item()
 			hasSnapshot = hasSnapshot || level == litestream.SnapshotLevel
+			f.seen = max(f.seen, info.MaxTXID)
 			if info.MinTXID > f.last+1 || info.MaxTXID <= f.last || level == litestream.SnapshotLevel && best != nil && best.Level != level {
 				continue
 			}

@@ -3,13 +3,17 @@ package replication_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/http"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/minio/minio-go/v7"
 
 	"byre/sqlstore/backup/location"
+	"byre/sqlstore/eventually"
 	"byre/sqlstore/replication"
 )
 
@@ -95,6 +99,40 @@ func TestFollower_HasWhatTheFolderHas(t *testing.T) {
 	if err := r.Driver.Close(); err != nil && !r.IsComplete() {
 		t.Log(err) // its folder is gone
 	}
+}
+
+// TestFollower_CatchesUpBesideCommits commits before each listing, as on a bucket that takes longer to
+// list than a commit takes.
+func TestFollower_CatchesUpBesideCommits(t *testing.T) {
+	var r *replicated
+	var isFollowing atomic.Bool
+	listings := 0
+	s3Behind(t, func(_ http.ResponseWriter, q *http.Request) bool {
+		if isFollowing.Load() && strings.HasSuffix(q.URL.Query().Get("prefix"), "/ltx/0/") {
+			listings++
+			r.commit(t, fmt.Sprintf("beside-%d-", listings), 1, 10)
+			r.awaitCopies(t)
+		}
+		return true
+	})
+	began := make(chan string, 2)
+	r = replicate(t, migrated(t), func(r *replication.Replicator) { r.Began = func(folder string) { began <- folder } }, s3URL)
+	folder := <-began
+	r.commit(t, "first", 20, 1000)
+	r.awaitCopies(t)
+	f := follow(t)
+	isFollowing.Store(true)
+	ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
+	defer cancel()
+	if err := f.CatchUp(ctx, folder, false); err != nil {
+		t.Errorf("after %d listings: %v", listings, err)
+	}
+	isFollowing.Store(false)
+	r.stop()
+	if err := f.CatchUp(t.Context(), folder, true); err != nil {
+		t.Fatal(err)
+	}
+	expectCopy(t, f, r.path)
 }
 
 // TestFollower_GoesOnInTheNextFolder follows a process, and the next one, which began when the clock was set
