@@ -82,7 +82,8 @@ func newForked(t *testing.T, flags ...string) *forked {
 	eventually.True(t, "a moment at which the server itself creates nothing", func() bool {
 		f.revision = f.last()
 		f.objects, f.time = f.list(f.config), time.Now().UTC().Format(time.RFC3339Nano)
-		return f.objects["services/default/kubernetes"] != nil && f.last() == f.revision
+		return f.objects["services/default/kubernetes"] != nil && f.last() == f.revision &&
+			f.objects["configmaps/kube-system/kube-apiserver-legacy-service-account-token-tracking"] != nil
 	})
 
 	_, err = maps.Update(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "changed"}, Data: map[string]string{"a": "now"}}, metav1.UpdateOptions{})
