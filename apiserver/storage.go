@@ -70,7 +70,7 @@ func openStorage(ctx context.Context, c Config, e encryption) (*storageBackend, 
 	}
 	damaged := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "byre_store_damaged",
-		Help: "1 if the check of the database file after a crash, which goes on while it is served, has failed.",
+		Help: "1 if the check of the database file after a crash, which goes on while it is served, has found damage.",
 	})
 	legacyregistry.Registerer().MustRegister(damaged, newStoreInfo(database, c.Options.Store))
 	legacyregistry.Registerer().MustRegister(backupCollector{database.Driver})
@@ -111,9 +111,11 @@ func (s *storageBackend) checkFile(ctx context.Context) error {
 	start := time.Now()
 	switch err := s.database.CheckFile(ctx); {
 	case ctx.Err() != nil:
-	case err != nil:
+	case errors.Is(err, sqlstore.ErrDamaged):
 		s.damaged.Set(1)
-		klog.ErrorS(err, "The database file is damaged, or can't be checked. Rows that can be read are right")
+		klog.ErrorS(err, "The database file is damaged; what can be read of it is right")
+	case err != nil:
+		klog.ErrorS(err, "The database file can't be checked: run \"byre check\"")
 	default:
 		klog.InfoS("The database file is sound", "took", time.Since(start).Round(time.Millisecond))
 	}

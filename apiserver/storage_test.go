@@ -21,6 +21,7 @@ func TestStorageBackend_RaisesTheAlarmIfTheFileIsDamaged(t *testing.T) {
 	}{
 		{t.Context(), nil, 0},
 		{stopped, context.Canceled, 0},
+		{t.Context(), sqlstore.ErrUnavailable, 0},
 		{t.Context(), fmt.Errorf("%w: page 9", sqlstore.ErrDamaged), 1},
 	} {
 		s := &storageBackend{damaged: prometheus.NewGauge(prometheus.GaugeOpts{Name: "damaged"})}

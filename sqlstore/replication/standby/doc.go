@@ -11,6 +11,9 @@
 // names the holders for which that is so: this process writes its name there when the database is in place,
 // and before it commits anything.
 //
+// A process that is started again after a crash takes the lease of the process before at once, if it knows it to
+// have ended: that had the same lock, on the same boot of the system. Otherwise it waits for the end of the lease.
+//
 // Nothing is taken over while commits of the last holder are in no copy at all, because its first one was
 // not complete: that holder is waited for.
 //
