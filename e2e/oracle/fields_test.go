@@ -3,7 +3,6 @@ package oracle
 import (
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 )
 
@@ -147,30 +146,7 @@ func managedFields() []request {
 			add(request{name: fmt.Sprintf("fields: a part of %s as %s", v, form.name), path: custom(v) + "/p", accept: strings.ReplaceAll(form.accept, "MetadataList", "Metadata")})
 		}
 	}
-	for i := range all {
-		all[i].normalize = normalizeManagers
-	}
 	return all
-}
-
-// normalizeManagers orders the managers of each object, which servers order by the seconds of
-// their last changes.
-func normalizeManagers(body any) any {
-	switch v := body.(type) {
-	case map[string]any:
-		for key, field := range v {
-			if managers, ok := field.([]any); ok && key == "managedFields" {
-				slices.SortFunc(managers, func(a, b any) int { return strings.Compare(show(a), show(b)) })
-				continue
-			}
-			normalizeManagers(field)
-		}
-	case []any:
-		for _, item := range v {
-			normalizeManagers(item)
-		}
-	}
-	return body
 }
 
 const fieldsDefinition = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"parts.fields.example.com"},"spec":{

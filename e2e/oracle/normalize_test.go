@@ -57,8 +57,9 @@ var normalizedFields = []string{"nodePort", "healthCheckNodePort", "targetPort",
 // build are fields that say how a program was built.
 var build = []string{"goVersion", "buildDate", "compiler", "platform", "gitCommit", "gitTreeState"}
 
-// unordered are the lists that a server may give in any order.
-var unordered = []string{"nonResourceRules", "resourceRules"}
+// unordered are the lists that a server may give in any order, and the managers of fields,
+// whose order depends on the seconds of their last changes.
+var unordered = []string{"managedFields", "nonResourceRules", "resourceRules"}
 
 // protobufDecoder decodes all built-in kinds, and metadata alone.
 var protobufDecoder = func() runtime.Decoder {
