@@ -207,6 +207,9 @@ func newChain(config Config, d delegation.Dependencies, s *storageBackend, a *ac
 	served := newCheckPaths(api)
 	c.startChecks = health.Install(served, checks)
 	installPaths(paths, config.Options, d, s, a, served)
+	if builtin.queries != nil {
+		c.handler = builtin.queries.Beside(c.handler)
+	}
 	return c, nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/ncruces/go-sqlite3"
@@ -66,18 +67,19 @@ type engine struct {
 	cause  cause
 }
 
-// newEngine makes an engine. ctx ends what it runs; memory is in bytes. The caller closes the engine.
-func newEngine(ctx context.Context, memory int64, log *changes.Log) (*engine, error) {
+// newEngine makes an engine. ctx ends what it runs, memory is in bytes, and requests counts those for which it makes
+// way. The caller closes the engine.
+func newEngine(ctx context.Context, memory int64, log *changes.Log, requests *atomic.Int64) (*engine, error) {
 	e := &engine{ctx: ctx, budget: &budget{memory}}
 	e.past = &past{ctx: ctx, log: log, budget: e.budget, cause: &e.cause, revisions: map[string]int64{}}
-	if err := e.open(memory); err != nil {
+	if err := e.open(memory, requests); err != nil {
 		e.close()
 		return nil, err
 	}
 	return e, nil
 }
 
-func (e *engine) open(memory int64) (err error) {
+func (e *engine) open(memory int64, requests *atomic.Int64) (err error) {
 	defer func() { err = errors.Join(err, recovered(recover())) }()
 	if e.conn, err = sqlite3.OpenContext(sqlite3.WithMaxMemory(e.ctx, memory), ":memory:"); err != nil {
 		return err
@@ -98,7 +100,7 @@ func (e *engine) open(memory int64) (err error) {
 	} {
 		e.conn.Limit(limit, value)
 	}
-	e.conn.SetInterrupt(e.ctx)
+	e.conn.SetInterrupt(newPace(e.ctx, requests))
 	return e.conn.CreateFunction("ago", 1, sqlite3.DETERMINISTIC, ago(time.Now()))
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -46,6 +47,8 @@ type Config struct {
 type Storage struct {
 	config Config
 	slots  chan struct{}
+	// requests counts all requests, for which queries make way.
+	requests atomic.Int64
 }
 
 var (
@@ -57,7 +60,7 @@ var (
 
 // New makes a Storage. It starts nothing.
 func New(config Config) *Storage {
-	return &Storage{config, make(chan struct{}, config.Concurrency)}
+	return &Storage{config: config, slots: make(chan struct{}, config.Concurrency)}
 }
 
 // New implements rest.Storage.
@@ -227,7 +230,7 @@ func parameter(raw json.RawMessage) (value any, err error) {
 
 // execute runs a statement.
 func (s *Storage) execute(ctx context.Context, q *Spec, parameters []any, most int64, out result) error {
-	e, err := newEngine(ctx, s.config.Memory, s.config.Log)
+	e, err := newEngine(ctx, s.config.Memory, s.config.Log, &s.requests)
 	if err != nil {
 		return err
 	}
