@@ -2,7 +2,10 @@ package apiserver
 
 import (
 	"math"
+	"runtime"
 	"testing"
+
+	"byre/apiserver/process/memory"
 )
 
 // Budgets are not negative on machines of 32 bits either, whatever the limit is: control groups
@@ -15,8 +18,21 @@ func TestBudgets_AreNotNegative(t *testing.T) {
 		if got := int64(stateBytes(limit)); got != min(state, math.MaxInt) {
 			t.Errorf("of a limit of %d, the state gets %d", limit, got)
 		}
-		if got := representationBytes(0, limit); got < minRepresentationBytes || got > maxRepresentationBytes {
-			t.Errorf("of a limit of %d, representations get %d", limit, got)
+	}
+	for _, c := range []struct{ flag, limit, machine, want int64 }{
+		{5, 1 << 40, 1 << 40, 5},
+		{0, 0, 0, 64 << 20},
+		{0, 1 << 30, 1 << 40, 64 << 20},
+		{0, 1 << 35, 1 << 40, 1 << 30},
+		{0, 9223372036854771712, 1 << 35, 1 << 30},
+		{0, 0, 1 << 35, 1 << 30},
+		{0, 1 << 35, 0, 1 << 30},
+	} {
+		if got := representationBytes(c.flag, c.limit, c.machine); got != c.want {
+			t.Errorf("%v: representations get %d", c, got)
 		}
+	}
+	if memory.Machine() < 1<<26 && runtime.GOOS == "linux" {
+		t.Errorf("the machine has %d bytes", memory.Machine())
 	}
 }

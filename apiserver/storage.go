@@ -79,7 +79,7 @@ func openStorage(ctx context.Context, c Config, e encryption) (*storageBackend, 
 	}
 	feed := watch.New(database.Driver, watch.Options{
 		StateBytes:          stateBytes(memory.Limit()),
-		RepresentationBytes: representationBytes(c.Options.Store.RepresentationCacheBytes, memory.Limit()),
+		RepresentationBytes: representationBytes(c.Options.Store.RepresentationCacheBytes, memory.Limit(), memory.Machine()),
 		Logger:              logger,
 		Registerer:          legacyregistry.Registerer(),
 	})
@@ -235,23 +235,19 @@ const stateFraction = 4
 // most the largest int.
 func stateBytes(limit int64) int { return int(min(limit/stateFraction, math.MaxInt)) }
 
-// The cache of representations gets a sixteenth of the memory limit, within bounds in
-// bytes.
-const (
-	representationFraction = 16
-	minRepresentationBytes = 32 << 20
-	maxRepresentationBytes = 128 << 20
-)
+// representationFraction is the divisor of the memory that the process may use: the cache of
+// representations gets a 32nd, and at least representation.DefaultBytes.
+const representationFraction = 32
 
 // representationBytes is the budget of the cache of representations, in bytes: flag
-// where it is set, and otherwise a part of limit, the memory limit. A limit of 0 means
-// that there is none.
-func representationBytes(flag, limit int64) int64 {
-	switch {
-	case flag > 0:
+// where it is set, and otherwise a part of the memory limit and of what the machine has. 0 means
+// that there is no limit, or that the machine does not tell.
+func representationBytes(flag, limit, machine int64) int64 {
+	if flag > 0 {
 		return flag
-	case limit == 0:
-		return representation.DefaultBytes
 	}
-	return min(max(limit/representationFraction, minRepresentationBytes), maxRepresentationBytes)
+	if limit == 0 || machine > 0 && machine < limit {
+		limit = machine
+	}
+	return max(limit/representationFraction, representation.DefaultBytes)
 }

@@ -49,7 +49,7 @@ func follow(f *fixture, i, end int) {
 	snapshot := f.snapshot()
 	got := map[sqlstore.Key]string{}
 	for e := range snapshot.All(want.Namespace, nil) {
-		got[e.Key] = string(e.Value)
+		got[e.Key] = string(e.Value())
 	}
 	sub, err := f.Subscribe(context.Background(), want, snapshot.Revision())
 	if err != nil {
@@ -69,10 +69,10 @@ func follow(f *fixture, i, end int) {
 				f.t.Errorf("%d came after %d", ev.Revision, last)
 			}
 			last = ev.Revision
-			if old := got[ev.Key()]; ev.Old != nil && string(ev.Old.Value) != old {
-				f.t.Errorf("%d replaced %q, but %q was there", ev.Revision, ev.Old.Value, old)
+			if old := got[ev.Key()]; ev.Old != nil && string(ev.Old.Value()) != old {
+				f.t.Errorf("%d replaced %q, but %q was there", ev.Revision, ev.Old.Value(), old)
 			}
-			got[ev.Key()] = string(ev.New.Value)
+			got[ev.Key()] = string(ev.New.Value())
 		}
 		if len(events) == 0 && upTo < int64(end) {
 			select {
@@ -84,8 +84,8 @@ func follow(f *fixture, i, end int) {
 	n := 0
 	for e := range f.snapshot().All(want.Namespace, nil) {
 		n++
-		if got[e.Key] != string(e.Value) {
-			f.t.Errorf("%v is %q, want %q", e.Key, got[e.Key], e.Value)
+		if got[e.Key] != string(e.Value()) {
+			f.t.Errorf("%v is %q, want %q", e.Key, got[e.Key], e.Value())
 		}
 	}
 	if n != len(got) {

@@ -8,22 +8,26 @@ import (
 )
 
 // Entry is one record in memory, with its representations and its index values. The record
-// is immutable.
-//
-// Entry embeds Record, which embeds Key. It has both, and not a copy of their fields, because
-// readers pass &e.Record to what decodes records, of the store as well as of the feed: a
-// flat Entry would be copied to a Record for each read.
+// is immutable. The method Value returns its value; Record.Value is nil.
 type Entry struct {
 	sqlstore.Record
 	// Representations are the forms in which readers have shown the record.
 	Representations representation.Set
+	value           atomic.Pointer[value]
 	attributes      atomic.Pointer[sqlstore.Attributes]
 	values          atomic.Pointer[indexValue]
 }
 
 // NewEntry makes an entry of a record. Readers call it for a record that they have read from
 // the store.
-func NewEntry(r sqlstore.Record) *Entry { return &Entry{Record: r} }
+func NewEntry(r sqlstore.Record) *Entry {
+	e := &Entry{Record: r}
+	e.Record.Value = nil
+	if r.Value != nil {
+		e.value.Store(&value{held: r.Value, size: len(r.Value)})
+	}
+	return e
+}
 
 // Attributes returns the attributes that SetAttributes has set last, or else those of the
 // Write that made the record; nil if there are none.

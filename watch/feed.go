@@ -42,8 +42,12 @@ type Options struct {
 	RingBytes  int
 	// StateBytes is how many bytes of values may be in memory before the feed unloads
 	// resources that nobody watches, those first that were not read for longest; 0 means
-	// any number. A resource that was not read for ten minutes is unloaded in any case.
+	// any number.
 	StateBytes int
+	// CheckInterval is the time between two checks of what is in memory; 0 means a minute. Values that nobody
+	// has read for three checks are compressed, and representations dropped; a resource that nobody has read for
+	// ten is unloaded.
+	CheckInterval time.Duration
 	// RepresentationBytes is the budget of the representations of records in bytes
 	// (representation.Cache); 0 means representation.DefaultBytes.
 	RepresentationBytes int64
@@ -56,6 +60,7 @@ type Options struct {
 
 const (
 	defaultInterval   = time.Second
+	checkInterval     = time.Minute
 	defaultRingEvents = 4096
 	defaultRingBytes  = 8 << 20
 
@@ -91,6 +96,9 @@ type Feed struct {
 func New(source Source, opts Options) *Feed {
 	if opts.Interval <= 0 {
 		opts.Interval = defaultInterval
+	}
+	if opts.CheckInterval <= 0 {
+		opts.CheckInterval = checkInterval
 	}
 	if opts.RingEvents <= 0 {
 		opts.RingEvents = defaultRingEvents
@@ -136,17 +144,22 @@ func (f *Feed) Run(ctx context.Context) error {
 		f.spawn(f.tail.run)
 		f.spawn(f.listen)
 		f.spawn(f.wakeWatchers)
-		f.spawn(f.unloadUnread)
+		f.spawn(f.checkMemory)
 		<-ctx.Done()
 	}
 	f.stop()
 	return nil
 }
 
-// unloadUnread unloads unread records and pages of history until ctx ends.
-func (f *Feed) unloadUnread(ctx context.Context) {
-	for sleep(ctx, unloadInterval) {
+// checkMemory unloads unread records, pages of history and representations, and compresses unread values, until ctx
+// ends.
+func (f *Feed) checkMemory(ctx context.Context) {
+	for check := 1; sleep(ctx, f.state.opts.CheckInterval); check++ {
 		f.unload()
 		f.changePages.dropUnused()
+		f.compressUnread(ctx)
+		if check%unreadChecks == 0 {
+			f.representations.DropUnused()
+		}
 	}
 }

@@ -74,7 +74,7 @@ func TestFeed_KeepsOwnersApart(t *testing.T) {
 		t.Errorf("the watch of the built-in resource has revision %d", got[0].Revision)
 	}
 	f.next(old, 2)
-	if got := f.snapshot(); got.Len() != 2 || string(got.Get("a", "x").Value) != "1" {
+	if got := f.snapshot(); got.Len() != 2 || string(got.Get("a", "x").Value()) != "1" {
 		t.Errorf("the built-in resource has %d records", got.Len())
 	}
 	apart, err := f.Snapshot(t.Context(), sqlstore.Resource{Resource: "pods", Owner: sqlstore.Custom})

@@ -144,7 +144,7 @@ func (f *fixture) awaitUsage() {
 // a question mark is unknown.
 func byValue() *Index {
 	return &Index{Name: "value", Value: func(e *Entry) (string, bool) {
-		return string(e.Value), !strings.HasPrefix(string(e.Value), "?")
+		return string(e.Value()), !strings.HasPrefix(string(e.Value()), "?")
 	}}
 }
 
@@ -233,7 +233,7 @@ func (f *fixture) next(s *Subscription, n int) []Event {
 func (f *fixture) keys(s Snapshot, namespace string, after *sqlstore.Position) string {
 	var keys []string
 	for e := range s.All(namespace, after) {
-		keys = append(keys, fmt.Sprintf("%s/%s=%s", e.Namespace, e.Name, e.Value))
+		keys = append(keys, fmt.Sprintf("%s/%s=%s", e.Namespace, e.Name, e.Value()))
 	}
 	return fmt.Sprint(keys)
 }

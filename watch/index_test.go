@@ -134,7 +134,7 @@ func TestIndex_LooksOnceAndOutsideTheLock(t *testing.T) {
 	}
 	for e, n := range looked {
 		if n != 1 {
-			t.Errorf("%s=%s was looked through %d times", e.Name, e.Value, n)
+			t.Errorf("%s=%s was looked through %d times", e.Name, e.Value(), n)
 		}
 	}
 	if len(looked) != 12 {
@@ -189,7 +189,7 @@ func TestIndex_FindsUnknownValuesByEveryValue(t *testing.T) {
 	}
 	index := byValue()
 	index.Find = func(e *Entry) (string, bool) {
-		value := strings.TrimPrefix(string(e.Value), "?")
+		value := strings.TrimPrefix(string(e.Value()), "?")
 		return value, value != ""
 	}
 	if one, two := f.found(index, "1"), f.found(index, "2"); one != "023" || two != "134" {
@@ -216,7 +216,7 @@ func TestIndex_IsReplacedByName(t *testing.T) {
 	f := start(t, Options{})
 	f.write(pod("a", "x"), "12")
 	first, second, other := byValue(), byValue(), byValue()
-	second.Value = func(e *Entry) (string, bool) { return string(e.Value[1:]), true }
+	second.Value = func(e *Entry) (string, bool) { return string(e.Value()[1:]), true }
 	other.Name = "other"
 	old := f.subscribe(Interest{Match: MatchValue{first, "34"}}, f.Revision())
 	for _, test := range []struct {

@@ -178,7 +178,7 @@ func valueOf(e *Entry) string {
 	if e == nil {
 		return "nothing"
 	}
-	return string(e.Value)
+	return string(e.Value())
 }
 
 // scan sets dest from an argument, if the command has it.

@@ -45,7 +45,7 @@ func newMetrics(r prometheus.Registerer, s *state) metrics {
 			}),
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 				Name: "byre_watch_state_bytes",
-				Help: "Bytes of the values of current state in memory.",
+				Help: "Bytes that the values of current state take in memory: compressed where nobody has read them for minutes.",
 			}, func() float64 {
 				_, bytes := s.size()
 				return float64(bytes)

@@ -36,8 +36,10 @@ type resourceCache struct {
 	// the number of checks in a row that found it cleared.
 	used atomic.Bool
 	idle int
-	// bytes is the size of the values of the records in memory.
+	// bytes is the size of the values of the records in memory, and saved how much less the last check of
+	// compressUnread has found to be held of them.
 	bytes int
+	saved atomic.Int64
 
 	tree    *btree.BTreeG[*Entry]
 	indexes map[string]*indexTree // by name
@@ -110,8 +112,12 @@ func (rc *resourceCache) markUsed() {
 func (rc *resourceCache) unload() {
 	rc.tree, rc.bytes, rc.loaded, rc.load, rc.cloned = nil, 0, false, nil, nil
 	rc.indexes = map[string]*indexTree{}
+	rc.saved.Store(0)
 	rc.ring.reset(rc.changed, true)
 }
+
+// heldBytes returns about how many bytes the values of the records take in memory.
+func (rc *resourceCache) heldBytes() int { return max(rc.bytes-int(rc.saved.Load()), 0) }
 
 // apply applies the next event of the resource. It returns false if the event creates a record
 // that exists, or replaces or deletes one that does not: then the records are wrong.
@@ -129,13 +135,13 @@ func (rc *resourceCache) apply(ev Event) bool {
 		replaced, _ = rc.tree.Delete(ev.Old)
 	} else {
 		replaced, _ = rc.tree.ReplaceOrInsert(ev.New)
-		rc.bytes += len(ev.New.Value)
+		rc.bytes += ev.New.Size()
 	}
 	if (ev.Old == nil) != (replaced == nil) {
 		return false
 	}
 	if ev.Old = replaced; replaced != nil {
-		rc.bytes -= len(replaced.Value)
+		rc.bytes -= replaced.Size()
 	}
 	for _, t := range rc.indexes {
 		t.apply(ev)

@@ -50,7 +50,7 @@ func (r *ring) cost(ev Event) int {
 	if e == nil {
 		return 0
 	}
-	return len(e.Value)
+	return e.Size()
 }
 
 func (r *ring) at(i int) *Event { return &r.events[(r.head+i)%len(r.events)] }

@@ -67,8 +67,8 @@ func TestSubscription_ByIndexSeesWhatLeaves(t *testing.T) {
 	f.write(pod("a", "x"), "1")
 	f.next(s, 1)
 	f.write(pod("a", "x"), "2")
-	if ev := f.next(s, 1)[0]; string(ev.Old.Value) != "1" || string(ev.New.Value) != "2" {
-		t.Errorf("%s became %s", ev.Old.Value, ev.New.Value)
+	if ev := f.next(s, 1)[0]; string(ev.Old.Value()) != "1" || string(ev.New.Value()) != "2" {
+		t.Errorf("%s became %s", ev.Old.Value(), ev.New.Value())
 	}
 	f.write(pod("a", "x"), "3")
 	if events, upTo, err := s.Poll(t.Context()); err != nil || len(events) != 0 || upTo != 3 {
@@ -87,8 +87,8 @@ func TestSubscription_SlowReadsHistory(t *testing.T) {
 		f.write(pod("b", fmt.Sprint(i%50)), fmt.Sprint(i))
 	}
 	for i, ev := range f.next(s, n) {
-		if string(ev.New.Value) != fmt.Sprint(i) || ev.New.Namespace != "a" || (ev.Old == nil) != (i < 50) {
-			t.Fatalf("event %d is %s/%s=%s", i, ev.New.Namespace, ev.New.Name, ev.New.Value)
+		if string(ev.New.Value()) != fmt.Sprint(i) || ev.New.Namespace != "a" || (ev.Old == nil) != (i < 50) {
+			t.Fatalf("event %d is %s/%s=%s", i, ev.New.Namespace, ev.New.Name, ev.New.Value())
 		}
 	}
 	reads := f.source.reads.Load()

@@ -6,13 +6,10 @@ import (
 	"time"
 )
 
-// Once an unloadInterval the feed checks which resources were read. It unloads the records of a
+// Once an Options.CheckInterval the feed checks which resources were read. It unloads the records of a
 // resource that nobody watches and nobody has read for idleChecks checks in a row, or, above
 // Options.StateBytes, for one check.
-const (
-	unloadInterval = time.Minute
-	idleChecks     = 10
-)
+const idleChecks = 10
 
 // unload makes one check of the records.
 func (s *state) unload() {
@@ -22,7 +19,7 @@ func (s *state) unload() {
 	var unread []*resourceCache
 	total := 0
 	for _, rc := range s.caches {
-		total += rc.bytes
+		total += rc.heldBytes()
 		switch {
 		case rc.used.Swap(false) || rc.subscribers.Load() > 0 || len(rc.builds) > 0 || !rc.loaded && rc.load != nil:
 			rc.idle = 0
@@ -36,8 +33,8 @@ func (s *state) unload() {
 		if rc.idle < idleChecks && (s.opts.StateBytes == 0 || total <= s.opts.StateBytes) {
 			break
 		}
-		s.opts.Logger.Debug("watch: a resource leaves memory", "resource", rc.resource, "bytes", rc.bytes, "idle", rc.idle)
-		total -= rc.bytes
+		s.opts.Logger.Debug("watch: a resource leaves memory", "resource", rc.resource, "bytes", rc.heldBytes(), "idle", rc.idle)
+		total -= rc.heldBytes()
 		if rc.followers.Load() == 0 {
 			s.drop(rc)
 		} else {
@@ -47,7 +44,7 @@ func (s *state) unload() {
 	}
 }
 
-// size returns the number of resources whose records are in memory, and the bytes of their values.
+// size returns the number of resources whose records are in memory, and the bytes that their values take.
 func (s *state) size() (resources, bytes int) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -55,7 +52,7 @@ func (s *state) size() (resources, bytes int) {
 		if rc.loaded {
 			resources++
 		}
-		bytes += rc.bytes
+		bytes += rc.heldBytes()
 	}
 	return resources, bytes
 }

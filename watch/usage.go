@@ -179,7 +179,7 @@ func (u *usages) apply(events []Event) {
 		c := usageChange{revision: ev.Revision, resource: ev.Key().Of(), bytes: -ev.oldBytes}
 		if ev.New != nil {
 			c.objects++
-			c.bytes += int64(len(ev.New.Value))
+			c.bytes += int64(ev.New.Size())
 		}
 		if ev.Old != nil {
 			c.objects--

@@ -140,7 +140,7 @@ func (o *StoreOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&o.Volatile, "volatile", o.Volatile,
 		"Resources, such as leases,events, that are kept in memory and written to the SQLite file together, every 15 seconds or with the next write of another resource, so that a heartbeat does not wear out the disk. A resource without a group means every group. Given up for them: a crash (not a stop) loses their changes of up to the last 15 seconds, although they were acknowledged and watched: an Event may be missing, and two holders may believe for some seconds that a Lease is theirs. Everything else is as durable as without. After a crash revisions skip ahead, and every client lists again.")
 	fs.Int64Var(&o.RepresentationCacheBytes, "representation-cache-bytes", o.RepresentationCacheBytes,
-		"How many bytes the encodings of objects may take in memory that are made for readers: protobuf, another version, rows of tables. 0 is a sixteenth of what the process may use (the lower of GOMEMLIMIT and its control group's limit), between 32 and 128 MiB.")
+		"How many bytes the encodings of objects may take in memory that are made for readers: protobuf, another version, rows of tables. 0 is a 32nd of what the process may use (the lowest of GOMEMLIMIT, its control group's limit and the machine's memory), and at least 64 MiB.")
 	fs.BoolVar(&o.AllowUnsafeDurability, "allow-unsafe-durability", o.AllowUnsafeDurability,
 		"Use a PostgreSQL whose fsync or synchronous_commit is off, which may lose acknowledged writes.")
 	fs.BoolVar(&o.AcceptNewKeys, "accept-new-keys", o.AcceptNewKeys,

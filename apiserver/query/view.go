@@ -210,7 +210,7 @@ func (r *reader) value(e *watch.Entry, column int) (any, error) {
 // resource whose definition is gone is shown as it is.
 func (v *view) read(e *watch.Entry) (body []byte, whole func() catalog.RawJSON, err error) {
 	if v.Store == nil {
-		body, err = v.past.log.Open(v.ctx, e.Key, e.Value)
+		body, err = v.past.log.Open(v.ctx, e.Key, e.Value())
 		return body, func() catalog.RawJSON { return body }, err
 	}
 	encoded, err := v.Store.Encode(v.ctx, e, v.Store.Stored())

@@ -31,7 +31,7 @@ func (s *selector) decodeAhead(ctx context.Context, p *storage.SelectionPredicat
 		if f != nil && isSelected && s.serializer.InMemory(e, f) != nil {
 			continue // it is not decoded
 		}
-		if data, _, err := s.serializer.Open(ctx, &e.Record); err == nil {
+		if data, _, err := s.serializer.Open(ctx, e); err == nil {
 			values = append(values, data)
 			size += len(data)
 		}
@@ -65,7 +65,7 @@ func (s *selector) withDecodeAhead(ctx context.Context, l *listRequest, entries 
 			return true
 		}
 		for e := range entries {
-			page, size = append(page, e), size+len(e.Value)
+			page, size = append(page, e), size+e.Size()
 			if (len(page) == aheadRecords || size >= aheadBytes) && !yieldPage() {
 				return
 			}

@@ -84,9 +84,14 @@ func backends() []backend {
 
 func newFixture(t testing.TB, b backend, change ...func(*Config)) *fixture {
 	t.Helper()
+	return newFixtureWith(t, b, watch.Options{Interval: 50 * time.Millisecond}, change...)
+}
+
+func newFixtureWith(t testing.TB, b backend, opts watch.Options, change ...func(*Config)) *fixture {
+	t.Helper()
 	driver := b.open(t)
 	t.Cleanup(func() { driver.Close() })
-	feed := watch.New(driver, watch.Options{Interval: 50 * time.Millisecond})
+	feed := watch.New(driver, opts)
 	store := sqlstore.New(driver, sqlstore.Options{Publish: feed.Publish, ExpireInterval: 100 * time.Millisecond})
 	watchtest.Serve(t, "feed", feed.Run)
 	watchtest.Serve(t, "store", store.Run)
@@ -160,7 +165,7 @@ func (f *fixture) stored(ctx context.Context, t *testing.T, key string) {
 	if err != nil {
 		t.Fatalf("no value under %q: %v", key, err)
 	}
-	data, _, err := f.serializer.Open(ctx, &record)
+	data, _, err := f.serializer.Open(ctx, watch.NewEntry(record))
 	if err != nil {
 		t.Fatal(err)
 	}

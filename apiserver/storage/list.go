@@ -178,7 +178,7 @@ func (s *Store) ListRows(ctx context.Context, opts storage.ListOptions) (rows []
 		if err != nil {
 			return nil, "", s.serializer.EntryError(err, entry)
 		}
-		data, _, err := s.serializer.Open(ctx, &entry.Record)
+		data, _, err := s.serializer.Open(ctx, entry)
 		if err != nil {
 			return nil, "", s.serializer.EntryError(err, entry)
 		}

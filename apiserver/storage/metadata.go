@@ -105,15 +105,15 @@ func (w *MetadataWatch) begin(ctx context.Context) ([]MetadataEvent, error) {
 	}
 	now := map[types.NamespacedName]knownObject{}
 	var events []MetadataEvent
-	revision, err := w.list(ctx, func(r *sqlstore.Record) {
-		object := w.metadata(ctx, r, r.Revision)
-		name := nameOf(r.Key)
+	revision, err := w.list(ctx, func(e *watch.Entry) {
+		object := w.metadata(ctx, e, e.Revision)
+		name := nameOf(e.Key)
 		event := MetadataEvent{Type: apiwatch.Added, Object: object}
 		if before, ok := w.known[name]; ok && before.uid == object.UID {
 			event.Type, event.Old = apiwatch.Modified, before.object(name)
 		}
 		events = append(events, event)
-		now[name] = newKnownObject(object, r.Revision)
+		now[name] = newKnownObject(object, e.Revision)
 	})
 	if err != nil {
 		sub.Close()
@@ -134,14 +134,14 @@ func (w *MetadataWatch) begin(ctx context.Context) ([]MetadataEvent, error) {
 // collector is its first reader, and the clients that list the resource next find it in
 // memory. Other resources are read from the database, one page at a time, and are not
 // kept.
-func (w *MetadataWatch) list(ctx context.Context, yield func(*sqlstore.Record)) (int64, error) {
+func (w *MetadataWatch) list(ctx context.Context, yield func(*watch.Entry)) (int64, error) {
 	snapshot, ok, err := w.feed.SnapshotSmall(ctx, w.resource)
 	if err != nil {
 		return 0, err
 	}
 	if ok {
 		for e := range snapshot.All("", nil) {
-			yield(&e.Record)
+			yield(e)
 		}
 		return snapshot.Revision(), nil
 	}
@@ -151,7 +151,7 @@ func (w *MetadataWatch) list(ctx context.Context, yield func(*sqlstore.Record)) 
 	}
 	for {
 		listed, err := w.store.List(ctx, query, func(r sqlstore.Record) error {
-			yield(&r)
+			yield(watch.NewEntry(r))
 			query.After = &sqlstore.Position{Namespace: r.Namespace, Name: r.Name}
 			return nil
 		})
@@ -174,7 +174,7 @@ func (w *MetadataWatch) event(ctx context.Context, c watch.Event) MetadataEvent 
 		event.Object.ResourceVersion = strconv.FormatInt(c.Revision, 10)
 		return event
 	}
-	event := MetadataEvent{Type: apiwatch.Added, Object: w.metadata(ctx, &c.New.Record, c.Revision)}
+	event := MetadataEvent{Type: apiwatch.Added, Object: w.metadata(ctx, c.New, c.Revision)}
 	if existed && before.uid == event.Object.UID {
 		event.Type, event.Old = apiwatch.Modified, before.object(name)
 	}
@@ -207,16 +207,16 @@ func nameOf(key sqlstore.Key) types.NamespacedName {
 	return types.NamespacedName{Namespace: key.Namespace, Name: key.Name}
 }
 
-// metadata reads the metadata of a record. A record that can't be read counts as an
+// metadata reads the metadata of an entry. One that can't be read counts as an
 // object without owners.
-func (w *MetadataWatch) metadata(ctx context.Context, r *sqlstore.Record, revision int64) *metav1.PartialObjectMetadata {
+func (w *MetadataWatch) metadata(ctx context.Context, e *watch.Entry, revision int64) *metav1.PartialObjectMetadata {
 	o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-		Namespace:       r.Namespace,
-		Name:            r.Name,
-		UID:             types.UID(r.UID),
+		Namespace:       e.Namespace,
+		Name:            e.Name,
+		UID:             types.UID(e.UID),
 		ResourceVersion: strconv.FormatInt(revision, 10),
 	}}
-	data, _, err := w.transformer.Decrypt(ctx, r.Value, w.path+joinName(r.Namespace, r.Name))
+	data, _, err := w.transformer.Decrypt(ctx, e.Value(), w.path+joinName(e.Namespace, e.Name))
 	if err != nil {
 		return o
 	}

@@ -69,7 +69,7 @@ type batch[T any] struct {
 func (b *batch[T]) add(e *watch.Entry, err error) {
 	b.items = append(b.items, made[T]{entry: e, err: err})
 	if e != nil {
-		b.bytes += len(e.Value)
+		b.bytes += e.Size()
 	}
 }
 

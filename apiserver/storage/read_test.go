@@ -2,9 +2,18 @@ package storage
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apiserver/pkg/apis/example"
+	"k8s.io/apiserver/pkg/storage"
 
 	"byre/sqlstore"
+	"byre/watch"
 )
 
 // Readers get a record's own bytes, unless they are encrypted or of another encoding. In those
@@ -41,7 +50,7 @@ func TestRecord_SharesItsBytes(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if stored.Shared != (e.Encoding == f.cfg.Encoding && name == "plain") || stored.Shared && &stored.Body[0] != &e.Value[0] {
+				if stored.Shared != (e.Encoding == f.cfg.Encoding && name == "plain") || stored.Shared && !e.Holds(stored.Body) {
 					t.Errorf("%s: shared is %v", e.Name, stored.Shared)
 				}
 			}
@@ -49,6 +58,56 @@ func TestRecord_SharesItsBytes(t *testing.T) {
 				t.Errorf("it was %s and is %s", before, after)
 			}
 		})
+	}
+}
+
+// A value that is held compressed reads as before: whole, by a label, by a field, by metadata, and when it is changed.
+func TestRecord_ReadsAlikeCompressed(t *testing.T) {
+	t.Parallel()
+	f := newFixtureWith(t, backends()[0], watch.Options{CheckInterval: time.Millisecond})
+	pod := &example.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "long", Labels: map[string]string{"a": "1"}, Annotations: map[string]string{"text": strings.Repeat("a long text; ", 300)}},
+		Spec:       example.PodSpec{NodeName: "node"},
+	}
+	if err := f.Create(t.Context(), "/pods/ns/long", pod, &example.Pod{}, 0); err != nil {
+		t.Fatal(err)
+	}
+	f.create(t, "ns", "short", "a=2")
+	onNode := func(o *storage.ListOptions) {
+		o.Predicate.Field, o.Predicate.GetAttrs = fields.OneTermEqualSelector("spec.nodeName", "node"), podAttrs
+	}
+	read := func() []string {
+		var read []string
+		for _, opts := range []storage.ListOptions{all(), all(labelled("a=1")), all(onNode)} {
+			items, _ := f.listed(t, "/pods/", opts)
+			read = append(read, items...)
+		}
+		got := &example.Pod{}
+		if err := f.Get(t.Context(), "/pods/ns/long", storage.GetOptions{ResourceVersion: "0"}, got); err != nil {
+			t.Fatal(err)
+		}
+		return append(read, f.wire(t, got))
+	}
+	entry := func() *watch.Entry {
+		snapshot, err := f.feed.Snapshot(t.Context(), f.records.resource())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return snapshot.Get("ns", "long")
+	}
+	before := read()
+	if len(before) != 5 {
+		t.Fatalf("%d objects", len(before))
+	}
+	for e := entry(); e.Holds(e.Value()); e = entry() {
+		time.Sleep(20 * time.Millisecond)
+	}
+	if after := read(); !slices.Equal(after, before) {
+		t.Errorf("it was %.200s and is %.200s", before, after)
+	}
+	changed := f.label(t, "ns", "long", "b", "2")
+	if changed.Labels["b"] != "2" || changed.Annotations["text"] != pod.Annotations["text"] {
+		t.Errorf("after a change: %v", changed.Labels)
 	}
 }
 

@@ -182,7 +182,7 @@ func (r *records) isLostHistory(ctx context.Context, err error, e *watch.Entry) 
 
 // reportLost logs the key with which history is encrypted, once for each key.
 func (r *records) reportLost(err error, e *watch.Entry) {
-	encrypted, _ := encoding.UnwrapEncrypted(e.Value)
+	encrypted, _ := encoding.UnwrapEncrypted(e.Value())
 	key := string(encoding.ReadablePrefix(encrypted))
 	if _, known := r.lostKeys.LoadOrStore(key, nil); !known {
 		klog.ErrorS(err, "History is encrypted with a key that is not in the encryption configuration, so that watches and lists that need it end with 410: "+

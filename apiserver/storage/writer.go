@@ -99,7 +99,7 @@ func (w *writer) getCurrentState(ctx context.Context) (*state, error) {
 }
 
 func (w *writer) decodeState(ctx context.Context, e *watch.Entry) (*state, error) {
-	data, stale, err := w.s.serializer.Open(ctx, &e.Record)
+	data, stale, err := w.s.serializer.Open(ctx, e)
 	st := &state{obj: w.empty(), data: data, revision: e.Revision, stale: stale}
 	if err == nil {
 		err = w.s.serializer.DecodeInto(data, st.obj, e.Revision)

@@ -140,9 +140,15 @@ func (b *bench) growth(pods int) phase {
 // largePhases fill a server with Pods, and measure it when it is full and after a restart.
 func (b *bench) largePhases(ctx context.Context) ([]phase, error) {
 	phases := append([]phase{b.setUp()}, b.fill()...)
-	phases = append(phases, b.memory("memory, with the Pods"))
+	phases = append(phases, b.memory("memory, with the Pods", b.Settle))
 	phases = append(phases, b.repeated(func() []phase { return append([]phase{b.getPods(asJSON, admin)}, b.listPhases()...) })...)
-	phases = append(phases, b.memory("memory, after everything"))
+	phases = append(phases, b.memory("memory, after everything", b.Settle), b.memory("memory, when nobody has read for six minutes", b.Unread))
+	for _, f := range []representation{asJSON, asProtobuf} {
+		name := "list all Pods that nobody has read for six minutes, " + f.name
+		phases = append(phases, phase{name: name, run: func(ctx context.Context, t *target) error {
+			return b.measureList(ctx, t, name, request{accept: f.accept, path: podsPath("", "")}, 1)
+		}})
+	}
 	definitions, err := b.createAllDefinitions(ctx)
 	if err != nil {
 		return nil, err
@@ -152,5 +158,5 @@ func (b *bench) largePhases(ctx context.Context) ([]phase, error) {
 		return []phase{b.startAgain("ready after a crash, with the definitions", (*target).crash, stock),
 			b.startAgain("ready after a restart, with the definitions", (*target).restart, stock)}
 	})...)
-	return append(phases, b.memory("memory, after a restart")), nil
+	return append(phases, b.memory("memory, after a restart", b.Settle)), nil
 }

@@ -28,9 +28,9 @@ var (
 )
 
 func (b *bench) standardPhases(context.Context) ([]phase, error) {
-	phases := []phase{b.memory("memory, idle"), b.setUp()}
+	phases := []phase{b.memory("memory, idle", b.Settle), b.setUp()}
 	phases = append(phases, b.fill()...)
-	phases = append(phases, b.memory("memory, with the Pods"))
+	phases = append(phases, b.memory("memory, with the Pods", b.Settle))
 	phases = append(phases, b.repeated(func() []phase {
 		return append([]phase{b.createConfigMaps(1), b.createConfigMaps(clients),
 			b.getPods(asJSON, admin), b.getPods(asProtobuf, admin), b.getPods(asProtobuf, ordinary),
@@ -38,7 +38,7 @@ func (b *bench) standardPhases(context.Context) ([]phase, error) {
 	})...)
 	phases = append(phases, b.changeEverything()...)
 	phases = append(phases, b.repeated(func() []phase { return []phase{b.watchPods(asJSON), b.watchPods(asProtobuf)} })...)
-	phases = append(phases, b.memory("memory, after everything"))
+	phases = append(phases, b.memory("memory, after everything", b.Settle))
 	for _, f := range listRepresentations {
 		phases = append(phases, b.firstListAfterStart(f))
 	}
@@ -77,11 +77,11 @@ func (b *bench) addCPU(name string, t *target, server, store time.Duration, n in
 	}
 }
 
-// memory waits until the servers are idle and records their memory.
-func (b *bench) memory(name string) phase {
+// memory sends no request for some time and records the servers' memory.
+func (b *bench) memory(name string, idle time.Duration) phase {
 	haveRested := false
 	return phase{name: name, run: func(ctx context.Context, t *target) error {
-		if err := b.rest(ctx, b.Settle, &haveRested); err != nil {
+		if err := b.rest(ctx, idle, &haveRested); err != nil {
 			return err
 		}
 		server, store, err := t.used()

@@ -89,7 +89,9 @@ type sizes struct {
 	Lists  int `json:"lists"`
 	Rounds int `json:"rounds"`
 	// Settle is the time without requests before memory is read.
-	Settle      time.Duration `json:"settle"`
+	Settle time.Duration `json:"settle"`
+	// Unread is the time without requests after which byre holds values compressed.
+	Unread      time.Duration `json:"unread"`
 	Watchers    int           `json:"watchers"`
 	Definitions int           `json:"definitions"`
 	// Wear is how long heartbeats are sent while the writes to the disk are counted.
@@ -105,7 +107,7 @@ func standardSizes(o options) sizes {
 }
 
 func largeSizes(o options) sizes {
-	s := sizes{Pods: 100_000, Nodes: 4_000, Period: 4 * time.Second, Lists: 1, Rounds: 2, Settle: 8 * time.Second, Definitions: 1_000}
+	s := sizes{Pods: 100_000, Nodes: 4_000, Period: 4 * time.Second, Lists: 1, Rounds: 2, Settle: 8 * time.Second, Unread: 6 * time.Minute, Definitions: 1_000}
 	if o.short {
 		s = sizes{Pods: 5_000, Nodes: 200, Period: time.Second, Lists: 1, Rounds: 1, Settle: 2 * time.Second, Definitions: 10}
 	}

@@ -74,7 +74,7 @@ func (c *Cache) Register(r prometheus.Registerer) {
 	r.MustRegister(
 		counter("byre_representation_hits_total", "Representations of objects (protobuf, another version, metadata alone) that were found in memory.", &c.hits),
 		counter("byre_representation_misses_total", "Representations of objects that had to be made.", &c.misses),
-		counter("byre_representation_evictions_total", "Representations of objects that left memory to keep the budget.", &c.evicted),
+		counter("byre_representation_evictions_total", "Representations of objects that left memory, to keep the budget or because nobody had read them for minutes.", &c.evicted),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "byre_representation_cache_bytes",
 			Help: "Bytes of representations of objects in memory, including those of objects that are gone and not yet noticed to be.",
@@ -129,17 +129,36 @@ func (c *Cache) add(n *node, size int) {
 func (c *Cache) evict() {
 	for seen := 0; c.bytes > c.budget && c.queue.n > 0; seen++ {
 		item := c.queue.pop()
-		n := item.node.Value()
-		if n != nil && n.used.Swap(false) && seen < laps {
+		if n := item.node.Value(); n != nil && n.used.Swap(false) && seen < laps {
 			c.queue.push(item)
-			continue
+		} else {
+			c.drop(item, n)
 		}
-		c.bytes -= item.bytes
-		if n != nil {
-			n.queued -= int32(item.bytes)
-			n.value.Store(nil)
-			c.evicted.Add(1)
+	}
+}
+
+// DropUnused drops the representations that nobody has read since the last call.
+func (c *Cache) DropUnused() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for range c.queue.n {
+		item := c.queue.pop()
+		if n := item.node.Value(); n != nil && n.used.Swap(false) {
+			c.queue.push(item)
+		} else {
+			c.drop(item, n)
 		}
+	}
+	c.added = 0
+}
+
+// drop removes a representation that is no longer in the queue; n is nil if its record was freed.
+func (c *Cache) drop(item cached, n *node) {
+	c.bytes -= item.bytes
+	if n != nil {
+		n.queued -= int32(item.bytes)
+		n.value.Store(nil)
+		c.evicted.Add(1)
 	}
 }
 

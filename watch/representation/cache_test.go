@@ -104,6 +104,29 @@ func TestCache_StaysWithinItsBudget(t *testing.T) {
 	}
 }
 
+func TestCache_DropsWhatNobodyReads(t *testing.T) {
+	t.Parallel()
+	c, format := NewCache(0), &Format{}
+	read, unread := &Set{}, &Set{}
+	var made atomic.Int64
+	for _, set := range []*Set{read, unread, {}} {
+		if _, err := c.GetOrMake(t.Context(), set, format, body(1000, &made)); err != nil {
+			t.Fatal(err)
+		}
+		c.Get(set, format)
+	}
+	runtime.GC()
+	c.DropUnused() // all have been read
+	c.Get(read, format)
+	c.DropUnused()
+	if n := c.Bytes(); c.Get(read, format) == nil || c.Get(unread, format) != nil || n != 1000+overhead {
+		t.Errorf("%d bytes are in memory", n)
+	}
+	if r, err := c.GetOrMake(t.Context(), unread, format, body(10, &made)); err != nil || len(r.Body) != 10 || made.Load() != 4 {
+		t.Error(r, err)
+	}
+}
+
 func TestCache_WhatBelongsToGoneRecordsDoesNotCount(t *testing.T) {
 	t.Parallel()
 	c, format := NewCache(1_000_000), &Format{}

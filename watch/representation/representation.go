@@ -6,7 +6,7 @@
 //   - A representation is made once for all concurrent callers, and again only after it
 //     was evicted. A scan (Cache.Scan) of more than fits may make it again.
 //   - The bodies of all representations together stay within one budget. The cache evicts
-//     those first that nobody has read recently. Those of freed records count until the next
+//     those first that nobody has read recently, and DropUnused drops those that nobody reads. Those of freed records count until the next
 //     sweep.
 //
 // # What the caller owes
@@ -129,6 +129,15 @@ func (c *Cache) current(n *node) *Representation {
 // After returns when a time from now will have passed.
 func (c *Cache) After(d time.Duration) Instant {
 	return Instant((time.Since(c.start) + d) / time.Second)
+}
+
+// DropShared removes the representations that are a part of the record.
+func (s *Set) DropShared() {
+	for n := s.first.Load(); n != nil; n = n.next {
+		if r := n.value.Load(); r != nil && r.Shared {
+			n.value.CompareAndSwap(r, nil)
+		}
+	}
 }
 
 // Clear removes all representations.

@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"fmt"
 	"io/fs"
 	"math"
 	"os"
@@ -22,6 +23,15 @@ func Limit() int64 {
 		return 0
 	}
 	return limit
+}
+
+// Machine returns how much memory the machine has, in bytes; 0 if it does not tell.
+func Machine() int64 {
+	var kilobytes int64
+	if info, err := os.ReadFile("/proc/meminfo"); err == nil {
+		_, _ = fmt.Sscanf(string(info), "MemTotal: %d kB", &kilobytes) // the first line
+	}
+	return kilobytes << 10
 }
 
 // groupLimit is the lowest limit of the control groups, version 2 or 1, that

@@ -74,7 +74,7 @@ type storedFormat struct{ cached }
 func (s *Serializer) Stored() Format { return &s.stored }
 
 func (*storedFormat) make(ctx context.Context, s *Serializer, e *watch.Entry) (representation.Representation, error) {
-	data, _, err := s.Open(ctx, &e.Record)
+	data, _, err := s.Open(ctx, e)
 	if err == nil && e.Encoding != s.Encoding {
 		data, err = s.reencode(data, e.Revision)
 	}
@@ -82,7 +82,7 @@ func (*storedFormat) make(ctx context.Context, s *Serializer, e *watch.Entry) (r
 		return representation.Representation{}, err
 	}
 	r := newJSON(data)
-	r.Shared = &data[0] == &e.Value[0]
+	r.Shared = e.Holds(data)
 	return r, nil
 }
 

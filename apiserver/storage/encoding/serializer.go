@@ -66,17 +66,18 @@ func (s *Serializer) encodeBy(encoder runtime.Encoder, obj runtime.Object) ([]by
 	return bytes.Clone(bytes.TrimRight(buf.Bytes(), "\n")), nil // encoders end an object with a newline
 }
 
-// Open decrypts a record's value. stale reports whether the value should be written
+// Open decrypts an entry's value. stale reports whether the value should be written
 // again, because it would now be encrypted or encoded otherwise.
-func (s *Serializer) Open(ctx context.Context, r *sqlstore.Record) (data []byte, stale bool, err error) {
-	if s.Transformer.isPlain && !IsWrapped(r.Value) {
-		return r.Value, r.Encoding != s.Encoding, nil // without making the path
+func (s *Serializer) Open(ctx context.Context, e *watch.Entry) (data []byte, stale bool, err error) {
+	value := e.Value()
+	if s.Transformer.isPlain && !IsWrapped(value) {
+		return value, e.Encoding != s.Encoding, nil // without making the path
 	}
-	data, stale, err = s.Transformer.Decrypt(ctx, r.Value, s.Path(r.Key))
+	data, stale, err = s.Transformer.Decrypt(ctx, value, s.Path(e.Key))
 	if err != nil {
-		return nil, false, &CorruptError{IsEncrypted: true, Revision: r.Revision, Err: err}
+		return nil, false, &CorruptError{IsEncrypted: true, Revision: e.Revision, Err: err}
 	}
-	return data, stale || r.Encoding != s.Encoding, nil
+	return data, stale || e.Encoding != s.Encoding, nil
 }
 
 // DecodeInto decodes data into an empty object and sets the object's resourceVersion to
@@ -104,7 +105,7 @@ func (s *Serializer) ReadInto(ctx context.Context, e *watch.Entry, into runtime.
 			return s.DecodeInto(r.Body, into, e.Revision)
 		}
 	}
-	data, _, err := s.Open(ctx, &e.Record)
+	data, _, err := s.Open(ctx, e)
 	if err != nil {
 		return err
 	}
@@ -127,8 +128,10 @@ func (s *Serializer) SetOutput(out, obj runtime.Object, data []byte, revision in
 // give. Where the value already is that, it is returned without a representation, whose making
 // would take a quarter of the time of a transcode.
 func (s *Serializer) storedJSON(ctx context.Context, e *watch.Entry) ([]byte, error) {
-	if s.isStored(e) && !IsWrapped(e.Value) {
-		return e.Value, nil
+	if s.isStored(e) {
+		if value := e.Value(); !IsWrapped(value) {
+			return value, nil
+		}
 	}
 	stored, err := s.Represent(ctx, e, &s.stored)
 	if err != nil {
@@ -162,7 +165,7 @@ func (s *Serializer) Scalar(e *watch.Entry, path []string) (string, bool) {
 	if !s.Transformer.isPlain {
 		return "", false
 	}
-	text, exists, ok := jsontext.ScalarAt(e.Value, path)
+	text, exists, ok := jsontext.ScalarAt(e.Value(), path)
 	return text, ok && (exists || e.Encoding == s.Encoding)
 }
 
