@@ -62,11 +62,16 @@ func (s S3) Client() (*minio.Client, error) {
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || strings.Trim(u.Path, "/") != "" {
 		return nil, errors.New("the S3 endpoint must be a URL such as https://s3.example.com")
 	}
+	transport, err := newTransport(u.Scheme == "https", stallTimeout)
+	if err != nil {
+		return nil, fmt.Errorf("S3: %w", err)
+	}
 	client, err := minio.New(u.Host, &minio.Options{
 		Creds: credentials.NewChainCredentials([]credentials.Provider{
 			&credentials.EnvAWS{}, &credentials.FileAWSCredentials{}, &credentials.IAM{Client: &http.Client{Transport: http.DefaultTransport}},
 		}),
 		Secure:     u.Scheme == "https",
+		Transport:  transport,
 		Region:     cmp.Or(s.Region, os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION")),
 		MaxRetries: 5,
 	})
