@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A query that has computed for restAfter rests for restOf each request that has come meanwhile, and at most for
-// maxRests times as long as it has computed. Shorter turns would cost more than they give: each begins with a wait for
+// A query that has computed for restAfter rests for restOf each request that has come meanwhile, at most for
+// maxRests times as long as it has computed, and in all for half of its time. Shorter turns would cost more than they give: each begins with a wait for
 // a processor. Without rests a query makes the slowest hundredth of GETs 1.7 times as slow on two processors, whatever
 // its priority (docs/sql.md; TestSQL_GetsBesideQueries).
 const (
@@ -33,21 +33,29 @@ type pace struct {
 	// seen is what requests was when the query began to compute, at since.
 	seen  int64
 	since time.Time
+	// left is for how long the query may still rest.
+	left time.Duration
 }
 
-// newPace makes a pace. requests counts those for which the query makes way.
+// newPace makes a pace of a query that has time until the deadline of ctx. requests counts those for which it makes way.
 func newPace(ctx context.Context, requests *atomic.Int64) *pace {
-	return &pace{ctx, requests, requests.Load(), time.Now()}
+	p := &pace{Context: ctx, requests: requests, seen: requests.Load(), since: time.Now()}
+	if deadline, ok := ctx.Deadline(); ok {
+		p.left = time.Until(deadline) / 2
+	}
+	return p
 }
 
 // Err implements context.Context.
 func (p *pace) Err() error {
 	if computed := time.Since(p.since); computed >= restAfter {
-		rest := time.NewTimer(min(time.Duration(p.requests.Load()-p.seen)*restOf, maxRests*computed))
+		rest := min(time.Duration(p.requests.Load()-p.seen)*restOf, maxRests*computed, p.left)
+		p.left -= rest
+		timer := time.NewTimer(rest)
 		select {
-		case <-rest.C:
+		case <-timer.C:
 		case <-p.Done():
-			rest.Stop()
+			timer.Stop()
 		}
 		p.seen, p.since = p.requests.Load(), time.Now()
 	}

@@ -20,7 +20,7 @@ func TestPace_RestsWhenRequestsHaveCome(t *testing.T) {
 				handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
 			}
 		}
-		ctx, cancel := context.WithCancel(t.Context())
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		p := newPace(ctx, &s.requests)
 		for _, c := range []struct {
 			computes time.Duration
@@ -41,15 +41,34 @@ func TestPace_RestsWhenRequestsHaveCome(t *testing.T) {
 				t.Errorf("%v: %v after %v", c, err, time.Since(began))
 			}
 		}
-		time.Sleep(time.Hour)
+		time.Sleep(10 * restAfter)
 		request(1000)
 		began := time.Now()
 		go func() {
-			time.Sleep(time.Second)
+			time.Sleep(time.Second / 2)
 			cancel()
 		}()
-		if err := p.Err(); err == nil || time.Since(began) != time.Second {
-			t.Errorf("%v after %v", err, time.Since(began))
+		if err := p.Err(); err == nil || time.Since(began) != time.Second/2 {
+			t.Errorf("after its end: %v after %v", err, time.Since(began))
+		}
+	})
+}
+
+// A query rests for half of its time at most.
+func TestPace_LeavesHalfOfTheTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		s := New(Config{Concurrency: 1})
+		p := newPace(ctx, &s.requests)
+		computed := time.Duration(0)
+		for ; p.Err() == nil; computed += restAfter {
+			s.requests.Add(1000)
+			time.Sleep(restAfter)
+		}
+		if computed < 5*time.Second || computed > 6*time.Second {
+			t.Errorf("of ten seconds it computed for %v", computed)
 		}
 	})
 }
