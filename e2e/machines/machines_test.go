@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"byre/apiserver/process/pki"
+	"byre/e2e/namespaces"
 	"byre/e2e/programs"
 	"byre/e2e/servers"
 	"byre/sqlstore/backup/location/s3test"
@@ -173,14 +174,14 @@ func (m *machine) awaitStandby(t *testing.T, after int) {
 // pull pulls the cable of a machine, and plug plugs it in again.
 func (m *machine) pull(t *testing.T) {
 	t.Helper()
-	if err := ip("link set " + m.name + " down"); err != nil {
+	if err := namespaces.IP("link set " + m.name + " down"); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func (m *machine) plug(t *testing.T) {
 	t.Helper()
-	if err := ip("link set " + m.name + " up"); err != nil {
+	if err := namespaces.IP("link set " + m.name + " up"); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -2,16 +2,11 @@ package machines
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"strings"
-	"syscall"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
+	"byre/e2e/namespaces"
 	"byre/e2e/programs"
 )
 
@@ -51,34 +46,18 @@ func runInside() int {
 		fmt.Fprintln(os.Stderr, "machines:", err)
 		return 1
 	}
-	cmd := exec.Command(os.Args[0], os.Args[1:]...)
-	cmd.Env = append(os.Environ(), inside+"=1")
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL,
-	}
-	err := cmd.Run()
-	var exit *exec.ExitError
-	switch {
-	case errors.As(err, &exit):
-		return max(1, exit.ExitCode())
-	case err != nil:
+	status, err := namespaces.Run(inside)
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "machines: this needs root and namespaces:", err)
 		return 1
 	}
-	return 0
+	return status
 }
 
 // prepareNamespaces makes a switch, to which the clients and both machines are plugged.
 func prepareNamespaces() error {
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("mounts: %w", err)
-	}
-	if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
-		return fmt.Errorf("/proc: %w", err)
-	}
-	if err := unix.Mount("tmpfs", "/run", "tmpfs", 0, "mode=755"); err != nil {
-		return fmt.Errorf("/run: %w", err)
+	if err := namespaces.Prepare("/run"); err != nil {
+		return err
 	}
 	commands := []string{
 		"link set lo up",
@@ -96,18 +75,5 @@ func prepareNamespaces() error {
 			"-n "+name+" link set eth0 up",
 		)
 	}
-	for _, command := range commands {
-		if err := ip(command); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// ip runs a command of iproute2.
-func ip(command string) error {
-	if out, err := exec.Command("ip", strings.Fields(command)...).CombinedOutput(); err != nil {
-		return fmt.Errorf("ip %s: %w: %s", command, err, out)
-	}
-	return nil
+	return namespaces.IP(commands...)
 }

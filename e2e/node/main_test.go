@@ -7,12 +7,11 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"strings"
-	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"byre/e2e/namespaces"
 	"byre/e2e/programs"
 )
 
@@ -89,24 +88,14 @@ func runInside() (status int, err error) {
 	if err := programs.Build(context.Background(), programs.Byre, programs.Kubectl, programs.Kubelet); err != nil {
 		return 0, err
 	}
-	cmd := exec.Command(os.Args[0], os.Args[1:]...)
-	cmd.Env = append(os.Environ(), inside+"=1")
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL,
-	}
-	if err := cmd.Start(); err != nil {
+	switch status, err := namespaces.Run(inside); {
+	case err != nil:
 		return 0, fmt.Errorf("%w: %w", errNoContainers, err)
-	}
-	err = cmd.Wait()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) && exit.ExitCode() == noContainers {
+	case status == noContainers:
 		return 0, errNoContainers // the process has said why
+	default:
+		return status, nil
 	}
-	if errors.As(err, &exit) {
-		return max(1, exit.ExitCode()), nil
-	}
-	return 0, err
 }
 
 // nodeAddress is that of the node, in a network for documentation (RFC 5737) that leads
@@ -119,31 +108,15 @@ const (
 // prepareNamespaces mounts private directories where the kubelet and containerd write, and
 // creates a network.
 func prepareNamespaces() error {
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("mounts: %w", err)
-	}
-	if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
-		return fmt.Errorf("/proc: %w", err)
-	}
-	for _, dir := range []string{"/run", "/var/lib/kubelet", "/var/lib/cni", "/var/log", "/etc/cni"} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return err
-		}
-		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=755"); err != nil {
-			return fmt.Errorf("%s: %w", dir, err)
-		}
+	if err := namespaces.Prepare("/run", "/var/lib/kubelet", "/var/lib/cni", "/var/log", "/etc/cni"); err != nil {
+		return err
 	}
 	if err := unix.Mount("", "/var/lib/kubelet", "", unix.MS_SHARED, ""); err != nil {
 		return fmt.Errorf("/var/lib/kubelet: %w", err)
 	}
-	for _, command := range []string{
+	return namespaces.IP(
 		"link set lo up",
-		"link add node0 type bridge", "addr add " + nodeAddress + "/24 dev node0", "link set node0 up",
+		"link add node0 type bridge", "addr add "+nodeAddress+"/24 dev node0", "link set node0 up",
 		"route add default dev node0",
-	} {
-		if out, err := exec.Command("ip", strings.Fields(command)...).CombinedOutput(); err != nil {
-			return fmt.Errorf("ip %s: %w: %s", command, err, out)
-		}
-	}
-	return nil
+	)
 }
