@@ -8,9 +8,9 @@ import (
 )
 
 // A query that has computed for restAfter rests for restOf each request that has come meanwhile, at most for
-// maxRests times as long as it has computed, and in all for half of its time. Shorter turns would cost more than they give: each begins with a wait for
-// a processor. Without rests a query makes the slowest hundredth of GETs 1.7 times as slow on two processors, whatever
-// its priority (docs/sql.md; TestSQL_GetsBesideQueries).
+// maxRests times as long as it has computed, and in all for half of its time. Shorter turns would cost more than they
+// give: each begins with a wait for a processor. Without rests a query makes the slowest hundredth of GETs 1.7 times
+// as slow on two processors, whatever its priority (docs/sql.md; TestSQL_GetsBesideQueries).
 const (
 	restAfter = 50 * time.Millisecond
 	restOf    = 5 * time.Millisecond

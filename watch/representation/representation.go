@@ -6,8 +6,8 @@
 //   - A representation is made once for all concurrent callers, and again only after it
 //     was evicted. A scan (Cache.Scan) of more than fits may make it again.
 //   - The bodies of all representations together stay within one budget. The cache evicts
-//     those first that nobody has read recently, and DropUnused drops those that nobody reads. Those of freed records count until the next
-//     sweep.
+//     those first that nobody has read recently, and DropUnused drops those that nobody
+//     reads. Those of freed records count until the next sweep.
 //
 // # What the caller owes
 //
