@@ -54,7 +54,20 @@ func TestLog_OfAStartIsShort(t *testing.T) {
 
 // retried matches what upstream's controllers log as errors, in kube-controller-manager too, when
 // they do a step again because of a write or a deletion that they had not yet seen.
-var retried = regexp.MustCompile(`is not as new as written version|the object has been modified|failed with replicasets\.apps "[^"]+" not found`)
+var retried = regexp.MustCompile(`is not as new as written version|the object has been modified|failed with replicasets\.apps \\"[^"]+" not found`)
+
+func TestRetried_MatchesWhatAClusterLogged(t *testing.T) {
+	t.Parallel()
+	for line, want := range map[string]bool{
+		`replica_set.go:640] "Unhandled Error" err="sync \"default/web-7b\" failed with read version: 265 is not as new as written version: 276 for group resource replicasets.apps"`: true,
+		`replica_set.go:640] "Unhandled Error" err="sync \"default/web-7b\" failed with replicasets.apps \"web-7b\" not found"`:                                                       true,
+		`replica_set.go:640] "Unhandled Error" err="sync \"default/web-7b\" failed with replicasets.apps \"web-7b\" is forbidden"`:                                                    false,
+	} {
+		if got := retried.MatchString(line); got != want {
+			t.Errorf("%s: %t", line, got)
+		}
+	}
+}
 
 // TestLog_OfAClusterHasNoErrors: two servers of one host share a database and run the controllers
 // and the scheduler. A Deployment is rolled out and deleted, the leader stops, and the other one
