@@ -2,6 +2,9 @@ package watch
 
 import (
 	"context"
+	"runtime"
+	"slices"
+	"sync"
 
 	"github.com/google/btree"
 
@@ -16,12 +19,12 @@ type Index struct {
 	Name string
 	// Value returns the value of a record, always the same for the same record. It
 	// returns false if the record alone does not tell the value. The feed calls it once
-	// for each entry, and never while it holds a lock.
+	// for each entry, of several at the same time, and never while it holds a lock.
 	Value func(*Entry) (value string, ok bool)
 	// Find returns the value of a record for which Value returns false; nil means that
 	// there is no way to find it. The feed calls it once for each such record that exists
-	// when the index is built. It may be slow. A record whose value is unknown matches
-	// every value.
+	// when the index is built, of several at the same time. It may be slow. A record whose
+	// value is unknown matches every value.
 	Find func(*Entry) (value string, ok bool)
 }
 
@@ -66,6 +69,13 @@ func (x *Index) locate(e *Entry) place {
 		x.remember(e, p)
 	}
 	return p
+}
+
+// find is locate, and calls Find for a value that Value does not tell.
+func (x *Index) find(e *Entry) {
+	if p := x.locate(e); !p.known && x.Find != nil {
+		x.remember(e, placeOf(x.Find(e)))
+	}
 }
 
 // remember stores a place in an entry, instead of that of another index of the same name.
@@ -118,17 +128,24 @@ type indexTree struct {
 // newIndexTree makes an index of the records of a snapshot. It returns nil if ctx ends meanwhile.
 func newIndexTree(ctx context.Context, index *Index, s Snapshot) *indexTree {
 	t := &indexTree{Index: index, tree: btree.NewG(treeDegree, lessIndexed), places: make(map[*Entry]place, s.Len())}
-	for e := range s.All("", nil) {
+	entries := slices.Collect(s.All("", nil))
+	var readers sync.WaitGroup
+	for part := range slices.Chunk(entries, len(entries)/runtime.GOMAXPROCS(0)+1) {
+		readers.Go(func() {
+			for _, e := range part {
+				if ctx.Err() != nil {
+					return
+				}
+				index.find(e)
+			}
+		})
+	}
+	readers.Wait()
+	for _, e := range entries {
 		if ctx.Err() != nil {
 			return nil
 		}
-		p := index.locate(e)
-		if !p.known && index.Find != nil {
-			if p = placeOf(index.Find(e)); p.known {
-				index.remember(e, p)
-			}
-		}
-		t.insert(e, p)
+		t.insert(e, index.locate(e))
 	}
 	return t
 }

@@ -159,7 +159,8 @@ func (h *chronicle) awaitRights(user, path string) {
 
 func newChronicle(t *testing.T, flags ...string) *chronicle {
 	t.Helper()
-	h := (&chronicle{T: t}).of(t.TempDir(), flags...)
+	// On a busy machine a query takes longer than the default.
+	h := (&chronicle{T: t}).of(t.TempDir(), append([]string{"--sql-timeout=1m"}, flags...)...)
 	for _, resource := range []string{"configmaps", "secrets", "widgets"} {
 		_, err := h.kube.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{
 			ObjectMeta: metav1.ObjectMeta{Name: resource},
