@@ -3,6 +3,7 @@ package apiserver
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"strconv"
 	"time"
@@ -12,9 +13,11 @@ import (
 	"k8s.io/klog/v2"
 
 	"byre/apiserver/options"
+	"byre/apiserver/process/pkiarchive"
 	"byre/sqlstore"
 	"byre/sqlstore/backup/location"
 	"byre/sqlstore/backup/schedule"
+	"byre/sqlstore/replication"
 )
 
 // backupCollector is the metric byre_store_last_backup_timestamp_seconds. It asks the
@@ -29,15 +32,60 @@ var lastBackupDesc = prometheus.NewDesc("byre_store_last_backup_timestamp_second
 	"When byre backup, or --backup-schedule, has last completed a backup of this database, with its revision and where it was written to.",
 	[]string{"revision", "location"}, nil)
 
+// writeKeys returns what writes the certificates and keys of the server for --age-recipient; nil if nobody is.
+func writeKeys(o options.Completed) (func(io.Writer) error, error) {
+	to, err := pkiarchive.Recipients(o.Backup.Recipients)
+	if err != nil || len(to) == 0 {
+		return nil, err
+	}
+	return func(w io.Writer) error { return pkiarchive.Write(w, o.CertDir, to...) }, nil
+}
+
+// keysInterval is the time after which copyKeys writes again: a CA may have been replaced.
+const keysInterval = 24 * time.Hour
+
+// copyKeys writes the certificates and keys into the places of --replicate-to, until ctx ends.
+func copyKeys(ctx context.Context, o options.Completed) error {
+	write, err := writeKeys(o)
+	if err != nil {
+		return err
+	}
+	for failed := false; ; {
+		var errs []error
+		for _, place := range o.Store.ReplicateTo {
+			file := replication.Location(place, o.Store.S3)
+			file.Name += location.KeysSuffix
+			errs = append(errs, file.Write(ctx, write))
+		}
+		err, next := errors.Join(errs...), keysInterval
+		if err != nil {
+			next = schedule.RetryInterval
+			if !failed && ctx.Err() == nil {
+				klog.ErrorS(err, "A place of --replicate-to has no copy of the certificates and keys; trying again until it has", "every", next)
+			}
+		}
+		failed = err != nil
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(next):
+		}
+	}
+}
+
 // makeBackups makes the backups of --backup-schedule.
 func makeBackups(ctx context.Context, o options.Completed, database Database) error {
 	times, err := schedule.Parse(o.Backup.Schedule)
 	if err != nil {
 		return err
 	}
+	keys, err := writeKeys(o)
+	if err != nil {
+		return err
+	}
 	shared, _ := database.Driver.(sqlstore.Shared)
 	backups := schedule.Schedule{
-		Times: times, To: location.Directory{Name: o.Backup.To, S3: o.Store.S3}, Keep: o.Backup.Keep, Program: ProgramVersion(),
+		Times: times, To: location.Directory{Name: o.Backup.To, S3: o.Store.S3}, Keep: o.Backup.Keep, Program: ProgramVersion(), WriteKeys: keys,
 		Database: schedule.Database{
 			Read: database.ReadSnapshot, Last: database.Driver.LastBackup, Record: database.RecordBackup, Shared: shared,
 		},

@@ -118,6 +118,11 @@ func (s *Server) workComponents() []lifecycle.Component {
 			return makeBackups(ctx, s.options, s.storage.database)
 		})})
 	}
+	if s.storage.database.Replication != nil && len(s.options.Backup.Recipients) > 0 {
+		components = append(components, lifecycle.Component{Name: "copies of keys", Run: after(ready, func(ctx context.Context) error {
+			return copyKeys(ctx, s.options)
+		})})
+	}
 	if s.storage.database.CheckFile != nil {
 		components = append(components, lifecycle.Component{Name: "check of the database file", Run: after(ready, s.storage.checkFile), MayEnd: true})
 	}

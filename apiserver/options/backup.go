@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"byre/apiserver/process/pkiarchive"
 	"byre/sqlstore/backup/schedule"
 )
 
@@ -16,6 +17,9 @@ type BackupOptions struct {
 	// To is the name of a location.Directory, and Keep how many are kept there.
 	To   string
 	Keep int
+	// Recipients are public keys of age. Who has the private key of one can decrypt the certificates and
+	// keys that lie beside the backups and the continuous copies. If there are none, nothing lies there.
+	Recipients []string
 }
 
 // AddFlags adds the flags.
@@ -26,6 +30,8 @@ func (o *BackupOptions) AddFlags(fs *pflag.FlagSet) {
 		"Where --backup-schedule writes to: a directory, which must exist, s3://BUCKET or s3://BUCKET/PREFIX. It must hold the backups of one database only.")
 	fs.IntVar(&o.Keep, "backup-keep", o.Keep,
 		"How many backups of --backup-schedule are kept; older ones are deleted.")
+	fs.StringArrayVar(&o.Recipients, "age-recipient", o.Recipients,
+		"Write the certificates and keys of --cert-dir beside each backup of --backup-schedule, and into each place of --replicate-to, encrypted by age for this public key, as age-keygen prints it. May be repeated.")
 }
 
 // Validate returns one error for each invalid flag.
@@ -38,6 +44,9 @@ func (o *BackupOptions) Validate() []error {
 		if _, err := schedule.Parse(o.Schedule); err != nil {
 			errs = append(errs, fmt.Errorf("--backup-schedule %q: %w; want five fields such as '0 3 * * *', or @daily", o.Schedule, err))
 		}
+	}
+	if _, err := pkiarchive.Recipients(o.Recipients); err != nil {
+		errs = append(errs, err)
 	}
 	if o.Keep < 1 {
 		errs = append(errs, errors.New("--backup-keep must be at least 1"))

@@ -169,6 +169,9 @@ func (o *Options) Validate() []error {
 	errs = append(errs, o.Store.Validate()...)
 	errs = append(errs, o.SQL.Validate()...)
 	errs = append(errs, o.Backup.Validate()...)
+	if len(o.Backup.Recipients) > 0 && o.Backup.Schedule == "" && len(o.Store.ReplicateTo) == 0 {
+		errs = append(errs, errors.New("--age-recipient needs --backup-schedule or --replicate-to, beside whose copies the keys are"))
+	}
 	if err := o.SQL.checkSchema(&o.Store); err != nil {
 		errs = append(errs, err)
 	}

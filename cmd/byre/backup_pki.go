@@ -14,7 +14,7 @@ import (
 	"filippo.io/age"
 	"github.com/spf13/cobra"
 
-	"byre/cmd/byre/pkiarchive"
+	"byre/apiserver/process/pkiarchive"
 	"byre/sqlstore/backup/location"
 )
 
@@ -33,13 +33,13 @@ func (f *pkiFlags) addTo(cmd *cobra.Command) {
 
 func (f *pkiFlags) addToBackup(cmd *cobra.Command) {
 	f.addTo(cmd)
-	cmd.Flags().BoolVar(&f.with, "with-pki", false, "Write the server's certificates and keys too, to a file beside the backup whose name ends with "+pkiarchive.Suffix+", encrypted by age for --age-recipient or by --age-passphrase-file.")
+	cmd.Flags().BoolVar(&f.with, "with-pki", false, "Write the server's certificates and keys too, to a file beside the backup whose name ends with "+location.KeysSuffix+", encrypted by age for --age-recipient or by --age-passphrase-file.")
 	cmd.Flags().StringArrayVar(&f.recipients, "age-recipient", nil, "With --with-pki: public key, as age-keygen prints it, of who can decrypt the certificates. May be repeated.")
 }
 
 func (f *pkiFlags) addToRestore(cmd *cobra.Command) {
 	f.addTo(cmd)
-	cmd.Flags().BoolVar(&f.with, "with-pki", false, "Restore the certificates and keys too, from the file beside the backup whose name ends with "+pkiarchive.Suffix+". Their directory must be empty or not exist yet.")
+	cmd.Flags().BoolVar(&f.with, "with-pki", false, "Restore the certificates and keys too, from the file beside the backup whose name ends with "+location.KeysSuffix+". Their directory must be empty or not exist yet.")
 	cmd.Flags().StringArrayVar(&f.identityFiles, "age-identity-file", nil, "With --with-pki: file with the private key, as age-keygen writes it. May be repeated.")
 }
 
@@ -75,7 +75,10 @@ func (f *pkiFlags) encrypted(dataDir, backup string) ([]byte, error) {
 	if err := f.validate(backup, "--age-recipient", len(f.recipients) > 0); err != nil || !f.with {
 		return nil, err
 	}
-	var to []age.Recipient
+	to, err := pkiarchive.Recipients(f.recipients)
+	if err != nil {
+		return nil, err
+	}
 	if f.passphraseFile != "" {
 		passphrase, err := f.passphrase()
 		if err != nil {
@@ -87,15 +90,8 @@ func (f *pkiFlags) encrypted(dataDir, backup string) ([]byte, error) {
 		}
 		to = append(to, recipient)
 	}
-	for _, text := range f.recipients {
-		recipients, err := age.ParseRecipients(strings.NewReader(text))
-		if err != nil {
-			return nil, fmt.Errorf("--age-recipient %q: %w", text, err)
-		}
-		to = append(to, recipients...)
-	}
 	var content bytes.Buffer
-	err := pkiarchive.Write(&content, f.dir(dataDir), to...)
+	err = pkiarchive.Write(&content, f.dir(dataDir), to...)
 	return content.Bytes(), err
 }
 
@@ -104,7 +100,7 @@ func writePKI(ctx context.Context, out io.Writer, backup location.Location, cont
 	if content == nil {
 		return nil
 	}
-	backup.Name += pkiarchive.Suffix
+	backup.Name += location.KeysSuffix
 	if err := backup.Write(ctx, func(w io.Writer) error {
 		_, err := w.Write(content)
 		return err
@@ -127,7 +123,7 @@ func (f *pkiFlags) decrypted(ctx context.Context, dataDir string, backup locatio
 	if err != nil {
 		return nil, err
 	}
-	backup.Name += pkiarchive.Suffix
+	backup.Name += location.KeysSuffix
 	file, err := backup.Open(ctx)
 	if err != nil {
 		return nil, err

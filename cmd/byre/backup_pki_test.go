@@ -12,7 +12,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"byre/cmd/byre/pkiarchive"
+	"byre/apiserver/process/pkiarchive"
+	"byre/sqlstore/backup/location"
+	"byre/sqlstore/eventually"
 )
 
 // writeFile writes a file of a test, and returns its path.
@@ -23,6 +25,46 @@ func writeFile(t *testing.T, content string) string {
 		t.Fatal(err)
 	}
 	return path
+}
+
+// A server with --age-recipient writes its certificates and keys beside its backups and its continuous copy, from each
+// of which one command brings back a server for its clients. They go with the backup that they lie beside.
+func TestBackup_OfAScheduleAndCopiesHaveTheKeys(t *testing.T) {
+	t.Parallel()
+	identity, err := age.GenerateX25519Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := writeFile(t, identity.String()+"\n")
+	backups, copies := t.TempDir(), t.TempDir()
+	server := startServer(t, t.TempDir(), "--age-recipient", identity.Recipient().String(), "--backup-schedule=@every 1s", "--backup-to", backups,
+		"--backup-keep=2", "--replicate-to=file://"+copies)
+	config := server.config(t)
+	eventually.True(t, "the copy is there, and old backups are gone", func() bool {
+		server.mustRun(t)
+		files, err := filepath.Glob(filepath.Join(copies, "*"))
+		return err == nil && len(files) == 2 && strings.Count(server.log.String(), `"backup: made"`) > 3
+	})
+	if status := server.stop(t); status != 0 {
+		t.Errorf("exit status %d", status)
+	}
+	made, err := filepath.Glob(filepath.Join(backups, "*"+location.Suffix))
+	if err != nil || len(made) != 2 {
+		t.Fatalf("backups: %q, %v", made, err)
+	}
+	if keys, err := filepath.Glob(filepath.Join(backups, "*"+location.KeysSuffix)); err != nil || len(keys) != 2 {
+		t.Errorf("beside them: %q, %v", keys, err)
+	}
+	for _, from := range [][]string{{made[0]}, {"--from", "file://" + copies}} {
+		restored := filepath.Join(t.TempDir(), "new")
+		succeed(t, append([]string{"restore", "--data-dir", restored, "--with-pki", "--age-identity-file", key}, from...)...)
+		again := startServer(t, restored)
+		config.Host = again.config(t).Host
+		if _, err := kubernetes.NewForConfigOrDie(config).CoreV1().Namespaces().Get(t.Context(), "default", metav1.GetOptions{}); err != nil {
+			t.Errorf("a client of before: %v", err)
+		}
+		again.stop(t)
+	}
 }
 
 // A client of a server that is lost is one of the server that a backup brings back in another directory.
@@ -106,13 +148,13 @@ func TestBackup_WithPKIIsRefused(t *testing.T) {
 		return append([]string{"restore", "--data-dir", restored, "--with-pki"}, flags...)
 	}
 	expectFailure(t, "nothing was restored", restore(file, "--age-identity-file", writeFile(t, other.String()))...)
-	expectFailure(t, "--with-pki is for a backup", restore("--from", "file:///nowhere", "--age-identity-file", key)...)
-	content, err := os.ReadFile(file + pkiarchive.Suffix)
+	expectFailure(t, "--with-pki is for a backup", restore("--from", "sqlite:///nowhere", "--age-identity-file", key)...)
+	content, err := os.ReadFile(file + location.KeysSuffix)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, broken := range [][]byte{content[:len(content)-1], append(bytes.Clone(content[:len(content)-1]), content[len(content)-1]^1)} {
-		if err := os.WriteFile(file+pkiarchive.Suffix, broken, 0o600); err != nil {
+		if err := os.WriteFile(file+location.KeysSuffix, broken, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		expectFailure(t, "nothing was restored", restore(file, "--age-identity-file", key)...)

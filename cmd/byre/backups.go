@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"byre/cmd/byre/cli"
-	"byre/cmd/byre/pkiarchive"
 	"byre/sqlstore"
 	"byre/sqlstore/backup"
 	"byre/sqlstore/backup/location"
@@ -254,9 +253,6 @@ func (f *backupsFlags) prune(cmd *cobra.Command, keep int, yes bool) error {
 	}
 	for _, b := range old {
 		if err := f.Remove(cmd.Context(), b.Name); err != nil {
-			return err
-		}
-		if err := f.Remove(cmd.Context(), b.Name+pkiarchive.Suffix); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
 	}

@@ -88,6 +88,8 @@ func TestServe_RefusesAScheduleThatCannotBe(t *testing.T) {
 		`--backup-schedule "daily": `:                       {"--backup-schedule=daily", "--backup-to=/backup"},
 		`--backup-schedule "0 0 30 2 *": that never comes`:  {"--backup-schedule=0 0 30 2 *", "--backup-to=/backup"},
 		"--backup-keep must be at least 1":                  {"--backup-keep=0"},
+		`--age-recipient "age1": `:                          {"--age-recipient=age1", "--replicate-to=file:///copies"},
+		"--age-recipient needs --backup-schedule or ":       {"--age-recipient=age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p"},
 	} {
 		p := command(t, "", append([]string{"serve", "--data-dir", t.TempDir()}, args...)...)
 		if status := p.wait(t); status != 1 || !strings.HasPrefix(p.log.String(), "byre: "+want) || strings.Count(p.log.String(), "\n") != 1 {

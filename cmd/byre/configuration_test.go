@@ -147,7 +147,8 @@ func TestConfiguration_SetsOnlyFlagsOfTheSameMeaning(t *testing.T) {
 		}
 	}
 	visit(newRootCommand())
-	want := map[string]bool{"request-timeout": true, "etcd-prefix": true} // of a client, and of the etcd that is imported
+	// Of a client, of the etcd that is imported, and of "byre backup --with-pki" alone.
+	want := map[string]bool{"request-timeout": true, "etcd-prefix": true, "age-recipient": true}
 	if diff := cmp.Diff(want, others); diff != "" {
 		t.Errorf("decide for each whether it belongs in namedFlags (-want +got):\n%s", diff)
 	}

@@ -52,12 +52,12 @@ func newRestoreCommand() *cobra.Command {
 			"It must lie within the history that the backup, or the database of --from, has. Restore\n" +
 			"into a new database: the first one stays as it is. Nothing is restored if there were no\n" +
 			"objects.\n\n" +
-			"With --with-pki, the certificates and keys that \"byre backup --with-pki\" has written beside\n" +
-			"the backup are restored too.",
+			"With --with-pki, the certificates and keys are restored too, that \"byre backup --with-pki\", or\n" +
+			"a server with --age-recipient, has written beside the backup or the continuous copy.",
 		Example: "  byre restore --data-dir /var/lib/byre-restored /backup/byre.zst\n" +
 			"  byre restore --data-dir /var/lib/byre --with-pki --age-identity-file key.txt /backup/byre.zst\n" +
 			"  byre restore --endpoint postgres://byre@db.example.com/restored s3://backups/byre.zst\n" +
-			"  byre restore --from s3://backups/cluster-1 --data-dir /var/lib/byre\n" +
+			"  byre restore --from s3://backups/cluster-1 --with-pki --age-identity-file key.txt --data-dir /var/lib/byre\n" +
 			"  byre restore --from sqlite:///var/lib/byre/byre.db --at 2026-03-01T11:59:00Z --data-dir /var/lib/byre-restored",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if f.from != "" {
@@ -69,21 +69,22 @@ func newRestoreCommand() *cobra.Command {
 			if f.bump < 1 {
 				return errors.New("--bump-revision must be positive: clients have seen the revisions up to the last one")
 			}
-			if f.pki.with && f.from != "" {
-				return errors.New("--with-pki is for a backup: a copy of a database has no certificates beside it")
-			}
-			if replication.IsURL(f.from) {
-				return f.restoreReplica(cmd)
-			}
-			if f.from != "" {
+			restore := f.restoreBackup
+			switch {
+			case replication.IsURL(f.from):
+				f.source, restore = replication.Location(f.from, f.source.S3), f.restoreReplica
+			case f.from != "" && f.pki.with:
+				return errors.New("--with-pki is for a backup, or for what --replicate-to has copied: a database has no certificates beside it")
+			case f.from != "":
 				return f.restoreDatabase(cmd, f.from)
+			default:
+				f.source.Name, f.source.Stdin = args[0], cmd.InOrStdin()
 			}
-			f.source.Name, f.source.Stdin = args[0], cmd.InOrStdin()
 			keys, err := f.pki.decrypted(cmd.Context(), f.store.DataDir, f.source)
 			if err != nil {
 				return err
 			}
-			if err := f.restoreBackup(cmd); err != nil {
+			if err := restore(cmd); err != nil {
 				return err
 			}
 			return f.pki.extract(cmd.OutOrStdout(), f.store.DataDir, keys)

@@ -13,8 +13,13 @@ import (
 	"byre/migrations/fileowner"
 )
 
-// Suffix is that of the names of backups in a Directory.
-const Suffix = ".zst"
+const (
+	// Suffix is that of the names of backups in a Directory.
+	Suffix = ".zst"
+	// KeysSuffix follows the name of a backup in that of the file beside it, with the certificates
+	// and keys of its server, encrypted.
+	KeysSuffix = ".pki.age"
+)
 
 // Directory is a place of backups that an operator names.
 type Directory struct {
@@ -75,20 +80,29 @@ func isBackup(name string) bool {
 	return strings.HasSuffix(name, Suffix) && !strings.HasPrefix(name, ".")
 }
 
-// Remove deletes a file of the directory.
+// Remove deletes a file of the directory, and the file of KeysSuffix beside it.
 func (d Directory) Remove(ctx context.Context, name string) error {
 	address, ok, err := d.parseS3()
 	if err != nil {
 		return err
 	}
 	if !ok {
-		return errors.Join(os.Remove(filepath.Join(d.Name, name)), fileowner.SyncDir(d.Name))
+		keys := os.Remove(filepath.Join(d.Name, name+KeysSuffix))
+		if errors.Is(keys, os.ErrNotExist) {
+			keys = nil
+		}
+		return errors.Join(os.Remove(filepath.Join(d.Name, name)), keys, fileowner.SyncDir(d.Name))
 	}
 	client, err := d.S3.Client()
 	if err != nil {
 		return err
 	}
-	return d.File(name).explain(client.RemoveObject(ctx, address.bucket, address.key+name, minio.RemoveObjectOptions{}))
+	for _, key := range []string{name, name + KeysSuffix} {
+		if err := client.RemoveObject(ctx, address.bucket, address.key+key, minio.RemoveObjectOptions{}); err != nil {
+			return d.File(key).explain(err)
+		}
+	}
+	return nil
 }
 
 // parseS3 returns the bucket, and the prefix of keys.

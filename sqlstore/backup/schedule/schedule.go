@@ -58,7 +58,9 @@ type Schedule struct {
 	Database Database
 	// Program is the name and version of the program, for the backups.
 	Program string
-	Logger  *slog.Logger
+	// WriteKeys writes the file of location.KeysSuffix beside each backup; nil for none.
+	WriteKeys func(io.Writer) error
+	Logger    *slog.Logger
 }
 
 // Run makes each backup when it is due, until ctx ends.
@@ -124,6 +126,11 @@ func (s *Schedule) make(ctx context.Context) error {
 	defer cancel()
 	start := time.Now()
 	file := s.To.File(Name(start))
+	if s.WriteKeys != nil {
+		if err := s.To.File(Name(start)+location.KeysSuffix).Write(ctx, s.WriteKeys); err != nil {
+			return err
+		}
+	}
 	var revision int64
 	if err := s.Database.Read(ctx, func(snapshot sqlstore.Snapshot) error {
 		revision = snapshot.Revision

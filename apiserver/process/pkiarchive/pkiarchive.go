@@ -12,14 +12,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"filippo.io/age"
 
 	"byre/migrations/fileowner"
 )
-
-// Suffix follows the name of a backup in that of the file beside it.
-const Suffix = ".pki.age"
 
 // maxSize bounds what Read takes into memory, in bytes. A directory of byre has some 30 KB.
 const maxSize = 16 << 20
@@ -66,6 +64,18 @@ type file struct {
 	name    string
 	mode    fs.FileMode
 	content []byte
+}
+
+// Recipients parses public keys, as age-keygen prints them.
+func Recipients(keys []string) (to []age.Recipient, err error) {
+	for _, key := range keys {
+		recipients, err := age.ParseRecipients(strings.NewReader(key))
+		if err != nil {
+			return nil, fmt.Errorf("--age-recipient %q: %w", key, err)
+		}
+		to = append(to, recipients...)
+	}
+	return to, nil
 }
 
 // Read reads an archive to its end, and so fails if it is not whole, or was changed, or if no identity can decrypt it.
