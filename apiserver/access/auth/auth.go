@@ -120,9 +120,9 @@ func (a *Auth) Ready() error {
 func (a *Auth) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, ca := range []dynamiccertificates.CAContentProvider{a.ClientCA, a.RequestHeaderCA} {
-		if follower, ok := ca.(dynamiccertificates.ControllerRunner); ok {
+		if controller, ok := ca.(dynamiccertificates.ControllerRunner); ok {
 			group.Go(func() error {
-				follower.Run(ctx, 1)
+				controller.Run(ctx, 1)
 				return nil
 			})
 		}
