@@ -284,13 +284,14 @@ control-planes: build test-setup
 
 # Runs byre and a stock kube-apiserver with etcd under the same cluster for a long time, one
 # after the other, and judges byre; then k0smotron's loads. The results are in bin/soak;
-# docs/soak.md says what it does. SOAK has further flags.
+# docs/soak.md says what it does. SOAK has further flags. NODES=5000 is a large cluster: so many
+# nodes, with ten Pods each, on three replicas of byre with one PostgreSQL, and nothing else.
 SOAK_DURATION ?= 30m
 SOAK_NODES    ?= 200
 SOAK_PODS     ?= 5000
 SOAK          ?=
 soak: build test-setup
-	cd e2e && $(GO) run ./soak -duration $(SOAK_DURATION) -nodes $(SOAK_NODES) -pods $(SOAK_PODS) $(SOAK)
+	cd e2e && $(GO) run ./soak -duration $(SOAK_DURATION) $(if $(NODES),-suites cluster -only postgres -replicas 3 -nodes $(NODES) -pods $$((10 * $(NODES))),-nodes $(SOAK_NODES) -pods $(SOAK_PODS)) $(SOAK)
 
 # Moves 20,000 objects of all built-in kinds from etcd and from kine to byre and back, and
 # restores a backup of 20,000 under clients that watch.

@@ -97,7 +97,7 @@ func discard(body io.ReadCloser, err error) error {
 // watchNode watches the Pods of a node, as its kubelet does, until the context ends.
 func (l *load) watchNode(ctx context.Context, i int) {
 	for ctx.Err() == nil {
-		body, err := l.clientset.CoreV1().RESTClient().Get().AbsPath("/api/v1/pods").
+		body, err := l.clientsets[i%len(l.clientsets)].CoreV1().RESTClient().Get().AbsPath("/api/v1/pods").
 			Param("watch", "true").Param("allowWatchBookmarks", "true").Param("resourceVersion", "0").
 			Param("timeoutSeconds", strconv.Itoa(300+rand.IntN(300))).
 			Param("fieldSelector", "spec.nodeName="+nodeName(i)).Stream(ctx)
@@ -111,7 +111,8 @@ func (l *load) watchNode(ctx context.Context, i int) {
 	}
 }
 
-// probe writes a ConfigMap every half second and measures when a watch shows that.
+// probe writes a ConfigMap every half second and measures when a watch, on another server if there are several, shows
+// that.
 type probe struct {
 	clientset kubernetes.Interface
 	events    watch.Interface
@@ -128,13 +129,13 @@ const (
 	probeNamespace = metav1.NamespaceDefault
 )
 
-func newProbe(ctx context.Context, clientset kubernetes.Interface, note func(context.Context, error)) (*probe, error) {
+func newProbe(ctx context.Context, clientset, watched kubernetes.Interface, note func(context.Context, error)) (*probe, error) {
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: probeName}}
 	cm, err := clientset.CoreV1().ConfigMaps(probeNamespace).Create(ctx, cm, metav1.CreateOptions{})
 	if err != nil {
 		return nil, err
 	}
-	events, err := clientset.CoreV1().ConfigMaps(probeNamespace).Watch(ctx, metav1.ListOptions{
+	events, err := watched.CoreV1().ConfigMaps(probeNamespace).Watch(ctx, metav1.ListOptions{
 		FieldSelector: "metadata.name=" + probeName, ResourceVersion: cm.ResourceVersion, TimeoutSeconds: new(int64(24 * 60 * 60)),
 	})
 	return &probe{clientset: clientset, events: events, note: note}, err

@@ -55,7 +55,9 @@ const podsPerDeployment = 25
 // load is the cluster on one server.
 type load struct {
 	sizes
-	target     *target
+	target *target
+	// clientsets are one for each server of the target. clientset is the first one.
+	clientsets []kubernetes.Interface
 	clientset  kubernetes.Interface
 	components map[string]*servers.Process
 	// ended is closed when the server has ended.
@@ -78,11 +80,15 @@ func (l *load) note(ctx context.Context, err error) {
 
 // soak measures a server under the cluster.
 func soak(ctx context.Context, t *target, s sizes, dir string) (_ *soaked, err error) {
-	clientset, err := kubernetes.NewForConfig(t.server.Config(servers.AdminToken))
-	if err != nil {
-		return nil, err
+	var clientsets []kubernetes.Interface
+	for _, server := range t.servers() {
+		clientset, err := kubernetes.NewForConfig(server.Config(servers.AdminToken))
+		if err != nil {
+			return nil, err
+		}
+		clientsets = append(clientsets, clientset)
 	}
-	l := &load{sizes: s, target: t, clientset: clientset, components: map[string]*servers.Process{}, ended: t.server.Done()}
+	l := &load{sizes: s, target: t, clientsets: clientsets, clientset: clientsets[0], components: map[string]*servers.Process{}, ended: t.server.Done()}
 	defer func() {
 		for _, p := range l.components {
 			p.Kill()
@@ -120,12 +126,12 @@ func (l *load) startComponents(ctx context.Context, dir string) error {
 		"--kube-api-qps=300", "--kube-api-burst=600",
 		"--leader-elect-lease-duration=90s", "--leader-elect-renew-deadline=80s", "--leader-elect-retry-period=2s",
 	}
-	manager, err := servers.ControllerManager{Dir: dir, Server: l.target.server, Args: args}.Start(ctx)
+	manager, err := servers.ControllerManager{Dir: dir, Server: l.target.serverOf(1), Args: args}.Start(ctx)
 	if err != nil {
 		return err
 	}
 	l.components["kube-controller-manager"] = manager
-	scheduler, err := servers.Scheduler{Dir: dir, Server: l.target.server, Args: args}.Start(ctx)
+	scheduler, err := servers.Scheduler{Dir: dir, Server: l.target.serverOf(2), Args: args}.Start(ctx)
 	if err != nil {
 		return err
 	}
@@ -277,11 +283,11 @@ func (l *load) measure(ctx context.Context, r *soaked) error {
 	for i := range l.Nodes {
 		watches.Go(func() error { l.watchNode(watching, i); return nil })
 	}
-	p, err := newProbe(ctx, l.clientset, l.note)
+	p, err := newProbe(ctx, l.clientset, l.clientsets[len(l.clientsets)-1], l.note)
 	if err != nil {
 		return err
 	}
-	before, err := scrape(ctx, l.clientset)
+	before, err := scrape(ctx, l.clientsets...)
 	if err != nil {
 		return err
 	}
@@ -307,7 +313,7 @@ func (l *load) measure(ctx context.Context, r *soaked) error {
 	if err := s.take(ctx); err != nil {
 		return err
 	}
-	after, err := scrape(ctx, l.clientset)
+	after, err := scrape(ctx, l.clientsets...)
 	if err != nil {
 		return err
 	}

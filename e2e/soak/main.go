@@ -48,6 +48,8 @@ type sizes struct {
 	Duration time.Duration `json:"duration"`
 	Nodes    int           `json:"nodes"`
 	Pods     int           `json:"pods"`
+	// Replicas is how many processes of byre share a PostgreSQL.
+	Replicas int `json:"replicas"`
 	// Churn is how many Pods a second are replaced by rollouts.
 	Churn float64 `json:"churn"`
 	// Operations is how many ConfigMaps each of k0smotron's loads makes.
@@ -72,6 +74,7 @@ func (o *options) register() {
 	flag.DurationVar(&o.Duration, "duration", 30*time.Minute, "how long each server is measured under the cluster")
 	flag.IntVar(&o.Nodes, "nodes", 200, "how many nodes the cluster has")
 	flag.IntVar(&o.Pods, "pods", 5000, "how many Pods the cluster has")
+	flag.IntVar(&o.Replicas, "replicas", 1, "how many processes of byre share a PostgreSQL under the cluster, whose clients spread over them")
 	flag.Float64Var(&o.Churn, "churn", 4, "how many Pods a second rollouts replace")
 	flag.IntVar(&o.Operations, "operations", 10_000, "how many ConfigMaps each of k0smotron's loads makes")
 	flag.DurationVar(&o.Timeout, "timeout", 30*time.Second, "how long a request of k0smotron's loads may take before it counts as an error")
@@ -145,7 +148,16 @@ func measure(ctx context.Context, o options, r *results, suite string, kind kind
 	if err != nil {
 		return err
 	}
-	defer t.server.Kill() // nobody needs what it has stored
+	defer func() { // nobody needs what they have stored
+		for _, server := range t.servers() {
+			server.Kill()
+		}
+	}()
+	if kind.name == onPostgres {
+		if err := t.addReplicas(ctx, dir, postgres.DSN("postgres"), o.Replicas-1); err != nil {
+			return err
+		}
+	}
 	if suite == k0smotronSuite {
 		loads, err := runK0smotron(ctx, t, o.sizes)
 		r.K0smotron = append(r.K0smotron, loads...)

@@ -86,8 +86,12 @@ func (r *results) allTables() string {
 }
 
 func (r *results) runLine() string {
-	return fmt.Sprintf("%s, %s; %d processors, %s; %v a server, %d nodes, %d Pods, %g Pods replaced a second.\n",
-		r.Started.Format(time.DateOnly), r.Version, r.CPUs, runtime.Version(), r.Sizes.Duration, r.Sizes.Nodes, r.Sizes.Pods, r.Sizes.Churn)
+	replicas := ""
+	if r.Sizes.Replicas > 1 {
+		replicas = fmt.Sprintf("%d replicas on PostgreSQL, ", r.Sizes.Replicas)
+	}
+	return fmt.Sprintf("%s, %s; %d processors, %s; %v a server, %s%d nodes, %d Pods, %g Pods replaced a second.\n",
+		r.Started.Format(time.DateOnly), r.Version, r.CPUs, runtime.Version(), r.Sizes.Duration, replicas, r.Sizes.Nodes, r.Sizes.Pods, r.Sizes.Churn)
 }
 
 // table is a Markdown table; the first column has names, the others figures.

@@ -93,19 +93,32 @@ func (s *sampler) take(ctx context.Context) error {
 	return nil
 }
 
-// metrics are those of a server at one time, by name.
+// metrics are those of some servers at one time, by name.
 type metrics map[string]*dto.MetricFamily
 
-func scrape(ctx context.Context, clientset kubernetes.Interface) (metrics, error) {
+func scrape(ctx context.Context, clientsets ...kubernetes.Interface) (metrics, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	text, err := clientset.Discovery().RESTClient().Get().AbsPath("/metrics").SetHeader("Accept", "text/plain").SetHeader("Accept-Encoding", "identity").DoRaw(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("metrics: %w", err)
+	all := metrics{}
+	for _, clientset := range clientsets {
+		text, err := clientset.Discovery().RESTClient().Get().AbsPath("/metrics").SetHeader("Accept", "text/plain").SetHeader("Accept-Encoding", "identity").DoRaw(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("metrics: %w", err)
+		}
+		parser := expfmt.NewTextParser(model.UTF8Validation)
+		families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
+		if err != nil {
+			return nil, err
+		}
+		for name, family := range families {
+			if all[name] == nil {
+				all[name] = family
+			} else {
+				all[name].Metric = append(all[name].Metric, family.Metric...)
+			}
+		}
 	}
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
-	return families, err
+	return all, nil
 }
 
 // gauge is the value of a metric without labels; NaN where there is none.

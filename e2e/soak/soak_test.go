@@ -155,7 +155,7 @@ func TestLoad_CountsErrors(t *testing.T) {
 			return true, nil, errors.New("internal error")
 		})
 		l := &load{clientset: clientset}
-		p, err := newProbe(t.Context(), clientset, l.note)
+		p, err := newProbe(t.Context(), clientset, clientset, l.note)
 		if err != nil {
 			t.Fatal(err)
 		}

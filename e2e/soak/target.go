@@ -50,6 +50,8 @@ var postgresDefaults = []string{"shared_buffers=128MB", "max_wal_size=1GB", "aut
 type target struct {
 	name   string
 	server *servers.Server
+	// replicas share the database of the server.
+	replicas []*servers.Server
 	// store is what the processes of its database use; nil where the database is in the
 	// server's process.
 	store func() (servers.Usage, error)
@@ -65,7 +67,7 @@ func startOnSQLite(ctx context.Context, dir string, _ *pgtest.Cluster) (*target,
 func startOnPostgres(ctx context.Context, dir string, postgres *pgtest.Cluster) (*target, error) {
 	endpoint := postgres.DSN("postgres")
 	server, err := servers.Byre{Dir: filepath.Join(dir, "byre"), Endpoint: endpoint}.Start(ctx)
-	return &target{onPostgres, server, treeOf(postgres), databaseSize(endpoint)}, err
+	return &target{name: onPostgres, server: server, store: treeOf(postgres), size: databaseSize(endpoint)}, err
 }
 
 func startStock(ctx context.Context, dir string, _ *pgtest.Cluster) (*target, error) {
@@ -73,7 +75,7 @@ func startStock(ctx context.Context, dir string, _ *pgtest.Cluster) (*target, er
 	if err != nil {
 		return nil, err
 	}
-	return &target{onEtcd, server, server.Beside[0].Usage, fileSize(filepath.Join(dir, "etcd", "member", "snap", "db"))}, nil
+	return &target{name: onEtcd, server: server, store: server.Beside[0].Usage, size: fileSize(filepath.Join(dir, "etcd", "member", "snap", "db"))}, nil
 }
 
 func startOnKineSQLite(ctx context.Context, dir string, _ *pgtest.Cluster) (*target, error) {
@@ -111,7 +113,7 @@ func startBefore(ctx context.Context, name, dir string, kine *servers.Etcd, stor
 		return nil, err
 	}
 	server.Beside = []*servers.Process{kine.Process}
-	return &target{name, server, store, size}, nil
+	return &target{name: name, server: server, store: store, size: size}, nil
 }
 
 func treeOf(postgres *pgtest.Cluster) func() (servers.Usage, error) {
@@ -148,10 +150,45 @@ func databaseSize(endpoint string) func(context.Context) (int64, error) {
 	}
 }
 
-// used returns what the server and its database's processes use.
+// addReplicas starts more processes on the database of a byre, with its keys and certificates.
+func (t *target) addReplicas(ctx context.Context, dir, endpoint string, n int) error {
+	for i := range n {
+		replica := filepath.Join(dir, fmt.Sprintf("replica-%d", i+1))
+		if err := os.CopyFS(filepath.Join(replica, "pki"), os.DirFS(filepath.Join(filepath.Dir(t.server.Kubeconfig), "pki"))); err != nil {
+			return err
+		}
+		server, err := servers.Byre{Dir: replica, Endpoint: endpoint}.Start(ctx)
+		if err != nil {
+			return err
+		}
+		t.replicas = append(t.replicas, server)
+	}
+	return nil
+}
+
+// servers are the server and its replicas.
+func (t *target) servers() []*servers.Server {
+	return append([]*servers.Server{t.server}, t.replicas...)
+}
+
+// serverOf is the server that the client of a number uses.
+func (t *target) serverOf(client int) *servers.Server {
+	all := t.servers()
+	return all[client%len(all)]
+}
+
+// used returns what the server, with its replicas, and its database's processes use.
 func (t *target) used() (server, store servers.Usage, err error) {
-	if server, err = t.server.Usage(); err != nil || t.store == nil {
-		return server, store, err
+	for _, one := range t.servers() {
+		used, err := one.Usage()
+		if err != nil {
+			return server, store, err
+		}
+		server.CPU += used.CPU
+		server.Memory += used.Memory
+	}
+	if t.store == nil {
+		return server, store, nil
 	}
 	store, err = t.store()
 	return server, store, err
@@ -161,7 +198,11 @@ func (t *target) used() (server, store servers.Usage, err error) {
 // logs; "" if all run.
 func (t *target) ended() string {
 	var all strings.Builder
-	for _, p := range append([]*servers.Process{t.server.Process}, t.server.Beside...) {
+	processes := t.server.Beside
+	for _, server := range t.servers() {
+		processes = append(processes, server.Process)
+	}
+	for _, p := range processes {
 		if state := p.State(); state != "runs" {
 			fmt.Fprintf(&all, "\nprocess %d %s; it logged:\n%s", p.PID(), state, p.LogTail())
 		}
