@@ -114,37 +114,41 @@ func TestSQL_GetsBesideQueries(t *testing.T) {
 	if err != nil {
 		t.Skip("BYRE_QUERY_BESIDE is not a number of Pods")
 	}
-	dir := t.TempDir()
-	startServer(t, dir).stop(t)
-	writePods(t, dir, []string{""}, pods)
-	h := (&chronicle{T: t}).of(dir, "--controllers=")
-	h.config.QPS = -1
-	kube := kubernetes.NewForConfigOrDie(h.config)
-	const statement = "SELECT node, phase, count(*) FROM pods GROUP BY node, phase"
-	h.csv("", statement)
-	beside := map[string]func(context.Context){
-		"alone":   func(context.Context) {},
-		"queries": func(ctx context.Context) { repeat(ctx, func() { h.csv("", statement) }) },
-		"a loop": func(ctx context.Context) {
-			_ = exec.CommandContext(ctx, "nice", "-n", "19", "sh", "-c", "while :; do :; done").Run()
-		}, // it is killed
-	}
-	for _, clients := range []int{1, 8} {
-		slowest := map[string][]time.Duration{}
-		for range 7 {
-			for name, other := range beside {
-				ctx, cancel := context.WithCancel(t.Context())
-				var running sync.WaitGroup
-				running.Go(func() { other(ctx) })
-				slowest[name] = append(slowest[name], slowestGet(h, kube, clients, pods))
-				cancel()
-				running.Wait()
+	for name, flags := range databases() {
+		t.Run(name, func(t *testing.T) {
+			dir, flags := t.TempDir(), append(flags(t), "--controllers=")
+			startServer(t, dir, flags...).stop(t)
+			writePods(t, dir, flags, pods)
+			h := (&chronicle{T: t}).of(dir, flags...)
+			h.config.QPS = -1
+			kube := kubernetes.NewForConfigOrDie(h.config)
+			const statement = "SELECT node, phase, count(*) FROM pods GROUP BY node, phase"
+			h.csv("", statement)
+			beside := map[string]func(context.Context){
+				"alone":   func(context.Context) {},
+				"queries": func(ctx context.Context) { repeat(ctx, func() { h.csv("", statement) }) },
+				"a loop": func(ctx context.Context) {
+					_ = exec.CommandContext(ctx, "nice", "-n", "19", "sh", "-c", "while :; do :; done").Run()
+				}, // it is killed
 			}
-		}
-		for name, all := range slowest {
-			slices.Sort(all)
-			t.Logf("p99 of GET, clients %d, %s: %v (%v to %v)", clients, name, all[3], all[0], all[6])
-		}
+			for _, clients := range []int{1, 8} {
+				slowest := map[string][]time.Duration{}
+				for range 7 {
+					for name, other := range beside {
+						ctx, cancel := context.WithCancel(t.Context())
+						var running sync.WaitGroup
+						running.Go(func() { other(ctx) })
+						slowest[name] = append(slowest[name], slowestGet(h, kube, clients, pods))
+						cancel()
+						running.Wait()
+					}
+				}
+				for name, all := range slowest {
+					slices.Sort(all)
+					t.Logf("p99 of GET, clients %d, %s: %v (%v to %v)", clients, name, all[3], all[0], all[6])
+				}
+			}
+		})
 	}
 }
 
