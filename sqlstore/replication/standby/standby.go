@@ -208,7 +208,7 @@ func (s *standby) take(ctx context.Context, state lease.State, exists bool) (*tu
 		t.isOwn = t.folder == "" || hasDatabase && len(s.holders.names) == 0
 	}
 	switch {
-	case exists && state.Lacks && !t.isOwn:
+	case exists && !t.isOwn && (state.Lacks || state.Folder == ""): // a holder without a folder goes on from its own database
 		s.say(ctx, slog.LevelError, "standby: "+state.Holder+" does not serve, and has commits that are in no copy: start it again, or delete the object lease.json of the bucket to go on without them")
 		return nil, nil
 	case t.isOwn && !exists:

@@ -242,3 +242,29 @@ func removeLease(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestRun_WaitsForTheFirstHolder: the first machine has the data, and ends before it serves, because its database
+// can't be opened. The second one has nothing to go on from, and leaves the lease to the first one.
+func TestRun_WaitsForTheFirstHolder(t *testing.T) {
+	s3(t)
+	a, b := &host{path: filepath.Join(t.TempDir(), "byre.db")}, &host{path: filepath.Join(t.TempDir(), "byre.db")}
+	if err := os.WriteFile(a.path, []byte("no database"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a.start(t)
+	if err := <-a.ended; err == nil {
+		t.Fatal("a serves what is no database")
+	}
+	if err := os.Remove(a.path); err != nil {
+		t.Fatal(err)
+	}
+	b.start(t)
+	a.start(t)
+	a.commit(t, "by-a")
+	a.end(t)
+	b.commit(t, "by-b")
+	if !b.has(t, "by-a") {
+		t.Error("b does not go on from what a has copied")
+	}
+	b.end(t)
+}
