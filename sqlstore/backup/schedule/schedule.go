@@ -23,6 +23,9 @@ const (
 	backupTimeout = 12 * time.Hour
 	// recordTimeout bounds the write of its record.
 	recordTimeout = 5 * time.Second
+	// mostAhead is how far the clock of another process may be ahead of this one's. A moment that is later is one
+	// of a clock that was set back since.
+	mostAhead = time.Hour
 	// nameFormat is the form of Name, for package time.
 	nameFormat = "byre-20060102T150405Z" + location.Suffix
 )
@@ -109,11 +112,14 @@ func (s *Schedule) makeIfDue(ctx context.Context) (next time.Time, err error) {
 // due returns when the next backup is due.
 func (s *Schedule) due(ctx context.Context) (time.Time, error) {
 	last, err := s.Database.Last(ctx)
-	if errors.Is(err, sqlstore.ErrNotFound) {
+	if errors.Is(err, sqlstore.ErrNotFound) || err == nil && isAhead(last.Time) {
 		return time.Time{}, nil
 	}
 	return s.Times.Next(last.Time.Local()), err
 }
+
+// isAhead reports whether a moment is one of a clock that was set back since.
+func isAhead(moment time.Time) bool { return time.Until(moment) > mostAhead }
 
 // make makes a backup, unless another process has made it before this one held the lock.
 func (s *Schedule) make(ctx context.Context) error {
@@ -140,7 +146,8 @@ func (s *Schedule) make(ctx context.Context) error {
 	return s.prune(ctx)
 }
 
-// prune deletes all backups of schedules but the last ones.
+// prune deletes all backups of schedules but the last ones. It leaves those of a clock that was set back since,
+// which would be the last ones in place of those that are made now.
 func (s *Schedule) prune(ctx context.Context) error {
 	entries, err := s.To.List(ctx)
 	if err != nil {
@@ -148,7 +155,7 @@ func (s *Schedule) prune(ctx context.Context) error {
 	}
 	var names []string
 	for _, entry := range entries { // in the order of their moments
-		if _, err := time.Parse(nameFormat, entry.Name); err == nil {
+		if moment, err := time.Parse(nameFormat, entry.Name); err == nil && !isAhead(moment) {
 			names = append(names, entry.Name)
 		}
 	}

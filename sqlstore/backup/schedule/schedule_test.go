@@ -230,6 +230,29 @@ func TestSchedule_OneProcessMakesABackup(t *testing.T) {
 	})
 }
 
+// The clock was a year ahead when the last backups were made, and was set right. Backups are made at once
+// and then as ever, and the newest of them are kept.
+func TestSchedule_GoesOnAfterTheClockWasSetBack(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	ahead := []string{"byre-20001231T030000Z.zst", "byre-20010101T030000Z.zst"}
+	for _, name := range ahead {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) { // begins on 2000-01-01T00:00:00Z
+		d := newDatabase(t)
+		d.last = sqlstore.LastBackup{Time: time.Now().AddDate(1, 0, 0), Revision: 1, Location: ahead[1]}
+		log, stop := d.run("CRON_TZ=UTC 0 3 * * *", dir, 2)
+		defer stop()
+		after(30 * time.Hour)
+		if got, want := files(t, dir), append([]string{"byre-20000101T030000Z.zst", "byre-20000102T030000Z.zst"}, ahead...); !slices.Equal(got, want) {
+			t.Errorf("there are %q, want %q\n%s", got, want, log)
+		}
+	})
+}
+
 // A backup that fails is tried again. The log has one line of it, and one of the end.
 func TestSchedule_LogsAFailureOnce(t *testing.T) {
 	t.Parallel()
