@@ -279,6 +279,31 @@ func TestLease_IsHandedOver(t *testing.T) {
 	}
 }
 
+// TestCandidate_WaitsAfterTheObjectIsDeleted: its holder has not noticed yet, and serves.
+func TestCandidate_WaitsAfterTheObjectIsDeleted(t *testing.T) {
+	t.Parallel()
+	o := bucket(t, nil)
+	a, _ := candidate(t, o, time.Hour)
+	b, clockB := candidate(t, o, 0)
+	held := take(t, a)
+	if look(t, b) {
+		t.Fatal("free at once")
+	}
+	if err := o.Remove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if look(t, b) && held.Check() == nil {
+		t.Error("free while the holder's lease is valid")
+	}
+	if err := held.Renew(t.Context()); !errors.Is(err, lease.ErrLost) || held.Check() == nil {
+		t.Errorf("a renewal: %v, %v", err, held.Check())
+	}
+	clockB.advance(duration * 4 / 5)
+	if s := take(t, b).State(); s.Generation != 1 || s.Lacks || s.Folder != "" {
+		t.Errorf("the next holder: %+v", s)
+	}
+}
+
 func TestObject_ProbeRefusesAServiceThatIgnoresConditions(t *testing.T) {
 	t.Parallel()
 	for _, ignored := range []string{"", "If-Match", "If-None-Match"} {
