@@ -173,10 +173,12 @@ func (c *copier) begin(ctx context.Context) (*folder, error) {
 	f.compactor = litestream.NewCompactor(f.client, c.session.db.Logger)
 	f.compactor.LocalFileOpener = c.session.open
 	c.needed.Store(uint64(c.last))
-	c.folder.Store(f)
 	if c.session.began != nil {
-		c.session.began(name)
+		if err := c.session.began(ctx, name); err != nil {
+			return nil, err
+		}
 	}
+	c.folder.Store(f)
 	oldest := time.Now().UTC().Add(-retention).Format(folderFormat)
 	for i, name := range before {
 		if i < len(before)-keptFolders || i < len(before)-1 && name < oldest {

@@ -104,7 +104,7 @@ func (c *Candidate) Take(ctx context.Context, folder string) (*Lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Lease{object: c.object, clock: c.clock, changed: make(chan struct{}, 1), handOver: make(chan struct{}), state: s, etag: etag}
+	l := &Lease{object: c.object, clock: c.clock, handOver: make(chan struct{}), state: s, etag: etag}
 	l.extend(sent)
 	return l, nil
 }

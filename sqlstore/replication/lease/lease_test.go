@@ -247,8 +247,7 @@ func TestLease_IsHandedOver(t *testing.T) {
 	if s := held.State(); !s.Serving || !s.Lacks || s.Keys != "keys" {
 		t.Errorf("it serves: %+v", s)
 	}
-	held.SetFolder("copy")
-	if err := held.Renew(t.Context()); err != nil || !held.State().Lacks {
+	if err := held.SetFolder(t.Context(), "copy"); err != nil || !held.State().Lacks {
 		t.Errorf("a copy that is behind: %v, %+v", err, held.State())
 	}
 	isBehind = false

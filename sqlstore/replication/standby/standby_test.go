@@ -5,10 +5,14 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -40,6 +44,8 @@ type host struct {
 	duration time.Duration
 	// crashes has the host end without bringing anything to the bucket.
 	crashes bool
+	// waits has the host acknowledge a commit when the bucket has it.
+	waits bool
 	// following is closed when the host follows, unless it is nil.
 	following chan struct{}
 	stop      context.CancelFunc
@@ -78,7 +84,7 @@ func (h *host) serve(ctx context.Context, l *lease.Lease) (complete bool, err er
 	if err != nil {
 		return false, err
 	}
-	r.Began = l.SetFolder
+	r.Began, r.Sync = l.SetFolder, h.waits
 	options := sqlite.Options{Fence: l.Check, Replication: r}
 	if h.crashes {
 		options.Replication = nil
@@ -234,6 +240,60 @@ func TestRun_WaitsForCommitsThatAreInNoCopy(t *testing.T) {
 		t.Error("c does not go on from the last copy")
 	}
 	c.end(t)
+}
+
+// TestRun_AcknowledgesWhatTheNextHolderHas: a host begins another folder, because the files of its replication are
+// lost. What it acknowledges is in the folder that the lease names, though the lease can't be written at first.
+func TestRun_AcknowledgesWhatTheNextHolderHas(t *testing.T) {
+	service := s3test.New(t, "copies")
+	var refused atomic.Int32
+	s3test.ServeHere(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, "lease.json") && refused.Add(-1) >= 0 {
+			w.WriteHeader(http.StatusForbidden)
+			return
+		}
+		service.ServeHTTP(w, r)
+	}))
+	h := &host{path: filepath.Join(t.TempDir(), "byre.db"), duration: time.Minute, waits: true}
+	h.start(t)
+	h.commit(t, "first")
+	object, err := replication.LeaseOf(place, location.S3{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually.Done(t, "the lease names the copy", func(ctx context.Context) (bool, error) {
+		s, _, err := object.Read(ctx)
+		return s.Folder != "" && !s.Lacks, err
+	})
+	refused.Store(2)
+	if err := replication.Forget(h.path); err != nil {
+		t.Fatal(err)
+	}
+	h.commit(t, "second")
+	s, _, err := object.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := replication.NewFollower(place, location.S3{}, filepath.Join(t.TempDir(), "copy.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(f.CatchUp(t.Context(), s.Folder, true), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	names := []string{}
+	if err := sqlite.ReadSnapshot(t.Context(), f.Path(), func(s sqlstore.Snapshot) error {
+		for row, err := range s.Objects {
+			if err != nil {
+				return err
+			}
+			names = append(names, row.Name)
+		}
+		return nil
+	}); err != nil || !slices.Equal(names, []string{"first", "second"}) {
+		t.Errorf("the copy that the lease names has %q, %v", names, err)
+	}
+	h.end(t)
 }
 
 func removeLease(t *testing.T) {
