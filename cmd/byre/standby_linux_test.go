@@ -341,7 +341,8 @@ func TestStandby_AStoppedHolderAcknowledgesNothing(t *testing.T) {
 	}
 }
 
-// TestStandby_RefusesOtherKeys starts a second server without the keys of the first one, and with its own.
+// TestStandby_RefusesOtherKeys starts a second server without the keys of the first one, and with its own: while
+// the first one serves, and when it has ended.
 func TestStandby_RefusesOtherKeys(t *testing.T) {
 	t.Parallel()
 	a, b := pair(t)
@@ -356,6 +357,19 @@ func TestStandby_RefusesOtherKeys(t *testing.T) {
 		if _, _, err := pki.Ensure(pki.Config{Dir: b.args[4], Hosts: []string{"127.0.0.1"}, Now: time.Now()}); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if status := a.stop(t); status != 0 {
+		t.Fatal(status, a.log)
+	}
+	b.serve(t)
+	eventually.True(t, "it ends or serves", func() bool {
+		return strings.Contains(b.log.String(), b.args[4]+" has other keys than ") || strings.Contains(b.log.String(), "this server takes over")
+	})
+	if text := b.log.String(); strings.Contains(text, "this server takes over") {
+		t.Fatalf("it takes over, and clients do not trust it: %s", text)
+	}
+	if status := b.wait(t); status != 1 {
+		t.Errorf("status %d", status)
 	}
 }
 

@@ -94,7 +94,7 @@ func (c *Candidate) Take(ctx context.Context, folder string) (*Lease, error) {
 	}
 	s := State{
 		Generation: c.state.Generation + 1, Holder: c.holder, Since: time.Now().UTC().Truncate(time.Second),
-		Milliseconds: c.duration.Milliseconds(), Folder: folder, Lacks: c.state.Lacks,
+		Milliseconds: c.duration.Milliseconds(), Keys: c.state.Keys, Folder: folder, Lacks: c.state.Lacks,
 	}
 	sent := c.clock()
 	etag, err := c.object.write(ctx, s, c.etag)

@@ -46,13 +46,15 @@ type host struct {
 	crashes bool
 	// waits has the host acknowledge a commit when the bucket has it.
 	waits bool
+	// keys are those of the host; empty means those of most hosts.
+	keys string
 	// following is closed when the host follows, unless it is nil.
 	following chan struct{}
 	stop      context.CancelFunc
 	ended     chan error
 }
 
-var errCrash = errors.New("crash")
+var errCrash, errOtherKeys = errors.New("crash"), errors.New("other keys")
 
 // start runs a standby on a host.
 func (h *host) start(t *testing.T) {
@@ -63,6 +65,12 @@ func (h *host) start(t *testing.T) {
 		h.ended <- standby.Run(ctx, standby.Config{
 			URL: place, Path: h.path, Duration: cmp.Or(h.duration, 5*time.Second), Logger: slog.New(slog.DiscardHandler),
 			SetAside: sqlite.SetAside, Replace: sqlite.Replace,
+			Accept: func(s lease.State) error {
+				if s.Keys != "" && s.Keys != cmp.Or(h.keys, "keys") {
+					return errOtherKeys
+				}
+				return nil
+			},
 			Follow: func(ctx context.Context, _ func() standby.Status) error {
 				if h.following != nil {
 					close(h.following)
@@ -93,7 +101,7 @@ func (h *host) serve(ctx context.Context, l *lease.Lease) (complete bool, err er
 	if err != nil {
 		return false, err
 	}
-	if err := l.Serve(ctx, "keys", func() bool { return false }); err != nil {
+	if err := l.Serve(ctx, cmp.Or(h.keys, "keys"), func() bool { return false }); err != nil {
 		return false, errors.Join(err, d.Close())
 	}
 	var maintaining sync.WaitGroup
@@ -294,6 +302,45 @@ func TestRun_AcknowledgesWhatTheNextHolderHas(t *testing.T) {
 		t.Errorf("the copy that the lease names has %q, %v", names, err)
 	}
 	h.end(t)
+}
+
+// TestRun_KeepsItsDatabaseWhereOthersServe: a host with a database and other keys is started on the place of another
+// one: while that takes the lease again and does not serve yet, and when it has ended.
+func TestRun_KeepsItsDatabaseWhereOthersServe(t *testing.T) {
+	s3(t)
+	a := &host{path: filepath.Join(t.TempDir(), "byre.db")}
+	a.start(t)
+	a.commit(t, "by-a")
+	a.end(t)
+	b := &host{path: filepath.Join(t.TempDir(), "byre.db"), keys: "others"}
+	if _, err := migrations.Up(t.Context(), "sqlite://"+b.path); err != nil {
+		t.Fatal(err)
+	}
+	object, err := replication.LeaseOf(place, location.S3{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	candidate, err := lease.NewCandidate(object, time.Minute, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		b.start(t)
+		select {
+		case err = <-b.ended:
+		case <-b.serving:
+			err = errors.New("it serves")
+		}
+		if _, statErr := os.Stat(b.path); !errors.Is(err, errOtherKeys) || statErr != nil {
+			t.Fatalf("a host with other keys: %v; its database: %v", err, statErr)
+		}
+		if _, _, isFree, err := candidate.Look(t.Context(), func(string) bool { return false }); err != nil || !isFree {
+			t.Fatalf("free %v, %v", isFree, err)
+		}
+		if _, err := candidate.Take(t.Context(), ""); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 func removeLease(t *testing.T) {
