@@ -288,6 +288,10 @@ func (s *standby) prepare(ctx context.Context, t *turn) error {
 		if err == nil {
 			break
 		}
+		var disk *fs.PathError
+		if errors.As(err, &disk) { // the other server may have space
+			return errors.Join(err, s.follower.Close(), os.Remove(s.follower.Path()))
+		}
 		s.say(ctx, slog.LevelError, "standby: the copy is not complete, and is tried again before this server takes over", "err", err)
 		select {
 		case <-ctx.Done():

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -341,6 +342,37 @@ func TestRun_KeepsItsDatabaseWhereOthersServe(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// TestRun_LeavesTheLeaseToTheOtherOneWhenItsDiskIsFull: the first host is started again, and goes on.
+func TestRun_LeavesTheLeaseToTheOtherOneWhenItsDiskIsFull(t *testing.T) {
+	if _, err := os.Stat("/dev/full"); err != nil {
+		t.Skip("the system has no full device")
+	}
+	s3(t)
+	a := &host{path: filepath.Join(t.TempDir(), "byre.db")}
+	b := &host{path: filepath.Join(t.TempDir(), "byre.db")}
+	if err := os.Symlink("/dev/full", b.path+".standby"); err != nil {
+		t.Fatal(err)
+	}
+	a.start(t)
+	a.commit(t, "by-a")
+	b.start(t)
+	a.end(t)
+	select {
+	case err := <-b.ended:
+		if !errors.Is(err, syscall.ENOSPC) {
+			t.Fatal(err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("it keeps the lease, and does not serve")
+	}
+	a.start(t)
+	a.commit(t, "by-a-again")
+	if !a.has(t, "by-a") {
+		t.Error("a has lost its commits")
+	}
+	a.end(t)
 }
 
 func removeLease(t *testing.T) {
