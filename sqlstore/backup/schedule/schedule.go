@@ -62,6 +62,9 @@ type Schedule struct {
 	// Program is the name and version of the program, for the backups.
 	Program string
 	Logger  *slog.Logger
+
+	// made is when Run has last completed a backup. The database may not have its record, because its disk is full.
+	made time.Time
 }
 
 // Run makes each backup when it is due, until ctx ends.
@@ -112,10 +115,16 @@ func (s *Schedule) makeIfDue(ctx context.Context) (next time.Time, err error) {
 // due returns when the next backup is due.
 func (s *Schedule) due(ctx context.Context) (time.Time, error) {
 	last, err := s.Database.Last(ctx)
-	if errors.Is(err, sqlstore.ErrNotFound) || err == nil && isAhead(last.Time) {
-		return time.Time{}, nil
+	if errors.Is(err, sqlstore.ErrNotFound) || isAhead(last.Time) {
+		last.Time, err = time.Time{}, nil
 	}
-	return s.Times.Next(last.Time.Local()), err
+	if last.Time.Before(s.made) && !isAhead(s.made) {
+		last.Time = s.made
+	}
+	if err != nil || last.Time.IsZero() {
+		return time.Time{}, err
+	}
+	return s.Times.Next(last.Time.Local()), nil
 }
 
 // isAhead reports whether a moment is one of a clock that was set back since.
@@ -137,9 +146,10 @@ func (s *Schedule) make(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
+	s.made = time.Now().Round(0)
 	recording, recorded := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout) // the backup is there, though the server stops
 	defer recorded()
-	if err := s.Database.Record(recording, sqlstore.LastBackup{Time: time.Now(), Revision: revision, Location: file.Name}); err != nil {
+	if err := s.Database.Record(recording, sqlstore.LastBackup{Time: s.made, Revision: revision, Location: file.Name}); err != nil {
 		return fmt.Errorf("%s is complete, but could not be recorded: %w", file.Name, err)
 	}
 	s.Logger.Info("backup: made", "location", file.Name, "revision", revision, "duration", time.Since(start).Round(time.Millisecond))
