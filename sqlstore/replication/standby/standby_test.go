@@ -375,6 +375,40 @@ func TestRun_LeavesTheLeaseToTheOtherOneWhenItsDiskIsFull(t *testing.T) {
 	a.end(t)
 }
 
+// TestRun_ServesWhatWasRestored puts another database on the host that has served last, which goes on with it.
+func TestRun_ServesWhatWasRestored(t *testing.T) {
+	s3(t)
+	a := &host{path: filepath.Join(t.TempDir(), "byre.db")}
+	b := &host{path: filepath.Join(t.TempDir(), "byre.db")}
+	a.start(t)
+	a.commit(t, "by-a")
+	a.end(t)
+	if err := os.Remove(a.path); err != nil {
+		t.Fatal(err)
+	}
+	other := &host{path: filepath.Join(t.TempDir(), "byre.db")}
+	if _, err := migrations.Up(t.Context(), "sqlite://"+other.path); err != nil {
+		t.Fatal(err)
+	}
+	if err := sqlite.ReadSnapshot(t.Context(), other.path, func(s sqlstore.Snapshot) error {
+		return sqlite.Load(t.Context(), a.path, s)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	a.start(t)
+	a.commit(t, "restored")
+	if a.has(t, "by-a") {
+		t.Error("a goes on from the bucket")
+	}
+	b.start(t)
+	a.end(t)
+	b.commit(t, "by-b")
+	if b.has(t, "by-a") || !b.has(t, "restored") {
+		t.Error("b does not go on from what was restored")
+	}
+	b.end(t)
+}
+
 func removeLease(t *testing.T) {
 	t.Helper()
 	if err := (location.Directory{Name: "s3://copies/one"}).Remove(t.Context(), "lease.json"); err != nil {
