@@ -49,6 +49,9 @@ func serveByLease(ctx context.Context, o options.Completed) error {
 	if err := fileowner.MkdirAll(o.Store.DataDir, 0o700); err != nil {
 		return fmt.Errorf("--data-dir: %w", err)
 	}
+	if err := sqlite.ReleaseReserve(path); err != nil {
+		return err
+	}
 	keys := keysOf(o)
 	return standby.Run(ctx, standby.Config{
 		URL: o.Store.ReplicateTo[0], S3: o.Store.S3, Path: path, Duration: o.Store.LeaseDuration,

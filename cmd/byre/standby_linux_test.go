@@ -27,6 +27,7 @@ import (
 	"byre/apiserver/process/pki"
 	"byre/sqlstore/backup/location/s3test"
 	"byre/sqlstore/eventually"
+	"byre/sqlstore/postgres/pgtest"
 )
 
 // machine is one of two that share a bucket.
@@ -337,6 +338,34 @@ func TestStandby_AStoppedHolderAcknowledgesNothing(t *testing.T) {
 	awaitReady(t, a.process)
 	t.Logf("the standby is ready %v after the end of a server that was stopped", time.Since(stopped).Round(100*time.Millisecond))
 	if _, err := a.configMaps(t).Get(t.Context(), "by-the-second", metav1.GetOptions{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestStandby_StartsOnAFullDisk fills the disk of the server that has served last: it serves again, as one without a
+// standby does, so that objects can be deleted.
+func TestStandby_StartsOnAFullDisk(t *testing.T) {
+	disk := pgtest.NewDisk(t, 224)
+	a, _ := pair(t)
+	a.dir = filepath.Join(disk.Dir, "data")
+	a.args[2] = a.dir
+	a.serve(t)
+	awaitReady(t, a.process)
+	if status := a.stop(t); status != 0 {
+		t.Fatal(status, a.log)
+	}
+	if err := disk.Fill(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 8 { // small files take what is left
+		_ = os.WriteFile(filepath.Join(disk.Dir, fmt.Sprint("rest-", i)), make([]byte, 1024), 0o600)
+	}
+	a.serve(t)
+	eventually.True(t, "it serves", func() bool {
+		a.mustRun(t)
+		return strings.Contains(a.log.String(), "Serving")
+	})
+	if _, err := a.configMaps(t).List(t.Context(), metav1.ListOptions{}); err != nil {
 		t.Error(err)
 	}
 }
