@@ -49,14 +49,21 @@ func serveByLease(ctx context.Context, o options.Completed) error {
 	if err := fileowner.MkdirAll(o.Store.DataDir, 0o700); err != nil {
 		return fmt.Errorf("--data-dir: %w", err)
 	}
+	if err := sqlite.ReleaseReserve(path); err != nil {
+		return err
+	}
+	keys := keysOf(o)
 	return standby.Run(ctx, standby.Config{
 		URL: o.Store.ReplicateTo[0], S3: o.Store.S3, Path: path, Duration: o.Store.LeaseDuration,
 		Logger:   slog.New(logr.ToSlogHandler(klog.Background())),
 		SetAside: sqlite.SetAside, Replace: sqlite.Replace,
-		Follow: func(ctx context.Context, current func() standby.Status) error {
-			if s := current(); s.Keys != "" && s.Keys != keysOf(o) {
-				return fmt.Errorf("%s has other keys than %s, which serves: copy that directory from there, so that clients trust both servers", o.CertDir, s.Holder)
+		Accept: func(s lease.State) error {
+			if s.Keys != "" && s.Keys != keys {
+				return fmt.Errorf("%s has other keys than %s, which serves or did so last: copy that directory from there, so that clients trust both servers", o.CertDir, s.Holder)
 			}
+			return nil
+		},
+		Follow: func(ctx context.Context, current func() standby.Status) error {
 			return apiserver.ServeStandby(ctx, o, current)
 		},
 		Serve: func(ctx context.Context, l *lease.Lease) (complete bool, err error) {

@@ -27,6 +27,7 @@ import (
 	"byre/apiserver/process/pki"
 	"byre/sqlstore/backup/location/s3test"
 	"byre/sqlstore/eventually"
+	"byre/sqlstore/postgres/pgtest"
 )
 
 // machine is one of two that share a bucket.
@@ -341,7 +342,36 @@ func TestStandby_AStoppedHolderAcknowledgesNothing(t *testing.T) {
 	}
 }
 
-// TestStandby_RefusesOtherKeys starts a second server without the keys of the first one, and with its own.
+// TestStandby_StartsOnAFullDisk fills the disk of the server that has served last: it serves again, as one without a
+// standby does, so that objects can be deleted.
+func TestStandby_StartsOnAFullDisk(t *testing.T) {
+	disk := pgtest.NewDisk(t, 224)
+	a, _ := pair(t)
+	a.dir = filepath.Join(disk.Dir, "data")
+	a.args[2] = a.dir
+	a.serve(t)
+	awaitReady(t, a.process)
+	if status := a.stop(t); status != 0 {
+		t.Fatal(status, a.log)
+	}
+	if err := disk.Fill(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 8 { // small files take what is left
+		_ = os.WriteFile(filepath.Join(disk.Dir, fmt.Sprint("rest-", i)), make([]byte, 1024), 0o600)
+	}
+	a.serve(t)
+	eventually.True(t, "it serves", func() bool {
+		a.mustRun(t)
+		return strings.Contains(a.log.String(), "Serving")
+	})
+	if _, err := a.configMaps(t).List(t.Context(), metav1.ListOptions{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestStandby_RefusesOtherKeys starts a second server without the keys of the first one, and with its own: while
+// the first one serves, and when it has ended.
 func TestStandby_RefusesOtherKeys(t *testing.T) {
 	t.Parallel()
 	a, b := pair(t)
@@ -356,6 +386,19 @@ func TestStandby_RefusesOtherKeys(t *testing.T) {
 		if _, _, err := pki.Ensure(pki.Config{Dir: b.args[4], Hosts: []string{"127.0.0.1"}, Now: time.Now()}); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if status := a.stop(t); status != 0 {
+		t.Fatal(status, a.log)
+	}
+	b.serve(t)
+	eventually.True(t, "it ends or serves", func() bool {
+		return strings.Contains(b.log.String(), b.args[4]+" has other keys than ") || strings.Contains(b.log.String(), "this server takes over")
+	})
+	if text := b.log.String(); strings.Contains(text, "this server takes over") {
+		t.Fatalf("it takes over, and clients do not trust it: %s", text)
+	}
+	if status := b.wait(t); status != 1 {
+		t.Errorf("status %d", status)
 	}
 }
 

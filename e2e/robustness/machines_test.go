@@ -43,7 +43,7 @@ var seededMachines = []struct {
 	},
 	{
 		name:  "a server that takes a lease which has not ended",
-		edits: []edit{{"sqlstore/replication/lease/candidate.go", "c.clock()-c.since >= s.Duration()*4/5", "true"}},
+		edits: []edit{{"sqlstore/replication/lease/candidate.go", "c.clock()-c.since >= c.length*4/5", "true"}},
 		inject: func(ctx context.Context, e *Env, faulty string) error {
 			_, standby, _, _ := e.both()
 			standby.Kill()

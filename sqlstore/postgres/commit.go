@@ -15,6 +15,9 @@ import (
 	"byre/sqlstore"
 )
 
+// errNoStandby means that the wait of a COMMIT for a synchronous standby was cancelled.
+var errNoStandby = errors.New("somebody has cancelled a COMMIT that waited for a synchronous standby, which may not have it")
+
 // attempts is how often Commit sends a batch that does not get the writers' lock, or that loses
 // a race against another transaction.
 const attempts = 3
@@ -93,7 +96,7 @@ func (d *Driver) commit(ctx context.Context, batch []sqlstore.Write, arguments [
 		return nil, d.silent()
 	}
 	results := conn.SendBatch(ctx, &b)
-	outcomes, last, committing, err := readCommit(results, settings, batch)
+	outcomes, last, committing, err := d.readCommit(results, settings, batch)
 	if closeErr := results.Close(); err == nil {
 		// All results were read: an error of Close does not change the outcome.
 		_ = closeErr
@@ -136,7 +139,9 @@ func (s *server) acquireWriter(ctx context.Context) (*pgxpool.Conn, error) {
 // readCommit reads the results of a batch. settings is the number of statements before
 // applyBatch. last is the last seen change after the batch. If readCommit fails, committing says
 // whether the server had answered all statements before the COMMIT.
-func readCommit(results pgx.BatchResults, settings int, batch []sqlstore.Write) (outcomes []sqlstore.Outcome, last lastSeen, committing bool, err error) {
+//
+// A COMMIT whose wait for a synchronous standby was cancelled succeeds with a warning: a failover may lose it.
+func (s *server) readCommit(results pgx.BatchResults, settings int, batch []sqlstore.Write) (outcomes []sqlstore.Outcome, last lastSeen, committing bool, err error) {
 	for range settings {
 		if _, err := results.Exec(); err != nil {
 			return nil, last, false, err
@@ -152,9 +157,13 @@ func readCommit(results pgx.BatchResults, settings int, batch []sqlstore.Write) 
 	if _, err := results.Exec(); err != nil { // unlimited
 		return nil, last, false, err
 	}
+	s.warned.Store(false)
 	tag, err := results.Exec()
-	if err == nil && tag.String() != commit {
+	switch {
+	case err == nil && tag.String() != commit:
 		err = fmt.Errorf("commit ended as %q", tag)
+	case err == nil && s.warned.Load():
+		err = errNoStandby
 	}
 	return outcomes, last, true, err
 }

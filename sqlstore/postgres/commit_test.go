@@ -157,6 +157,36 @@ func TestCommit_IsNotCancelled(t *testing.T) {
 	}
 }
 
+// An operator cancels the wait of a COMMIT for its standby. The server then shows what is not replicated, and answers
+// as if it were, with a warning: the write is not acknowledged.
+func TestCommit_CancelledByOthersIsNotAcknowledged(t *testing.T) {
+	t.Parallel()
+	_, dsn := startCluster(t)
+	admin := connect(t, dsn)
+	driver := openMore(t, dsn, postgres.Options{})
+	if o, err := driver.Commit(t.Context(), create("before")); err != nil || o[0].Revision != 1 {
+		t.Fatal(o, err)
+	}
+	requireStandby(t, dsn, admin)
+	committed := make(chan error, 1)
+	go func() {
+		_, err := driver.Commit(t.Context(), create("a"))
+		committed <- err
+	}()
+	eventually.Done(t, "the commit's wait", func(context.Context) (bool, error) { return waiting(t, admin) == 1, nil })
+	if _, err := admin.Exec(t.Context(), `SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-committed; !errors.Is(err, sqlstore.ErrUnknown) {
+		t.Errorf("a commit that no standby has: %v", err)
+	}
+	set(t, admin, "synchronous_standby_names", "")
+	eventually.Done(t, "a commit", func(ctx context.Context) (bool, error) {
+		o, err := driver.Commit(ctx, create("b"))
+		return err == nil && o[0].Revision == 3, err
+	})
+}
+
 // The driver logs a warning if the server has standbys and none of them is synchronous.
 func TestOpen_WarnsOfPossibleLoss(t *testing.T) {
 	t.Parallel()

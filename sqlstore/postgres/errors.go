@@ -16,6 +16,7 @@ import (
 
 // SQLSTATE codes; see https://www.postgresql.org/docs/current/errcodes-appendix.html.
 const (
+	codeWarning          = "01000"
 	codeLockNotAvailable = "55P03"
 	codeReadOnly         = "25006"
 	codeNoStatement      = "26000"

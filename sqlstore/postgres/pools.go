@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -45,6 +46,8 @@ type server struct {
 	// writes has one connection, which only the writer uses. locks has connections whose
 	// transactions hold advisory locks, while their holders use other connections.
 	reads, feed, writes, locks *pgxpool.Pool
+	// warned is set when the server warns the connection that commits.
+	warned atomic.Bool
 	// unlocked is when an advisory lock was last released, in nanoseconds since 1970.
 	unlocked atomic.Int64
 }
@@ -78,6 +81,11 @@ func (s *server) openPools(ctx context.Context, config *pgxpool.Config) (err err
 	writes := resized(config, 1)
 	writes.BeforeConnect = closeSoon(false, s.refresh)
 	writes.AfterConnect = s.prepareSession
+	writes.ConnConfig.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
+		if n.Code == codeWarning {
+			s.warned.Store(true)
+		}
+	}
 	if s.writes, err = pgxpool.NewWithConfig(ctx, writes); err != nil {
 		return err
 	}

@@ -32,8 +32,8 @@ const (
 type copier struct {
 	*destination
 	session *session
-	// captured receives when the backlog has grown. Its capacity is 1.
-	captured chan struct{}
+	// captured receives when the backlog has grown, and begun when there is another folder. Their capacity is 1.
+	captured, begun chan struct{}
 
 	// folder is the current one; nil if there is none. last is the last file that is there.
 	folder atomic.Pointer[folder]
@@ -49,7 +49,10 @@ type folder struct {
 	// grown says that there are files which were not merged.
 	grown atomic.Bool
 
-	// What follows belongs to the goroutine that merges.
+	// What follows belongs to the goroutine that merges, once the folder is that of the copier.
+
+	// old are the folders that are to be deleted.
+	old       []string
 	compactor *litestream.Compactor
 	// compacted is when a level was last compacted, and snapshot the time of the last snapshot.
 	compacted [4]time.Time
@@ -59,7 +62,7 @@ type folder struct {
 }
 
 func newCopier(d *destination, s *session) *copier {
-	c := &copier{destination: d, session: s, captured: make(chan struct{}, 1)}
+	c := &copier{destination: d, session: s, captured: make(chan struct{}, 1), begun: make(chan struct{}, 1)}
 	c.needed.Store(math.MaxUint64)
 	return c
 }
@@ -103,19 +106,20 @@ func (c *copier) merge(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
+		case <-c.begun:
 		case <-ticker.C:
 		}
 		f := c.folder.Load()
 		if f == nil {
 			continue
 		}
-		err := c.maintain(ctx, f)
+		err := errors.Join(c.deleteOld(ctx, f), c.maintain(ctx, f))
 		if ctx.Err() != nil {
 			return
 		}
 		if (err != nil) != isFailing {
 			if isFailing = err != nil; isFailing {
-				c.logger.WarnContext(ctx, "replication: the files of the copy can't be merged, and it is tried again: a restore takes longer until then", "err", err)
+				c.logger.WarnContext(ctx, "replication: the files of the copy can't be merged, or old ones not deleted, and it is tried again: a restore takes longer until then", "err", err)
 			}
 		}
 	}
@@ -156,7 +160,7 @@ func (c *copier) upload(ctx context.Context, f *folder, id ltx.TXID) error {
 	return err
 }
 
-// begin makes a new folder, with a snapshot, and deletes old ones.
+// begin makes a new folder, with a snapshot.
 func (c *copier) begin(ctx context.Context) (*folder, error) {
 	before, err := c.bucket.folders(ctx)
 	if err != nil {
@@ -173,19 +177,31 @@ func (c *copier) begin(ctx context.Context) (*folder, error) {
 	f.compactor = litestream.NewCompactor(f.client, c.session.db.Logger)
 	f.compactor.LocalFileOpener = c.session.open
 	c.needed.Store(uint64(c.last))
-	c.folder.Store(f)
 	if c.session.began != nil {
-		c.session.began(name)
+		if err := c.session.began(ctx, name); err != nil {
+			return nil, err
+		}
 	}
 	oldest := time.Now().UTC().Add(-retention).Format(folderFormat)
 	for i, name := range before {
 		if i < len(before)-keptFolders || i < len(before)-1 && name < oldest {
-			if err := c.bucket.client(name).DeleteAll(ctx); err != nil {
-				return nil, err
-			}
+			f.old = append(f.old, name)
 		}
 	}
+	c.folder.Store(f)
+	signal(c.begun)
 	return f, nil
+}
+
+// deleteOld deletes the folders that are older than one. That takes a request for each file, of which there are
+// thousands a day.
+func (c *copier) deleteOld(ctx context.Context, f *folder) error {
+	for ; len(f.old) > 0; f.old = f.old[1:] {
+		if err := c.bucket.client(f.old[0]).DeleteAll(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // writeSnapshot copies the whole database, and returns the last file that is in it. It makes the

@@ -59,7 +59,9 @@ func deleteFiles(t *testing.T, level string) {
 func TestFollower_HasWhatTheFolderHas(t *testing.T) {
 	s3(t)
 	began := make(chan string, 2)
-	r := replicate(t, migrated(t), func(r *replication.Replicator) { r.Began = func(folder string) { began <- folder } }, s3URL)
+	r := replicate(t, migrated(t), func(r *replication.Replicator) {
+		r.Began = func(_ context.Context, folder string) error { began <- folder; return nil }
+	}, s3URL)
 	folder := <-began
 	r.commit(t, "first", 20, 100_000)
 	r.awaitCopies(t)
@@ -116,7 +118,9 @@ func TestFollower_CatchesUpBesideCommits(t *testing.T) {
 		return true
 	})
 	began := make(chan string, 2)
-	r = replicate(t, migrated(t), func(r *replication.Replicator) { r.Began = func(folder string) { began <- folder } }, s3URL)
+	r = replicate(t, migrated(t), func(r *replication.Replicator) {
+		r.Began = func(_ context.Context, folder string) error { began <- folder; return nil }
+	}, s3URL)
 	folder := <-began
 	r.commit(t, "first", 20, 1000)
 	r.awaitCopies(t)
@@ -143,7 +147,9 @@ func TestFollower_GoesOnInTheNextFolder(t *testing.T) {
 	var last string
 	for i := range 2 {
 		began := make(chan string, 2)
-		r := replicate(t, path, func(r *replication.Replicator) { r.Began = func(folder string) { began <- folder } }, s3URL)
+		r := replicate(t, path, func(r *replication.Replicator) {
+			r.Began = func(_ context.Context, folder string) error { began <- folder; return nil }
+		}, s3URL)
 		r.commit(t, string(rune('a'+i)), 10, 1000)
 		folder := <-began
 		if folder <= last {

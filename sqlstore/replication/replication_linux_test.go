@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/minio/minio-go/v7"
+
 	"byre/migrations"
 	"byre/sqlstore"
 	"byre/sqlstore/backup/location"
@@ -317,6 +319,12 @@ func TestReplicator_BeginsAFolderEachTime(t *testing.T) {
 	for i := range 8 {
 		r := replicate(t, path, nil, "file://"+dir)
 		r.commit(t, fmt.Sprint("process-", i), 1, 1000)
+		if i == 7 {
+			eventually.Done(t, "there are the last folder and four before it", func(context.Context) (bool, error) {
+				entries, err := os.ReadDir(dir)
+				return len(entries) == 5, err
+			})
+		}
 		r.stop()
 		if err := r.Driver.Close(); err != nil {
 			t.Fatal(err)
@@ -335,9 +343,6 @@ func TestReplicator_BeginsAFolderEachTime(t *testing.T) {
 		if err := driver.Close(); err != nil {
 			t.Fatal(err)
 		}
-	}
-	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 5 {
-		t.Errorf("%v, %v: want the last folder and four before it", entries, err)
 	}
 }
 
@@ -384,6 +389,72 @@ func TestReplicator_SyncAcknowledgesWhatIsCopied(t *testing.T) {
 		t.Fatal(err)
 	}
 	expectRestored(t, s3URL, r.path)
+}
+
+// TestReplicator_DeletesOldFoldersBesideCommits has the bucket not answer what deletes: folders of a day have
+// thousands of files. A commit is copied and acknowledged meanwhile.
+func TestReplicator_DeletesOldFoldersBesideCommits(t *testing.T) {
+	var isBlocking atomic.Bool
+	answer, deleting := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	s3Behind(t, func(_ http.ResponseWriter, r *http.Request) bool {
+		if r.Method != http.MethodDelete || !isBlocking.Load() {
+			return true
+		}
+		once.Do(func() { close(deleting) })
+		select {
+		case <-answer:
+		case <-r.Context().Done():
+		}
+		return r.Context().Err() == nil
+	})
+	path := migrated(t)
+	waits := func(r *replication.Replicator) { r.Sync = true }
+	for i := range 5 {
+		r := replicate(t, path, waits, s3URL)
+		r.commit(t, fmt.Sprint("process-", i), 1, 1000)
+		r.stop()
+		if err := r.Driver.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	isBlocking.Store(true)
+	r := replicate(t, path, waits, s3URL)
+	committed := make(chan struct{})
+	go func() {
+		defer close(committed)
+		r.commit(t, "beside", 1, 1000)
+	}()
+	<-deleting
+	select {
+	case <-committed:
+	case <-time.After(time.Minute):
+		t.Error("a commit waits for the deletion of old folders")
+	}
+	close(answer)
+	<-committed
+	eventually.True(t, "the oldest folder is deleted", func() bool { return len(folders(t)) == 5 })
+	expectRestored(t, s3URL, r.path)
+	r.stop()
+	if err := r.Driver.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// folders returns the folders in S3.
+func folders(t *testing.T) (names []string) {
+	t.Helper()
+	client, err := location.S3{}.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for object := range client.ListObjects(t.Context(), "copies", minio.ListObjectsOptions{Prefix: "clusters/one/"}) {
+		if object.Err != nil {
+			t.Fatal(object.Err)
+		}
+		names = append(names, object.Key)
+	}
+	return names
 }
 
 // TestReplicator_MergesBesideCommits has the bucket not answer what merges files: a commit is copied and

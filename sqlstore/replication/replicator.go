@@ -36,8 +36,9 @@ type Replicator struct {
 	mergePause   time.Duration
 	logger       *slog.Logger
 	// Began, unless nil, is called with each folder of the only destination that has got a copy of the whole
-	// database, and will have what follows. It does not block. The caller sets it before Open.
-	Began func(folder string)
+	// database, and will have what follows. Until it has returned nil, AwaitCopy takes nothing for copied. The
+	// caller sets it before Open.
+	Began func(ctx context.Context, folder string) error
 	// Sync has AwaitCopy wait, and commits captured without a pause. The caller sets it before Open.
 	Sync bool
 	// ended is closed when Run has returned.

@@ -37,7 +37,7 @@ type session struct {
 	// committed, isFull and began are those of the Replicator.
 	committed chan struct{}
 	isFull    func() bool
-	began     func(folder string)
+	began     func(ctx context.Context, folder string) error
 	// pause is the time between two captures, and mergePause that between two merges.
 	pause, mergePause time.Duration
 

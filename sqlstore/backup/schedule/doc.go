@@ -3,7 +3,8 @@
 // # What is promised
 //
 //   - A backup is due when the schedule has come since the last one that the database records, whoever
-//     made that. What came while no process ran is made up for once, at the start of the next one.
+//     made that, and when that record is of a clock that was set back since. What came while no process
+//     ran is made up for once, at the start of the next one.
 //   - Of several processes on one database one makes each backup, under a lock of the database.
 //   - A backup that fails is tried again every RetryInterval. The first failure is logged, and the end
 //     of the failures.

@@ -23,6 +23,9 @@ const (
 	backupTimeout = 12 * time.Hour
 	// recordTimeout bounds the write of its record.
 	recordTimeout = 5 * time.Second
+	// mostAhead is how far the clock of another process may be ahead of this one's. A moment that is later is one
+	// of a clock that was set back since.
+	mostAhead = time.Hour
 	// nameFormat is the form of Name, for package time.
 	nameFormat = "byre-20060102T150405Z" + location.Suffix
 )
@@ -61,6 +64,9 @@ type Schedule struct {
 	// WriteKeys writes the file of location.KeysSuffix beside each backup; nil for none.
 	WriteKeys func(io.Writer) error
 	Logger    *slog.Logger
+
+	// made is when Run has last completed a backup. The database may not have its record, because its disk is full.
+	made time.Time
 }
 
 // Run makes each backup when it is due, until ctx ends.
@@ -111,11 +117,20 @@ func (s *Schedule) makeIfDue(ctx context.Context) (next time.Time, err error) {
 // due returns when the next backup is due.
 func (s *Schedule) due(ctx context.Context) (time.Time, error) {
 	last, err := s.Database.Last(ctx)
-	if errors.Is(err, sqlstore.ErrNotFound) {
-		return time.Time{}, nil
+	if errors.Is(err, sqlstore.ErrNotFound) || isAhead(last.Time) {
+		last.Time, err = time.Time{}, nil
 	}
-	return s.Times.Next(last.Time.Local()), err
+	if last.Time.Before(s.made) && !isAhead(s.made) {
+		last.Time = s.made
+	}
+	if err != nil || last.Time.IsZero() {
+		return time.Time{}, err
+	}
+	return s.Times.Next(last.Time.Local()), nil
 }
+
+// isAhead reports whether a moment is one of a clock that was set back since.
+func isAhead(moment time.Time) bool { return time.Until(moment) > mostAhead }
 
 // make makes a backup, unless another process has made it before this one held the lock.
 func (s *Schedule) make(ctx context.Context) error {
@@ -126,11 +141,6 @@ func (s *Schedule) make(ctx context.Context) error {
 	defer cancel()
 	start := time.Now()
 	file := s.To.File(Name(start))
-	if s.WriteKeys != nil {
-		if err := s.To.File(Name(start)+location.KeysSuffix).Write(ctx, s.WriteKeys); err != nil {
-			return err
-		}
-	}
 	var revision int64
 	if err := s.Database.Read(ctx, func(snapshot sqlstore.Snapshot) error {
 		revision = snapshot.Revision
@@ -138,16 +148,23 @@ func (s *Schedule) make(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
+	s.made = time.Now().Round(0)
 	recording, recorded := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout) // the backup is there, though the server stops
 	defer recorded()
-	if err := s.Database.Record(recording, sqlstore.LastBackup{Time: time.Now(), Revision: revision, Location: file.Name}); err != nil {
+	if err := s.Database.Record(recording, sqlstore.LastBackup{Time: s.made, Revision: revision, Location: file.Name}); err != nil {
 		return fmt.Errorf("%s is complete, but could not be recorded: %w", file.Name, err)
+	}
+	if s.WriteKeys != nil {
+		if err := s.To.File(Name(start)+location.KeysSuffix).Write(ctx, s.WriteKeys); err != nil {
+			return fmt.Errorf("%s is complete, but has no certificates and keys beside it: %w", file.Name, err)
+		}
 	}
 	s.Logger.Info("backup: made", "location", file.Name, "revision", revision, "duration", time.Since(start).Round(time.Millisecond))
 	return s.prune(ctx)
 }
 
-// prune deletes all backups of schedules but the last ones.
+// prune deletes all backups of schedules but the last ones. It leaves those of a clock that was set back since,
+// which would be the last ones in place of those that are made now.
 func (s *Schedule) prune(ctx context.Context) error {
 	entries, err := s.To.List(ctx)
 	if err != nil {
@@ -155,7 +172,7 @@ func (s *Schedule) prune(ctx context.Context) error {
 	}
 	var names []string
 	for _, entry := range entries { // in the order of their moments
-		if _, err := time.Parse(nameFormat, entry.Name); err == nil {
+		if moment, err := time.Parse(nameFormat, entry.Name); err == nil && !isAhead(moment) {
 			names = append(names, entry.Name)
 		}
 	}

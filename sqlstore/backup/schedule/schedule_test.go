@@ -34,8 +34,8 @@ type database struct {
 
 	mu   sync.Mutex
 	last sqlstore.LastBackup
-	// fails is why a snapshot can't be read.
-	fails error
+	// fails is why a snapshot can't be read, and forgets why a backup can't be recorded.
+	fails, forgets error
 }
 
 func newDatabase(t *testing.T) *database {
@@ -98,8 +98,10 @@ func (d *database) lastBackup(context.Context) (sqlstore.LastBackup, error) {
 func (d *database) record(_ context.Context, b sqlstore.LastBackup) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.last = b
-	return nil
+	if d.forgets == nil {
+		d.last = b
+	}
+	return d.forgets
 }
 
 // run runs a schedule of the database until the test's bubble calls stop. It returns what it logs.
@@ -230,6 +232,29 @@ func TestSchedule_OneProcessMakesABackup(t *testing.T) {
 	})
 }
 
+// The clock was a year ahead when the last backups were made, and was set right. Backups are made at once
+// and then as ever, and the newest of them are kept.
+func TestSchedule_GoesOnAfterTheClockWasSetBack(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	ahead := []string{"byre-20001231T030000Z.zst", "byre-20010101T030000Z.zst"}
+	for _, name := range ahead {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) { // begins on 2000-01-01T00:00:00Z
+		d := newDatabase(t)
+		d.last = sqlstore.LastBackup{Time: time.Now().AddDate(1, 0, 0), Revision: 1, Location: ahead[1]}
+		log, stop := d.run("CRON_TZ=UTC 0 3 * * *", dir, 2)
+		defer stop()
+		after(30 * time.Hour)
+		if got, want := files(t, dir), append([]string{"byre-20000101T030000Z.zst", "byre-20000102T030000Z.zst"}, ahead...); !slices.Equal(got, want) {
+			t.Errorf("there are %q, want %q\n%s", got, want, log)
+		}
+	})
+}
+
 // A backup that fails is tried again. The log has one line of it, and one of the end.
 func TestSchedule_LogsAFailureOnce(t *testing.T) {
 	t.Parallel()
@@ -254,6 +279,25 @@ func TestSchedule_LogsAFailureOnce(t *testing.T) {
 			t.Errorf("after the end of the failures:\n%s", text)
 		}
 		stop()
+	})
+}
+
+// A backup that can't be recorded, because the disk of the database is full, is not made again before its time.
+func TestSchedule_MakesABackupOnceThatIsNotRecorded(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) { // begins on 2000-01-01T00:00:00Z
+		d := newDatabase(t)
+		d.forgets = errors.New("the disk is full")
+		log, stop := d.run("CRON_TZ=UTC 0 3 * * *", dir, 9)
+		defer stop()
+		after(26 * time.Hour)
+		if got, want := files(t, dir), []string{"byre-20000101T000000Z.zst", "byre-20000101T030000Z.zst"}; !slices.Equal(got, want) {
+			t.Errorf("there are %d, want %q", len(got), want)
+		}
+		if text := log.String(); !strings.Contains(text, "could not be recorded: the disk is full") {
+			t.Errorf("logged is\n%s", text)
+		}
 	})
 }
 

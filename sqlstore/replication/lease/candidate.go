@@ -31,10 +31,11 @@ type Candidate struct {
 	duration time.Duration
 	clock    Clock
 
-	// state is the lease as it was seen last, etag its ETag, and since when that was first seen.
-	state State
-	etag  string
-	since time.Duration
+	// state is the lease as it was seen last, etag its ETag, and since when that was first seen. length is the
+	// duration of the last lease that was seen.
+	state         State
+	etag          string
+	since, length time.Duration
 }
 
 // NewCandidate returns a candidate with a name that no other has. A nil clock is that of the machine.
@@ -52,8 +53,8 @@ func NewCandidate(object *Object, duration time.Duration, clock Clock) (*Candida
 // Holder is what State.Holder is if the candidate takes the lease.
 func (c *Candidate) Holder() string { return c.holder }
 
-// Look reads the lease. exists is false if nobody ever had it. isFree is true if Take may succeed: nobody
-// has it, or its holder has released it or not renewed it for long enough. A lease that its holder has
+// Look reads the lease. exists is false if nobody ever had it, or if it was deleted. isFree is true if Take may
+// succeed: nobody has it, or its holder has released it or not renewed it for long enough. A lease that its holder has
 // handed over is not free for those of avoid, until that time is over.
 func (c *Candidate) Look(ctx context.Context, avoid func(holder string) bool) (s State, exists, isFree bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.duration/5)
@@ -66,10 +67,13 @@ func (c *Candidate) Look(ctx context.Context, avoid func(holder string) bool) (s
 		c.since = c.clock() // later than the writing of it
 	}
 	c.state, c.etag = s, etag
+	if etag != "" {
+		c.length = s.Duration()
+	}
 	switch {
-	case etag == "" || s.Holder == c.holder: // or its own Take, whose answer was lost
+	case s.Holder == c.holder: // its own Take, whose answer was lost
 		isFree = true
-	case c.clock()-c.since >= s.Duration()*4/5:
+	case c.clock()-c.since >= c.length*4/5: // or nobody ever had it; who had one that was deleted may not know yet
 		isFree = true
 	case s.Released:
 		isFree = !s.HandOver || !avoid(s.Holder)
@@ -90,7 +94,7 @@ func (c *Candidate) Take(ctx context.Context, folder string) (*Lease, error) {
 	}
 	s := State{
 		Generation: c.state.Generation + 1, Holder: c.holder, Since: time.Now().UTC().Truncate(time.Second),
-		Milliseconds: c.duration.Milliseconds(), Folder: folder, Lacks: c.state.Lacks,
+		Milliseconds: c.duration.Milliseconds(), Keys: c.state.Keys, Folder: folder, Lacks: c.state.Lacks,
 	}
 	sent := c.clock()
 	etag, err := c.object.write(ctx, s, c.etag)
@@ -100,7 +104,7 @@ func (c *Candidate) Take(ctx context.Context, folder string) (*Lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Lease{object: c.object, clock: c.clock, changed: make(chan struct{}, 1), handOver: make(chan struct{}), state: s, etag: etag}
+	l := &Lease{object: c.object, clock: c.clock, handOver: make(chan struct{}), state: s, etag: etag}
 	l.extend(sent)
 	return l, nil
 }

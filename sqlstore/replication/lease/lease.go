@@ -15,8 +15,6 @@ type Lease struct {
 	clock  Clock
 	// until is when it becomes invalid, by the clock; 0 after it is lost or released.
 	until atomic.Int64
-	// changed receives when the lease is to be renewed at once. Its capacity is 1.
-	changed chan struct{}
 	// handOver is closed when another process is to take the lease.
 	handOver chan struct{}
 
@@ -56,14 +54,11 @@ func (l *Lease) State() State {
 // HandOver is closed when another process is to take the lease.
 func (l *Lease) HandOver() <-chan struct{} { return l.handOver }
 
-// SetFolder says that a copy has begun, which has all commits until now. It does not block. Serve was called
-// before.
-func (l *Lease) SetFolder(name string) {
+// SetFolder says that a copy has begun, which has all commits until now. It tries again until the object has it,
+// the lease is lost, or ctx ends. Serve was called before.
+func (l *Lease) SetFolder(ctx context.Context, name string) error {
 	l.folder.Store(&name)
-	select {
-	case l.changed <- struct{}{}:
-	default:
-	}
+	return l.insist(ctx, func(*State) {})
 }
 
 // Run renews the lease until ctx ends, and then returns nil, or until it is lost: then it returns ErrLost.
@@ -75,7 +70,6 @@ func (l *Lease) Run(ctx context.Context, logger *slog.Logger) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-l.changed:
 		case <-time.After(min(pause, max(0, l.left()))):
 		}
 		if err := l.Check(); err != nil {
@@ -156,8 +150,13 @@ func (l *Lease) Serve(ctx context.Context, keys string, isBehind func() bool) er
 	l.writing.Lock()
 	l.isBehind = isBehind
 	l.writing.Unlock()
+	return l.insist(ctx, func(s *State) { s.Serving, s.Lacks, s.Keys = true, true, keys })
+}
+
+// insist is renew until it succeeds, the lease is lost, or ctx ends.
+func (l *Lease) insist(ctx context.Context, change func(*State)) error {
 	for {
-		err := l.renew(ctx, func(s *State) { s.Serving, s.Lacks, s.Keys = true, true, keys })
+		err := l.renew(ctx, change)
 		if err == nil || errors.Is(err, ErrLost) || ctx.Err() != nil {
 			return err
 		}

@@ -247,8 +247,7 @@ func TestLease_IsHandedOver(t *testing.T) {
 	if s := held.State(); !s.Serving || !s.Lacks || s.Keys != "keys" {
 		t.Errorf("it serves: %+v", s)
 	}
-	held.SetFolder("copy")
-	if err := held.Renew(t.Context()); err != nil || !held.State().Lacks {
+	if err := held.SetFolder(t.Context(), "copy"); err != nil || !held.State().Lacks {
 		t.Errorf("a copy that is behind: %v, %+v", err, held.State())
 	}
 	isBehind = false
@@ -275,6 +274,31 @@ func TestLease_IsHandedOver(t *testing.T) {
 	}
 	c, _ := candidate(t, o, 0)
 	if s := take(t, c).State(); s.Folder != "copy" || s.Lacks || s.HandOver || s.Serving || s.Released {
+		t.Errorf("the next holder: %+v", s)
+	}
+}
+
+// TestCandidate_WaitsAfterTheObjectIsDeleted: its holder has not noticed yet, and serves.
+func TestCandidate_WaitsAfterTheObjectIsDeleted(t *testing.T) {
+	t.Parallel()
+	o := bucket(t, nil)
+	a, _ := candidate(t, o, time.Hour)
+	b, clockB := candidate(t, o, 0)
+	held := take(t, a)
+	if look(t, b) {
+		t.Fatal("free at once")
+	}
+	if err := o.Remove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if look(t, b) && held.Check() == nil {
+		t.Error("free while the holder's lease is valid")
+	}
+	if err := held.Renew(t.Context()); !errors.Is(err, lease.ErrLost) || held.Check() == nil {
+		t.Errorf("a renewal: %v, %v", err, held.Check())
+	}
+	clockB.advance(duration * 4 / 5)
+	if s := take(t, b).State(); s.Generation != 1 || s.Lacks || s.Folder != "" {
 		t.Errorf("the next holder: %+v", s)
 	}
 }

@@ -25,8 +25,8 @@ type State struct {
 	// Milliseconds is the duration, and Renewals how often the holder has written the object.
 	Milliseconds int64 `json:"durationMilliseconds"`
 	Renewals     int64 `json:"renewals"`
-	// Serving is true from before the holder's first commit that a client sees. Keys then tells its keys and
-	// those of another server apart.
+	// Serving is true from before the holder's first commit that a client sees. Keys tells the keys of the last
+	// holder for which that was so and those of another server apart.
 	Serving bool   `json:"serving"`
 	Keys    string `json:"keys"`
 	// Folder is the copy of the database from which a new holder goes on; empty if there is none. Lacks is

@@ -15,7 +15,7 @@
 // have ended: that had the same lock, on the same boot of the system. Otherwise it waits for the end of the lease.
 //
 // Nothing is taken over while commits of the last holder are in no copy at all, because its first one was
-// not complete: that holder is waited for.
+// not complete, or because the first holder of all has ended before it served: that holder is waited for.
 //
 // # What the caller owes
 //

@@ -36,6 +36,9 @@ type Config struct {
 
 	// SetAside takes the database at path away, and Replace replaces it by the copy: see package sqlite.
 	SetAside, Replace func(ctx context.Context, path, copied string, now time.Time) (kept string, err error)
+	// Accept fails if this process must not go on from what another one has copied, whose lease it is or was. That
+	// ends Run, before the database goes out of the way.
+	Accept func(lease.State) error
 	// Follow runs while another process has the lease, until ctx ends. An error ends Run.
 	Follow func(ctx context.Context, current func() Status) error
 	// Serve opens the database, calls Serve of the lease, and serves, until ctx ends. complete says that the destination
@@ -124,6 +127,11 @@ func (s *standby) await(ctx context.Context) (t *turn, err error) {
 	isFollowing := false
 	for {
 		state, exists, isFree, err := s.candidate.Look(ctx, s.holders.has)
+		if err == nil && !s.holders.has(state.Holder) {
+			if err := s.Accept(state); err != nil {
+				return nil, err
+			}
+		}
 		// A process that has crashed keeps the lease for nothing. One that has handed over does not get it back.
 		isFree = isFree || err == nil && !state.HandOver && s.holders.hasEnded(state.Holder)
 		switch {
@@ -208,7 +216,7 @@ func (s *standby) take(ctx context.Context, state lease.State, exists bool) (*tu
 		t.isOwn = t.folder == "" || hasDatabase && len(s.holders.names) == 0
 	}
 	switch {
-	case exists && state.Lacks && !t.isOwn:
+	case exists && !t.isOwn && (state.Lacks || state.Folder == ""): // a holder without a folder goes on from its own database
 		s.say(ctx, slog.LevelError, "standby: "+state.Holder+" does not serve, and has commits that are in no copy: start it again, or delete the object lease.json of the bucket to go on without them")
 		return nil, nil
 	case t.isOwn && !exists:
@@ -279,6 +287,10 @@ func (s *standby) prepare(ctx context.Context, t *turn) error {
 		err := s.follower.CatchUp(ctx, t.folder, true)
 		if err == nil {
 			break
+		}
+		var disk *fs.PathError
+		if errors.As(err, &disk) { // the other server may have space
+			return errors.Join(err, s.follower.Close(), os.Remove(s.follower.Path()))
 		}
 		s.say(ctx, slog.LevelError, "standby: the copy is not complete, and is tried again before this server takes over", "err", err)
 		select {

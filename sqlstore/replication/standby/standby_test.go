@@ -5,10 +5,15 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -40,13 +45,17 @@ type host struct {
 	duration time.Duration
 	// crashes has the host end without bringing anything to the bucket.
 	crashes bool
+	// waits has the host acknowledge a commit when the bucket has it.
+	waits bool
+	// keys are those of the host; empty means those of most hosts.
+	keys string
 	// following is closed when the host follows, unless it is nil.
 	following chan struct{}
 	stop      context.CancelFunc
 	ended     chan error
 }
 
-var errCrash = errors.New("crash")
+var errCrash, errOtherKeys = errors.New("crash"), errors.New("other keys")
 
 // start runs a standby on a host.
 func (h *host) start(t *testing.T) {
@@ -57,6 +66,12 @@ func (h *host) start(t *testing.T) {
 		h.ended <- standby.Run(ctx, standby.Config{
 			URL: place, Path: h.path, Duration: cmp.Or(h.duration, 5*time.Second), Logger: slog.New(slog.DiscardHandler),
 			SetAside: sqlite.SetAside, Replace: sqlite.Replace,
+			Accept: func(s lease.State) error {
+				if s.Keys != "" && s.Keys != cmp.Or(h.keys, "keys") {
+					return errOtherKeys
+				}
+				return nil
+			},
 			Follow: func(ctx context.Context, _ func() standby.Status) error {
 				if h.following != nil {
 					close(h.following)
@@ -78,7 +93,7 @@ func (h *host) serve(ctx context.Context, l *lease.Lease) (complete bool, err er
 	if err != nil {
 		return false, err
 	}
-	r.Began = l.SetFolder
+	r.Began, r.Sync = l.SetFolder, h.waits
 	options := sqlite.Options{Fence: l.Check, Replication: r}
 	if h.crashes {
 		options.Replication = nil
@@ -87,7 +102,7 @@ func (h *host) serve(ctx context.Context, l *lease.Lease) (complete bool, err er
 	if err != nil {
 		return false, err
 	}
-	if err := l.Serve(ctx, "keys", func() bool { return false }); err != nil {
+	if err := l.Serve(ctx, cmp.Or(h.keys, "keys"), func() bool { return false }); err != nil {
 		return false, errors.Join(err, d.Close())
 	}
 	var maintaining sync.WaitGroup
@@ -236,9 +251,193 @@ func TestRun_WaitsForCommitsThatAreInNoCopy(t *testing.T) {
 	c.end(t)
 }
 
+// TestRun_AcknowledgesWhatTheNextHolderHas: a host begins another folder, because the files of its replication are
+// lost. What it acknowledges is in the folder that the lease names, though the lease can't be written at first.
+func TestRun_AcknowledgesWhatTheNextHolderHas(t *testing.T) {
+	service := s3test.New(t, "copies")
+	var refused atomic.Int32
+	s3test.ServeHere(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, "lease.json") && refused.Add(-1) >= 0 {
+			w.WriteHeader(http.StatusForbidden)
+			return
+		}
+		service.ServeHTTP(w, r)
+	}))
+	h := &host{path: filepath.Join(t.TempDir(), "byre.db"), duration: time.Minute, waits: true}
+	h.start(t)
+	h.commit(t, "first")
+	object, err := replication.LeaseOf(place, location.S3{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually.Done(t, "the lease names the copy", func(ctx context.Context) (bool, error) {
+		s, _, err := object.Read(ctx)
+		return s.Folder != "" && !s.Lacks, err
+	})
+	refused.Store(2)
+	if err := replication.Forget(h.path); err != nil {
+		t.Fatal(err)
+	}
+	h.commit(t, "second")
+	s, _, err := object.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := replication.NewFollower(place, location.S3{}, filepath.Join(t.TempDir(), "copy.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(f.CatchUp(t.Context(), s.Folder, true), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	names := []string{}
+	if err := sqlite.ReadSnapshot(t.Context(), f.Path(), func(s sqlstore.Snapshot) error {
+		for row, err := range s.Objects {
+			if err != nil {
+				return err
+			}
+			names = append(names, row.Name)
+		}
+		return nil
+	}); err != nil || !slices.Equal(names, []string{"first", "second"}) {
+		t.Errorf("the copy that the lease names has %q, %v", names, err)
+	}
+	h.end(t)
+}
+
+// TestRun_KeepsItsDatabaseWhereOthersServe: a host with a database and other keys is started on the place of another
+// one: while that takes the lease again and does not serve yet, and when it has ended.
+func TestRun_KeepsItsDatabaseWhereOthersServe(t *testing.T) {
+	s3(t)
+	a := &host{path: filepath.Join(t.TempDir(), "byre.db")}
+	a.start(t)
+	a.commit(t, "by-a")
+	a.end(t)
+	b := &host{path: filepath.Join(t.TempDir(), "byre.db"), keys: "others"}
+	if _, err := migrations.Up(t.Context(), "sqlite://"+b.path); err != nil {
+		t.Fatal(err)
+	}
+	object, err := replication.LeaseOf(place, location.S3{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	candidate, err := lease.NewCandidate(object, time.Minute, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		b.start(t)
+		select {
+		case err = <-b.ended:
+		case <-b.serving:
+			err = errors.New("it serves")
+		}
+		if _, statErr := os.Stat(b.path); !errors.Is(err, errOtherKeys) || statErr != nil {
+			t.Fatalf("a host with other keys: %v; its database: %v", err, statErr)
+		}
+		if _, _, isFree, err := candidate.Look(t.Context(), func(string) bool { return false }); err != nil || !isFree {
+			t.Fatalf("free %v, %v", isFree, err)
+		}
+		if _, err := candidate.Take(t.Context(), ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestRun_LeavesTheLeaseToTheOtherOneWhenItsDiskIsFull: the first host is started again, and goes on.
+func TestRun_LeavesTheLeaseToTheOtherOneWhenItsDiskIsFull(t *testing.T) {
+	if _, err := os.Stat("/dev/full"); err != nil {
+		t.Skip("the system has no full device")
+	}
+	s3(t)
+	a := &host{path: filepath.Join(t.TempDir(), "byre.db")}
+	b := &host{path: filepath.Join(t.TempDir(), "byre.db")}
+	if err := os.Symlink("/dev/full", b.path+".standby"); err != nil {
+		t.Fatal(err)
+	}
+	a.start(t)
+	a.commit(t, "by-a")
+	b.start(t)
+	a.end(t)
+	select {
+	case err := <-b.ended:
+		if !errors.Is(err, syscall.ENOSPC) {
+			t.Fatal(err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("it keeps the lease, and does not serve")
+	}
+	a.start(t)
+	a.commit(t, "by-a-again")
+	if !a.has(t, "by-a") {
+		t.Error("a has lost its commits")
+	}
+	a.end(t)
+}
+
+// TestRun_ServesWhatWasRestored puts another database on the host that has served last, which goes on with it.
+func TestRun_ServesWhatWasRestored(t *testing.T) {
+	s3(t)
+	a := &host{path: filepath.Join(t.TempDir(), "byre.db")}
+	b := &host{path: filepath.Join(t.TempDir(), "byre.db")}
+	a.start(t)
+	a.commit(t, "by-a")
+	a.end(t)
+	if err := os.Remove(a.path); err != nil {
+		t.Fatal(err)
+	}
+	other := &host{path: filepath.Join(t.TempDir(), "byre.db")}
+	if _, err := migrations.Up(t.Context(), "sqlite://"+other.path); err != nil {
+		t.Fatal(err)
+	}
+	if err := sqlite.ReadSnapshot(t.Context(), other.path, func(s sqlstore.Snapshot) error {
+		return sqlite.Load(t.Context(), a.path, s)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	a.start(t)
+	a.commit(t, "restored")
+	if a.has(t, "by-a") {
+		t.Error("a goes on from the bucket")
+	}
+	b.start(t)
+	a.end(t)
+	b.commit(t, "by-b")
+	if b.has(t, "by-a") || !b.has(t, "restored") {
+		t.Error("b does not go on from what was restored")
+	}
+	b.end(t)
+}
+
 func removeLease(t *testing.T) {
 	t.Helper()
 	if err := (location.Directory{Name: "s3://copies/one"}).Remove(t.Context(), "lease.json"); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestRun_WaitsForTheFirstHolder: the first machine has the data, and ends before it serves, because its database
+// can't be opened. The second one has nothing to go on from, and leaves the lease to the first one.
+func TestRun_WaitsForTheFirstHolder(t *testing.T) {
+	s3(t)
+	a, b := &host{path: filepath.Join(t.TempDir(), "byre.db")}, &host{path: filepath.Join(t.TempDir(), "byre.db")}
+	if err := os.WriteFile(a.path, []byte("no database"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a.start(t)
+	if err := <-a.ended; err == nil {
+		t.Fatal("a serves what is no database")
+	}
+	if err := os.Remove(a.path); err != nil {
+		t.Fatal(err)
+	}
+	b.start(t)
+	a.start(t)
+	a.commit(t, "by-a")
+	a.end(t)
+	b.commit(t, "by-b")
+	if !b.has(t, "by-a") {
+		t.Error("b does not go on from what a has copied")
+	}
+	b.end(t)
 }
