@@ -22,7 +22,8 @@ import (
 // older than the request, or at the one of the moment that the query asks for. It returns the revision.
 //
 // As for a list, the authorizer is asked before the rows are read: about all namespaces, and if
-// the answer is no, about each namespace in which there are rows.
+// the answer is no, about each namespace in which there are rows. Objects of a resource whose definition
+// is not known, if it has any, have been left behind or are newer than what is known: they are shown by the rights of the past.
 func (s *Storage) fill(ctx context.Context, p *past, views []*view) (revision string, err error) {
 	at := p.moment
 	if p.latest, err = s.config.Feed.Latest(ctx); err != nil {
@@ -51,11 +52,11 @@ func (s *Storage) fill(ctx context.Context, p *past, views []*view) (revision st
 	for i, v := range views {
 		p.latest = snapshots[i].Revision()
 		v.snapshot = snapshots[i]
-		if at != "" {
+		if at != "" || v.Store == nil {
 			continue // v.now is what it showed then, by the rights of the past
 		}
 		v.now = &selection{view: v, source: &cached{snapshots[i], namespaces[i]}}
-		if v.Store != nil && namespaces[i] != nil && len(namespaces[i]) == 0 {
+		if namespaces[i] != nil && len(namespaces[i]) == 0 {
 			v.now.forbidden = fmt.Sprintf("you may not list %s in all namespaces, nor in one that has some", v.Resource)
 		}
 	}
@@ -65,10 +66,13 @@ func (s *Storage) fill(ctx context.Context, p *past, views []*view) (revision st
 			return "", err
 		}
 		p.latest = shown
-		for _, v := range views {
-			if v.now, err = p.show(v, at, shown); err != nil {
-				return "", err
-			}
+	}
+	for _, v := range views {
+		if v.now != nil {
+			continue
+		}
+		if v.now, err = p.show(v, at, shown); err != nil {
+			return "", err
 		}
 	}
 	return strconv.FormatInt(shown, 10), nil
