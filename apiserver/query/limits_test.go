@@ -107,3 +107,42 @@ func TestLimits_RowsAreCutOff(t *testing.T) {
 		t.Error(q.Status, err)
 	}
 }
+
+// No call of a function keeps a query from ending: SQLite asks whether to go on between its instructions only. Each of
+// these would take hours, if it took the product of the lengths, or the number that a text stands for.
+func TestLimits_FunctionsAreLinear(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.config.Memory = 256 << 20
+	const zeros, ones = "hex(zeroblob(4000000))", "printf('%.*c', 4000000, '1')"
+	for sql, want := range map[string]string{
+		"SELECT instr(" + zeros + ", substr(" + zeros + ", 1, 4000000) || '1')":                "0",
+		"SELECT length(replace(" + zeros + ", substr(" + zeros + ", 1, 4000000) || '1', 'x'))": "8000000",
+		"SELECT length(trim(" + zeros + ", " + ones + " || '0'))":                              "0",
+		"SELECT length(ltrim(" + zeros + ", " + ones + " || '0'))":                             "0",
+		"SELECT length(rtrim(" + zeros + ", 'ü' || " + ones + " || '0'))":                      "0",
+		"SELECT quantity('1e2147483647'), quantity('1e-2147483648'), quantity(" + ones + ")":   "null null null",
+		"SELECT quantity('1E'), quantity('1e3'), quantity('2Ei'), quantity('1e-3')":            "1000000000000000000 1000 2305843009213694000 0.001",
+	} {
+		f.expect("admin", sql, want)
+	}
+}
+
+// The functions that are not SQLite's own return what SQLite's return.
+func TestLimits_FunctionsAreThoseOfSQLite(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	for sql, want := range map[string]string{
+		"SELECT instr('añb', 'b'), instr('abc', ''), instr('abc', 'd'), instr(NULL, 'a'), instr('a', NULL), instr(x'00c3b162', x'62'), instr(12345, 34)":                                    "3 1 0 null null 4 3",
+		"SELECT replace('aXbX', 'X', 'yy'), replace('abc', '', 'x'), replace(NULL, 'a', 'b'), replace('a', NULL, 'b'), replace('a', 'b', NULL), replace(101, 0, 7), replace('aa', 'a', '')": `"ayybyy" "abc" null null null "171" ""`,
+		"SELECT trim('xxaxx', 'x'), ltrim('xyaxy', 'xy'), rtrim('xyaxy', 'yx'), trim('ñañ', 'ñ'), trim('aba', ''), trim(NULL, 'a'), trim('a', NULL), trim('  a '), trim(1210, 10)":          `"a" "axy" "xya" "a" "aba" null null "a" "2"`,
+		"SELECT typeof(trim(1, 2)), typeof(replace(1, 2, 3)), typeof(instr(1, 2))":                                                                                                          `"text" "text" "integer"`,
+	} {
+		f.expect("admin", sql, want)
+	}
+	if _, err := f.ask("admin", "SELECT replace(hex(zeroblob(1000000)), '0', hex(zeroblob(4000000)))"); err == nil {
+		t.Error("a value of terabytes was made")
+	} else if got, message := code(err); got != 413 {
+		t.Error(got, message)
+	}
+}
