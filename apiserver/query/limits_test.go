@@ -13,6 +13,8 @@ import (
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"byre/sqlstore"
 )
 
 // bombs take as much time or memory as they can get.
@@ -142,6 +144,24 @@ func TestLimits_FunctionsAreThoseOfSQLite(t *testing.T) {
 	}
 	if _, err := f.ask("admin", "SELECT replace(hex(zeroblob(1000000)), '0', hex(zeroblob(4000000)))"); err == nil {
 		t.Error("a value of terabytes was made")
+	} else if got, message := code(err); got != 413 {
+		t.Error(got, message)
+	}
+}
+
+// The rows that an edge makes of one object, which can be many more than its bytes, take memory and end with the query.
+func TestLimits_HoldForTheRowsOfOneObject(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	hundred := `["a"` + strings.Repeat(`,"a"`, 99) + `]`
+	role := fmt.Sprintf(`{"kind":"ClusterRole","apiVersion":"rbac.authorization.k8s.io/v1","metadata":{"name":"r"},"rules":[{"apiGroups":%[1]s,"resources":%[1]s,"verbs":%[1]s}]}`, hundred)
+	key := sqlstore.Key{Group: "rbac.authorization.k8s.io", Resource: "clusterroles", Name: "r"}
+	if _, err := f.store.Commit(t.Context(), sqlstore.Write{Op: sqlstore.Create, Key: key, Value: []byte(role), UID: "u-r"}); err != nil {
+		t.Fatal(err)
+	}
+	f.expect("admin", "SELECT count(*) FROM rbac_rules WHERE verb = 'b'", "0")
+	if got, err := f.ask("admin", "SELECT count(*) FROM rbac_rules"); err == nil {
+		t.Error("a million rows were made at once:", got)
 	} else if got, message := code(err); got != 413 {
 		t.Error(got, message)
 	}
