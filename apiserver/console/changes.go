@@ -3,6 +3,7 @@ package console
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -254,6 +255,9 @@ func (c *change) diff() (lines []diffLine, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if len(before)+len(after) > mostCompared {
+		return replaced(before, after), nil
+	}
 	text, err := difflib.GetUnifiedDiffString(difflib.UnifiedDiff{A: before, B: after, Context: 3})
 	if err != nil {
 		return nil, err
@@ -263,6 +267,31 @@ func (c *change) diff() (lines []diffLine, err error) {
 		lines = append(lines, diffLine{kinds[line[0]], strings.TrimSuffix(line, "\n")})
 	}
 	return lines, nil
+}
+
+// mostCompared is how many lines of two versions are compared line by line: that takes the product of their numbers.
+const mostCompared = 4000
+
+// replaced is the difference of two versions as one place: the lines from the first to the last that differ.
+func replaced(before, after []string) (lines []diffLine) {
+	same := 0
+	for same < min(len(before), len(after)) && before[same] == after[same] {
+		same++
+	}
+	before, after = before[same:], after[same:]
+	for len(before) > 0 && len(after) > 0 && before[len(before)-1] == after[len(after)-1] {
+		before, after = before[:len(before)-1], after[:len(after)-1]
+	}
+	if len(before)+len(after) > 0 {
+		lines = append(lines, diffLine{"place", fmt.Sprintf("@@ -%d,%d +%d,%d @@", same+1, len(before), same+1, len(after))})
+	}
+	for _, line := range before {
+		lines = append(lines, diffLine{"removed", "-" + strings.TrimSuffix(line, "\n")})
+	}
+	for _, line := range after {
+		lines = append(lines, diffLine{"added", "+" + strings.TrimSuffix(line, "\n")})
+	}
+	return lines
 }
 
 // yamlLines returns an object as lines of YAML; none if there is no object.

@@ -143,7 +143,10 @@ func hostileServer(t *testing.T) *server {
 		queriesPath: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			rows := result
 			if text, _ := io.ReadAll(r.Body); strings.Contains(string(text), "byre_tables") {
-				rows = [][]any{{"pods", "", "pods"}}
+				rows = nil
+				for _, name := range hostile {
+					rows = append(rows, []any{"", "pods", name, name})
+				}
 			}
 			_ = json.NewEncoder(w).Encode(object{"status": object{"truncated": true, "columns": []object{{"name": hostile[0]}, {"name": hostile[1]}, {"name": hostile[2]}}, "rows": rows}})
 		}),

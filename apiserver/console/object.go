@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -188,39 +187,19 @@ const mostOwned = 200
 // owned finds the objects whose controller has a UID, by SQL: in the namespace of the owner, or in all if it
 // has none.
 func (v *visit) owned(namespace, uid string, all []resource) (found []reference, err error) {
-	tables, err := v.client.query(`SELECT min(table_name), "group", resource FROM byre_tables WHERE resource <> '' GROUP BY 2, 3`, 1000)
-	if err != nil {
-		return nil, err
-	}
-	var selects []string
-	for _, t := range tables.Status.Rows {
-		i := slices.IndexFunc(all, func(r resource) bool { return r.Group == text(t[1]) && r.Resource == text(t[2]) })
-		if i < 0 || namespace != "" && !all[i].Namespaced {
-			continue
-		}
-		condition := "owner_uid = ?1"
-		if namespace != "" {
-			condition += " AND namespace = ?2"
-		}
-		selects = append(selects, "SELECT "+strconv.Itoa(i)+", namespace, name FROM "+quoteName(text(t[0]))+" WHERE "+condition)
-	}
-	if len(selects) == 0 {
-		return nil, nil
-	}
-	parameters := []string{uid}
+	statement, parameters := `SELECT t."group", t.resource, o.namespace, o.name FROM owners o JOIN byre_tables t ON t.table_name = o.resource WHERE o.uid = ?1 AND o.controller`, []string{uid}
 	if namespace != "" {
-		parameters = append(parameters, namespace)
+		statement, parameters = statement+" AND o.namespace = ?2", append(parameters, namespace)
 	}
-	rows, err := v.client.query(strings.Join(selects, "\nUNION ALL "), mostOwned, parameters...)
+	rows, err := v.client.query(statement, mostOwned, parameters...)
 	if err != nil {
 		return nil, err
 	}
 	for _, row := range rows.Status.Rows {
-		i, err := strconv.Atoi(text(row[0]))
-		if err != nil {
-			return nil, err
+		i := slices.IndexFunc(all, func(r resource) bool { return r.Group == text(row[0]) && r.Resource == text(row[1]) })
+		if i >= 0 {
+			found = append(found, reference{all[i].FullName() + "/" + text(row[3]), v.objectLink(all[i], text(row[2]), text(row[3]))})
 		}
-		found = append(found, reference{all[i].FullName() + "/" + text(row[2]), v.objectLink(all[i], text(row[1]), text(row[2]))})
 	}
 	return found, nil
 }

@@ -155,3 +155,34 @@ func TestObject_ShowsTheNewestChanges(t *testing.T) {
 		t.Error(body)
 	}
 }
+
+// Two versions of many lines are compared as a whole: line by line it would take minutes, which nothing ends.
+func TestChange_OfManyLinesIsShown(t *testing.T) {
+	t.Parallel()
+	var before, after strings.Builder
+	for i := range 40_000 {
+		fmt.Fprintf(&before, "%x\n%xb\n", i, i)
+		fmt.Fprintf(&after, "%x\n%xa\n", i, i)
+	}
+	of := func(data string) json.RawMessage {
+		text, err := json.Marshal(object{"data": object{"a": data, "b": "same"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	for _, c := range []struct {
+		before, after string
+		lines         int
+		first, last   diffLine
+	}{
+		{before.String(), after.String(), 1 + 2*79_999, diffLine{"place", "@@ -4,79999 +4,79999 @@"}, diffLine{"added", "+    9c3fa"}},
+		{before.String(), before.String() + "x\n", 2, diffLine{"place", "@@ -80003,0 +80003,1 @@"}, diffLine{"added", "+    x"}},
+		{before.String(), before.String(), 0, diffLine{}, diffLine{}},
+	} {
+		lines, err := (&change{Before: of(c.before), After: of(c.after)}).diff()
+		if err != nil || len(lines) != c.lines || c.lines > 0 && (lines[0] != c.first || lines[len(lines)-1] != c.last) {
+			t.Errorf("%d lines, %q to %q, %v", len(lines), lines[:min(1, len(lines))], lines[max(0, len(lines)-1):], err)
+		}
+	}
+}

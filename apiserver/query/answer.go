@@ -183,10 +183,11 @@ type stream struct {
 	control *http.ResponseController // of w
 	headers map[string]string
 	// begun is true once rows were sent.
-	begun   bool
-	columns []ResultColumn
-	buffer  bytes.Buffer
-	csv     *csv.Writer // to buffer; nil for rows in JSON
+	begun    bool
+	deadline time.Time
+	columns  []ResultColumn
+	buffer   bytes.Buffer
+	csv      *csv.Writer // to buffer; nil for rows in JSON
 }
 
 func newStream(w http.ResponseWriter, media string) *stream {
@@ -200,8 +201,7 @@ func newStream(w http.ResponseWriter, media string) *stream {
 func (s *stream) begin(h head) error {
 	s.columns = h.columns
 	s.headers[revisionHeader], s.headers[columnsHeader], s.headers[LimitHeader] = h.revision, string(appendJSON(nil, h.columns)), strconv.FormatInt(h.most, 10)
-	// A client that does not read ends the query with its time. Not every connection has deadlines.
-	_ = s.control.SetWriteDeadline(h.deadline)
+	s.deadline = h.deadline
 	if s.csv == nil {
 		return nil
 	}
@@ -239,6 +239,9 @@ func (s *stream) flush() error {
 		for name, value := range s.headers {
 			s.w.Header().Set(name, value)
 		}
+		// A client that does not read ends the query with its time. Not every connection has deadlines. An answer
+		// that is an error is written after it.
+		_ = s.control.SetWriteDeadline(s.deadline)
 		s.begun = true
 	}
 	_, err := s.buffer.WriteTo(s.w)

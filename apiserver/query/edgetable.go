@@ -148,8 +148,15 @@ type edgeCursor struct {
 	rows      []*watch.Entry   // of reads, from the current one
 	elements  []element        // of the current row
 	at        int              // among elements
+	most      int              // how many elements a row has had, for which memory is taken
 	scanned   int
 }
+
+// elementBytes and valueBytes are about what an element takes beside its values, and one of these.
+const (
+	elementBytes = 40
+	valueBytes   = 40
+)
 
 // element is an element of the list or map of a row.
 type element struct {
@@ -293,13 +300,21 @@ func (c *edgeCursor) split(e *watch.Entry) error {
 		if err != nil {
 			return err
 		}
-		index++
+		if index++; index%interval == 0 && c.engine.ctx.Err() != nil {
+			return c.engine.ctx.Err()
+		}
 		wanted := true
 		for i, value := range values {
 			wanted = wanted && c.accepts(c.ownColumn()+i, value)
 		}
-		if wanted {
-			c.elements = append(c.elements, element{index, values})
+		if !wanted {
+			continue
+		}
+		if c.elements = append(c.elements, element{index, values}); len(c.elements) > c.most {
+			c.most = len(c.elements)
+			if err := c.engine.budget.take(elementBytes + len(values)*valueBytes); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

@@ -89,14 +89,13 @@ func (e *engine) open(memory int64, requests *atomic.Int64) (err error) {
 		return err
 	}
 	for limit, value := range map[sqlite3.LimitCategory]int{
-		sqlite3.LIMIT_LENGTH:              maxValue,
-		sqlite3.LIMIT_SQL_LENGTH:          maxSQL,
-		sqlite3.LIMIT_ATTACHED:            0,
-		sqlite3.LIMIT_EXPR_DEPTH:          200,
-		sqlite3.LIMIT_COMPOUND_SELECT:     100,
-		sqlite3.LIMIT_LIKE_PATTERN_LENGTH: 200, // a match takes the product of the lengths
-		sqlite3.LIMIT_TRIGGER_DEPTH:       1,
-		sqlite3.LIMIT_WORKER_THREADS:      0,
+		sqlite3.LIMIT_LENGTH:          maxValue,
+		sqlite3.LIMIT_SQL_LENGTH:      maxSQL,
+		sqlite3.LIMIT_ATTACHED:        0,
+		sqlite3.LIMIT_EXPR_DEPTH:      200,
+		sqlite3.LIMIT_COMPOUND_SELECT: 100,
+		sqlite3.LIMIT_TRIGGER_DEPTH:   1,
+		sqlite3.LIMIT_WORKER_THREADS:  0,
 	} {
 		e.conn.Limit(limit, value)
 	}

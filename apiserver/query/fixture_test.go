@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -21,6 +20,8 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 	"k8s.io/kubernetes/pkg/apis/core"
 	_ "k8s.io/kubernetes/pkg/apis/core/install" // the scheme's core group
+	"k8s.io/kubernetes/pkg/apis/rbac"
+	_ "k8s.io/kubernetes/pkg/apis/rbac/install" // the scheme's group of roles
 
 	"byre/apiserver/query/catalog"
 	"byre/apiserver/storage"
@@ -83,17 +84,22 @@ func newFixture(t testing.TB) *fixture {
 		}
 		return getter.Lookup(r)
 	}
-	table := func(plural, kind string, of *spec.Schema, object, list func() runtime.Object) *catalog.Table {
-		of.AddExtension("x-kubernetes-group-version-kind", []any{map[string]any{"group": "", "version": "v1", "kind": kind}})
-		table := catalog.NewSchemas(map[string]*spec.Schema{kind: of}).Describe(corev1.Resource(plural), corev1.SchemeGroupVersion.WithKind(kind))
-		table.Store = open(core.Resource(plural), object, list)
+	tableOf := func(gr schema.GroupResource, kind string, of *spec.Schema, object, list func() runtime.Object) *catalog.Table {
+		gvk := schema.GroupVersionKind{Group: gr.Group, Version: "v1", Kind: kind}
+		of.AddExtension("x-kubernetes-group-version-kind", []any{map[string]any{"group": gvk.Group, "version": gvk.Version, "kind": kind}})
+		table := catalog.NewSchemas(map[string]*spec.Schema{kind: of}).Describe(gr, gvk)
+		table.Store = open(gr, object, list)
 		return table
 	}
+	table := func(plural, kind string, of *spec.Schema, object, list func() runtime.Object) *catalog.Table {
+		return tableOf(core.Resource(plural), kind, of, object, list)
+	}
 	f.tables = map[string]*catalog.Table{
-		"pods":     table("pods", "Pod", podSchema(), func() runtime.Object { return &core.Pod{} }, func() runtime.Object { return &core.PodList{} }),
-		"services": table("services", "Service", &spec.Schema{}, func() runtime.Object { return &core.Service{} }, func() runtime.Object { return &core.ServiceList{} }),
-		"events":   table("events", "Event", eventSchema(), func() runtime.Object { return &core.Event{} }, func() runtime.Object { return &core.EventList{} }),
-		"nodes":    table("nodes", "Node", nodeSchema(), func() runtime.Object { return &core.Node{} }, func() runtime.Object { return &core.NodeList{} }),
+		"pods":         table("pods", "Pod", podSchema(), func() runtime.Object { return &core.Pod{} }, func() runtime.Object { return &core.PodList{} }),
+		"services":     table("services", "Service", &spec.Schema{}, func() runtime.Object { return &core.Service{} }, func() runtime.Object { return &core.ServiceList{} }),
+		"events":       table("events", "Event", eventSchema(), func() runtime.Object { return &core.Event{} }, func() runtime.Object { return &core.EventList{} }),
+		"clusterroles": tableOf(rbac.Resource("clusterroles"), "ClusterRole", &spec.Schema{}, func() runtime.Object { return &rbac.ClusterRole{} }, func() runtime.Object { return &rbac.ClusterRoleList{} }),
+		"nodes":        table("nodes", "Node", nodeSchema(), func() runtime.Object { return &core.Node{} }, func() runtime.Object { return &core.NodeList{} }),
 	}
 	log := &changes.Log{Driver: f.driver, Authorizer: f, Prefix: func(of sqlstore.Resource) string { return of.Resource }}
 	f.Storage = New(Config{Feed: feed, Log: log, Tables: f, Timeout: 10 * time.Second, Memory: 64 << 20, Concurrency: 2})

@@ -363,3 +363,22 @@ func TestPast_OutlivesDefinitions(t *testing.T) {
 		t.Errorf("%d %s", got, message)
 	}
 }
+
+// Objects whose definition this server does not know, because it is gone without them or has just been made by another
+// server, are shown to nobody who may not see their past.
+func TestPast_HidesObjectsWithoutDefinition(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.namespace("shop")
+	key := sqlstore.Key{Group: "example.com", Resource: "gears", Owner: sqlstore.Custom, Namespace: "shop", Name: "big"}
+	w := sqlstore.Write{Op: sqlstore.Create, Key: key, UID: "u-big", Value: []byte(`{"kind":"Gear","apiVersion":"example.com/v1","metadata":{"name":"big","namespace":"shop"}}`)}
+	if _, err := f.store.Commit(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	f.allowed["tenant gears shop"], f.allowed["tenant changes shop"] = true, true
+	for _, sql := range []string{`SELECT name FROM "gears.example.com_history"`, `SELECT name FROM "gears.example.com_history" WHERE namespace = 'shop' AND name = 'big'`} {
+		f.expect("admin", sql, `"big"`)
+		f.expect("tenant", sql, "")
+		f.expect("nobody", sql, "")
+	}
+}

@@ -22,7 +22,8 @@ import (
 // older than the request, or at the one of the moment that the query asks for. It returns the revision.
 //
 // As for a list, the authorizer is asked before the rows are read: about all namespaces, and if
-// the answer is no, about each namespace in which there are rows.
+// the answer is no, about each namespace in which there are rows. Objects of a resource whose definition
+// is not known, if it has any, have been left behind or are newer than what is known: they are shown by the rights of the past.
 func (s *Storage) fill(ctx context.Context, p *past, views []*view) (revision string, err error) {
 	at := p.moment
 	if p.latest, err = s.config.Feed.Latest(ctx); err != nil {
@@ -37,25 +38,37 @@ func (s *Storage) fill(ctx context.Context, p *past, views []*view) (revision st
 		return "", err
 	}
 	namespaces := make([][]string, len(views))
-	for i, v := range views {
-		if at != "" || v.Store == nil {
-			continue
-		}
-		if namespaces[i], err = s.mayList(ctx, v.Table, snapshots[i]); err != nil {
-			return "", err
-		}
+	known := make([]map[string]bool, len(views))
+	for i := range known {
+		known[i] = map[string]bool{}
 	}
-	if snapshots, err = s.config.Feed.Snapshots(ctx, resources...); err != nil {
-		return "", err
+	for asked := true; asked; {
+		asked = false
+		for i, v := range views {
+			if at != "" || v.Store == nil {
+				continue
+			}
+			answers := len(known[i])
+			if namespaces[i], err = s.mayList(ctx, v.Table, snapshots[i], known[i]); err != nil {
+				return "", err
+			}
+			asked = asked || len(known[i]) > answers
+		}
+		// There may be rows in other namespaces meanwhile.
+		if asked {
+			if snapshots, err = s.config.Feed.Snapshots(ctx, resources...); err != nil {
+				return "", err
+			}
+		}
 	}
 	for i, v := range views {
 		p.latest = snapshots[i].Revision()
 		v.snapshot = snapshots[i]
-		if at != "" {
+		if at != "" || v.Store == nil {
 			continue // v.now is what it showed then, by the rights of the past
 		}
 		v.now = &selection{view: v, source: &cached{snapshots[i], namespaces[i]}}
-		if v.Store != nil && namespaces[i] != nil && len(namespaces[i]) == 0 {
+		if namespaces[i] != nil && len(namespaces[i]) == 0 {
 			v.now.forbidden = fmt.Sprintf("you may not list %s in all namespaces, nor in one that has some", v.Resource)
 		}
 	}
@@ -65,22 +78,26 @@ func (s *Storage) fill(ctx context.Context, p *past, views []*view) (revision st
 			return "", err
 		}
 		p.latest = shown
-		for _, v := range views {
-			if v.now, err = p.show(v, at, shown); err != nil {
-				return "", err
-			}
+	}
+	for _, v := range views {
+		if v.now != nil {
+			continue
+		}
+		if v.now, err = p.show(v, at, shown); err != nil {
+			return "", err
 		}
 	}
 	return strconv.FormatInt(shown, 10), nil
 }
 
-// mayList returns the namespaces in which the user may list the objects of a table; nil means all.
-func (s *Storage) mayList(ctx context.Context, t *catalog.Table, snapshot watch.Snapshot) ([]string, error) {
+// mayList returns the namespaces in which the user may list the objects of a table; nil means all. known has the
+// answers of the authorizer, by namespace.
+func (s *Storage) mayList(ctx context.Context, t *catalog.Table, snapshot watch.Snapshot, known map[string]bool) ([]string, error) {
 	who, ok := request.UserFrom(ctx)
 	if !ok {
 		return nil, apierrors.NewInternalError(errors.New("the request has no user"))
 	}
-	if all, err := s.may(ctx, who, t, ""); all || err != nil {
+	if all, err := s.may(ctx, who, t, "", known); all || err != nil {
 		return nil, err
 	}
 	namespaces := []string{}
@@ -88,7 +105,7 @@ func (s *Storage) mayList(ctx context.Context, t *catalog.Table, snapshot watch.
 		if namespace == "" {
 			continue // objects without a namespace
 		}
-		may, err := s.may(ctx, who, t, namespace)
+		may, err := s.may(ctx, who, t, namespace, known)
 		if err != nil {
 			return nil, err
 		}
@@ -99,18 +116,18 @@ func (s *Storage) mayList(ctx context.Context, t *catalog.Table, snapshot watch.
 	return namespaces, nil
 }
 
-// may asks the authorizer what the handler of lists asks.
-func (s *Storage) may(ctx context.Context, who user.Info, t *catalog.Table, namespace string) (bool, error) {
+// may asks the authorizer what the handler of lists asks, unless the answer is known.
+func (s *Storage) may(ctx context.Context, who user.Info, t *catalog.Table, namespace string, known map[string]bool) (bool, error) {
+	if allowed, ok := known[namespace]; ok {
+		return allowed, nil
+	}
 	decision, _, err := s.config.Log.Authorizer.Authorize(ctx, authorizer.AttributesRecord{
 		User: who, Verb: "list", Namespace: namespace, APIGroup: t.Resource.Group, APIVersion: t.Version, Resource: t.Resource.Resource, ResourceRequest: true,
 	})
-	if decision == authorizer.DecisionAllow {
-		return true, nil
-	}
-	if err != nil {
+	if known[namespace] = decision == authorizer.DecisionAllow; !known[namespace] && err != nil {
 		return false, apierrors.NewInternalError(err)
 	}
-	return false, nil
+	return known[namespace], nil
 }
 
 // warn adds a warning for each table and edge that a statement names, and that is empty because its user may

@@ -1,11 +1,14 @@
 package query
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
+
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
 
 // Whatever a statement does, it sees the rows that its user may list, and no trace of others.
@@ -116,5 +119,37 @@ func TestPlans_GiveEqualRows(t *testing.T) {
 		if got, err := f.ask("admin", head+strings.Join(planned, conjunction)+" ORDER BY 1, 2"); got != want || err != nil {
 			t.Fatalf("WHERE %s: %d rows %v, want %d", strings.Join(planned, conjunction), strings.Count(got, "\n"), err, strings.Count(want, "\n"))
 		}
+	}
+}
+
+// hooked is an authorizer that calls before each question.
+type hooked struct {
+	authorizer.UnconditionalAuthorizer
+	before func(authorizer.Attributes)
+}
+
+func (h hooked) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	h.before(a)
+	return h.UnconditionalAuthorizer.Authorize(ctx, a)
+}
+
+// Rows of a namespace that gets its first ones while the authorizer is asked are there at the revision of the answer.
+func TestRights_AreThoseAtTheRevision(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.pod("a", "p", "n")
+	f.allowed["tenant pods a"], f.allowed["tenant pods b"] = true, true
+	written := false
+	f.config.Log.Authorizer = hooked{f, func(a authorizer.Attributes) {
+		if a.GetNamespace() == "a" && !written {
+			written = true
+			f.pod("b", "q", "n")
+			f.pod("c", "r", "n")
+		}
+	}}
+	q := &Query{Spec: Spec{SQL: "SELECT namespace, revision FROM pods ORDER BY 1"}}
+	got, err := run(t.Context(), f.Storage, "tenant", q)
+	if want := "\"a\" 1\n\"b\" 2"; err != nil || got != want || q.Status.ResourceVersion != "3" {
+		t.Errorf("at revision %s: %s (%v), want %s", q.Status.ResourceVersion, got, err, want)
 	}
 }

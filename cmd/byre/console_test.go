@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/csv"
+	"fmt"
 	"html"
 	"io"
 	"maps"
@@ -16,8 +17,11 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
 	"byre/sqlstore/eventually"
@@ -247,5 +251,41 @@ func TestConsole_IsOffByDefault(t *testing.T) {
 	past{t, filepath.Join(on.dir, "admin.kubeconfig")}.fail("nobody", "bind the ClusterRole byre:console-user", "console")
 	if status, body := on.as("nobody", "/console/", "*/*"); status != http.StatusForbidden || !strings.Contains(body, "byre console") {
 		t.Errorf("%d %s", status, body)
+	}
+}
+
+// The page of an object shows what it controls, however many resources there are.
+func TestConsole_ShowsWhatAnObjectControls(t *testing.T) {
+	t.Parallel()
+	h := newChronicle(t, "--console", "--controllers=")
+	definitions := dynamic.NewForConfigOrDie(h.config).Resource(definitionsResource)
+	for i := range 80 {
+		name := fmt.Sprintf("things%d", i)
+		var definition unstructured.Unstructured
+		h.must(definition.UnmarshalJSON(fmt.Appendf(nil, `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"%[1]s.example.com"},
+			"spec":{"group":"example.com","scope":"Namespaced","names":{"plural":"%[1]s","kind":"Thing%[2]d"},
+			"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}}]}}`, name, i)))
+		_, err := definitions.Create(t.Context(), &definition, metav1.CreateOptions{})
+		h.must(err)
+	}
+	create := func(name string, owners ...metav1.OwnerReference) *corev1.ConfigMap {
+		t.Helper()
+		created, err := h.kube.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, OwnerReferences: owners}}, metav1.CreateOptions{})
+		h.must(err)
+		return created
+	}
+	owner := metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: "owner", UID: create("owner").UID}
+	create("dependent", owner)
+	owner.Controller = new(true)
+	create("controlled", owner)
+	eventually.True(t, "all definitions are tables and resources", func() bool {
+		found, err := h.kube.Discovery().ServerResourcesForGroupVersion("example.com/v1")
+		return err == nil && len(found.APIResources) >= 80 && slices.Equal(h.csv("", "SELECT count(*) FROM byre_tables WHERE \"group\" = 'example.com'"), []string{"80"})
+	})
+	_, body, err := fetch(t.Context(), http.DefaultClient, h.openConsole("")+"o/core/v1/configmaps/default/owner")
+	h.must(err)
+	_, controls, _ := strings.Cut(body, "What it controls")
+	if !strings.Contains(controls, "configmaps/controlled") || strings.Contains(controls, "configmaps/dependent") {
+		t.Errorf("it controls %s", controls)
 	}
 }

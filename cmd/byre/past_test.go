@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -139,7 +140,8 @@ func TestPast_IsShownAndReversed(t *testing.T) {
 			p.fail("alice", "--output must be "+allowed+`, not "xml"`, append(strings.Fields(command), "svc/web", "-o", "xml")...)
 		}
 		p.fail("alice", `--color must be auto, always or never, not "red"`, "diff", "svc/web", "--color", "red")
-		p.fail("alice", "did not exist", "show", "svc/web", "--at", "-1d")
+		p.fail("alice", "the namespace default was created after", "show", "svc/web", "--at", "-1d")
+		p.fail("", "did not exist", "show", "svc/web", "--at", "-1d")
 		p.fail("mallory", "forbidden", "log", "service/web")
 		p.fail("alice", "forbidden", "log", "-A")
 
@@ -214,4 +216,38 @@ func TestPast_IsShownAndReversed(t *testing.T) {
 		p.fail("alice", "has no version", "undelete", "service/never", "--yes")
 		p.fail("alice", "not found", "undo", "123456789")
 	})
+}
+
+// What an object was at a moment that the history does not reach back to is not known.
+func TestPast_KnowsNothingBeforeTheHistory(t *testing.T) {
+	t.Parallel()
+	for name, flags := range databases() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newChronicle(t, append(flags(t), "--controllers=")...)
+			p := past{t, filepath.Join(h.dir, "admin.kubeconfig")}
+			config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "settings", Namespace: "default"}, Data: map[string]string{"key": "one"}}
+			changed, err := h.kube.CoreV1().ConfigMaps("default").Create(t.Context(), config, metav1.CreateOptions{})
+			h.must(err)
+			first := changed.ResourceVersion
+			update := func(value string) {
+				t.Helper()
+				changed.Data["key"] = value
+				changed, err = h.kube.CoreV1().ConfigMaps("default").Update(t.Context(), changed, metav1.UpdateOptions{})
+				h.must(err)
+			}
+			update("two")
+			second := changed.ResourceVersion
+			succeed(t, append([]string{"compact", "--keep=0s", "--resource=configmaps"}, h.database()...)...)
+			const unknown = "does not reach back to"
+			p.fail("", unknown, "show", "cm/settings", "--at", first)
+			p.run("", nil, "diff", "cm/settings")
+			update("three")
+			p.fail("", unknown, "show", "cm/settings", "--at", first)
+			p.fail("", unknown, "show", "cm/settings", "--at", changed.CreationTimestamp.UTC().Format(time.RFC3339))
+			p.fail("", unknown, "diff", "cm/settings", "--at", first)
+			p.run("", []string{"key: two"}, "show", "cm/settings", "--at", second)
+			p.run("", []string{"-  key: two\n", "+  key: three\n"}, "diff", "cm/settings")
+		})
+	}
 }

@@ -380,6 +380,24 @@ func TestSQL_EndsForWhoDoesNotRead(t *testing.T) {
 	}
 }
 
+// A query that has had its time is answered so in every form, by both versions of HTTP.
+func TestSQL_TellsThatItTookTooLong(t *testing.T) {
+	t.Parallel()
+	h := newChronicle(t, "--sql-timeout=1s")
+	http1 := rest.CopyConfig(h.config)
+	http1.NextProtos = []string{"http/1.1"}
+	for _, config := range []*rest.Config{h.config, http1} {
+		for _, accept := range []string{"application/json", query.CSV, query.NDJSON} {
+			asks := *h
+			asks.config = config
+			response, body := asks.ask("", accept, "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT count(*) FROM r")
+			if response.StatusCode != http.StatusRequestTimeout || !strings.Contains(body, "took longer than 1s") {
+				t.Errorf("%s %s: %d %s", response.Proto, accept, response.StatusCode, body)
+			}
+		}
+	}
+}
+
 // The tables and the columns are listed in every form.
 func TestSQL_ListsTablesAndColumns(t *testing.T) {
 	t.Parallel()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"text/tabwriter"
 	"time"
 
@@ -197,7 +198,10 @@ func compareMoments(ctx context.Context, client *plugin.Client, o plugin.Object,
 	if newer, err = client.At(ctx, o, until); err != nil {
 		return older, newer, err
 	}
-	from := plugin.Moment{Revision: max(newer.Revision-1, 1)}
+	from := plugin.Moment{Revision: newer.Revision - 1}
+	if newer.Revision <= 1 { // no change is left, or none was before
+		from = until
+	}
 	if at != "" {
 		if from, err = ParseMoment(at); err != nil {
 			return older, newer, fmt.Errorf("--at: %w", err)
@@ -207,8 +211,8 @@ func compareMoments(ctx context.Context, client *plugin.Client, o plugin.Object,
 	return older, newer, err
 }
 
-// latest is a moment after the last change, whatever this machine's clock says.
-func latest() plugin.Moment { return plugin.Moment{Time: time.Now().Add(time.Hour)} }
+// latest is a moment after the last change, whatever clocks say.
+func latest() plugin.Moment { return plugin.Moment{Revision: math.MaxInt64} }
 
 // diff returns the unified diff of two versions of an object.
 func diff(o plugin.Object, older, newer plugin.Version) (string, error) {

@@ -23,7 +23,8 @@ type Version struct {
 	Content map[string]any
 }
 
-// At returns an object as it was at a moment.
+// At returns an object as it was at a moment. It fails with the code 410 if the history does not reach back to the
+// moment: there may have been changes since that are deleted.
 func (c *Client) At(ctx context.Context, o Object, m Moment) (Version, error) {
 	changes, err := c.Changes(ctx, o.Query(true))
 	if err != nil {
@@ -39,6 +40,11 @@ func (c *Client) At(ctx context.Context, o Object, m Moment) (Version, error) {
 			return Version{}, err
 		}
 		return version(change.Revision, change, change.After)
+	}
+	q := o.Query(true)
+	q.Fields["since"] = m.selector()
+	if _, err := answer(c.get(q, "application/json").Param("limit", "1").Do(ctx)); err != nil {
+		return Version{}, err
 	}
 	if len(changes) > 0 { // the moment is before the first change that is left
 		change, err := c.Change(ctx, o.changesIn(), changes[0].Revision)
