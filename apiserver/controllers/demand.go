@@ -3,7 +3,6 @@ package controllers
 import (
 	"context"
 	"sync"
-	"time"
 
 	"k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -112,10 +111,7 @@ func (o *onDemand) awaitObject(ctx context.Context, gr schema.GroupResource) boo
 			}
 		}
 		if err != nil {
-			select {
-			case <-ctx.Done():
-			case <-time.After(retryPeriod):
-			}
+			pause(ctx)
 		}
 	}
 	return false
