@@ -120,10 +120,7 @@ func readStoppedStatus(ctx context.Context, store options.StoreOptions) (status.
 	ctx, cancel := context.WithTimeout(ctx, databaseTimeout)
 	defer cancel()
 	s := status.Status{Alarms: []string{}}
-	if err := checkUsedDatabase(store); err != nil {
-		return s, err
-	}
-	endpoint, err := store.DSN()
+	endpoint, err := usedEndpoint(store)
 	if err != nil {
 		return s, err
 	}

@@ -122,13 +122,12 @@ func (c *checker) report(row, reason string, arguments ...any) {
 
 // isDamaged reports whether an error is of a row only, and adds its finding.
 func (c *checker) isDamaged(err error) bool {
-	var row *sqlstore.DamagedRow
-	if !errors.As(err, &row) {
-		return false
+	row, ok := errors.AsType[*sqlstore.DamagedRow](err)
+	if ok {
+		c.result.Add(row.Finding)
+		c.damaged[hashOf(row.Key)] = struct{}{}
 	}
-	c.result.Add(row.Finding)
-	c.damaged[hashOf(row.Key)] = struct{}{}
-	return true
+	return ok
 }
 
 func (c *checker) checkObject(r *sqlstore.ObjectRow) {
