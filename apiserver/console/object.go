@@ -22,7 +22,7 @@ import (
 // objectPage is the page of an object.
 type objectPage struct {
 	resource
-	Namespace, Name string
+	Namespace string
 	// Exists is false if there is only the history.
 	Exists   bool
 	Undelete string
@@ -64,7 +64,7 @@ func (v *visit) showObject() error {
 		return nil
 	}
 	page := objectPage{
-		resource: r, Namespace: namespace, Name: name, Undelete: undelete(r, namespace, name),
+		resource: r, Namespace: namespace, Undelete: undelete(r, namespace, name),
 		Table: v.tableLink(r, namespace), AsYAML: v.here("format", "yaml"), AsJSON: v.here("format", "json"),
 	}
 	if r.Group == "" && r.Resource == "namespaces" {
