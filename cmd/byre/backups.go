@@ -97,7 +97,7 @@ func newBackupListCommand() *cobra.Command {
 			"each holds, its size, and the program that wrote it. Only the beginning of each is read.\n\n" + directoryHelp,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := cmp.Or(output.Validate(), flags.setArgs(args)); err != nil {
+			if err := flags.setArgs(args); err != nil {
 				return err
 			}
 			backups, err := flags.list(cmd.Context())

@@ -122,12 +122,7 @@ func newSQLIndexCommand() *cobra.Command {
 	var output cli.Output
 	list := &cobra.Command{
 		Use: "list", Short: "List the indexes that were made", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := output.Validate(); err != nil {
-				return err
-			}
-			return listIndexes(cmd, store, &output)
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return listIndexes(cmd, store, &output) },
 	}
 	output.AddTo(list, "table", "json", "yaml")
 	cmd.AddCommand(list, &cobra.Command{

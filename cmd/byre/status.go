@@ -46,9 +46,6 @@ func newStatusCommand() *cobra.Command {
 			"The exit status is 0 without alarms, 2 with alarms, and 1 if nothing can be read.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := output.Validate(); err != nil {
-				return err
-			}
 			certs := certsFlags{dataDir: store.DataDir, certDir: certDir}
 			s, err := readStatus(cmd.Context(), store, certs.config())
 			if err != nil {
