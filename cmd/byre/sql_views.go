@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -40,13 +39,14 @@ func newSQLViewsCommand() *cobra.Command {
 					if schema != "" {
 						return errors.New("--schema is for PostgreSQL: views of a SQLite file are temporary")
 					}
-					return sqlviews.WriteSQLite(cmd.OutOrStdout(), tables)
-				}
-				views, err := d.Views(cmd.Context(), schema)
-				if err != nil {
+					_, err := io.WriteString(cmd.OutOrStdout(), sqlviews.SQLiteStatements(tables))
 					return err
 				}
-				return views.WriteTo(cmd.OutOrStdout(), tables)
+				views, err := d.Views(cmd.Context(), schema)
+				if err == nil {
+					_, err = io.WriteString(cmd.OutOrStdout(), views.Statements(tables))
+				}
+				return err
 			})
 		},
 	}
@@ -183,14 +183,11 @@ func newSQLGrantCommand() *cobra.Command {
 					return errors.New("SQLite has no roles: who reads the file reads all of it")
 				}
 				grant.Role, grant.Store = args[0], d.Store()
-				if !yes {
-					return grant.WriteTo(cmd.OutOrStdout(), tables)
+				if yes {
+					return d.Execute(cmd.Context(), grant.Statements(tables))
 				}
-				var statements strings.Builder
-				if err := grant.WriteTo(&statements, tables); err != nil {
-					return err
-				}
-				return d.Execute(cmd.Context(), statements.String())
+				_, err := io.WriteString(cmd.OutOrStdout(), grant.Statements(tables))
+				return err
 			})
 		},
 	}
