@@ -46,15 +46,10 @@ func (s *Server) Table(ctx context.Context, name string) (*catalog.Table, error)
 }
 
 // all returns the definitions that are established.
-func (r *resolver) all() (found []*definition.Definition) {
+func (r *resolver) all() []*definition.Definition {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	for _, d := range r.table.All() {
-		if definition.IsEstablished(d.CRD) {
-			found = append(found, d)
-		}
-	}
-	return found
+	return slices.DeleteFunc(r.table.All(), func(d *definition.Definition) bool { return !definition.IsEstablished(d.CRD) })
 }
 
 // tableOf returns the table of a definition's instances; nil if the definition is gone.

@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"k8s.io/api/core/v1"
@@ -105,10 +106,8 @@ func (o *onDemand) awaitObject(ctx context.Context, gr schema.GroupResource) boo
 	defer source.Close()
 	for ctx.Err() == nil {
 		events, err := source.Next(ctx)
-		for _, event := range events {
-			if isWork(gr, event) {
-				return true
-			}
+		if slices.ContainsFunc(events, func(event storage.MetadataEvent) bool { return isWork(gr, event) }) {
+			return true
 		}
 		if err != nil {
 			pause(ctx)

@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"slices"
 
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	storageinformers "k8s.io/client-go/informers/storage/v1"
@@ -44,13 +45,7 @@ func (cc *controllerContext) volumePlugins(accept func(volume.VolumePlugin) bool
 	all = append(all, fc.ProbeVolumePlugins()...)
 	all = append(all, iscsi.ProbeVolumePlugins()...)
 	all = append(all, csi.ProbeVolumePlugins()...)
-	var accepted []volume.VolumePlugin
-	for _, plugin := range all {
-		if accept(plugin) {
-			accepted = append(accepted, plugin)
-		}
-	}
-	return accepted
+	return slices.DeleteFunc(all, func(plugin volume.VolumePlugin) bool { return !accept(plugin) })
 }
 
 func newVolumeBinder(ctx context.Context, cc *controllerContext) (func(context.Context), error) {

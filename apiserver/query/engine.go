@@ -111,7 +111,7 @@ func authorize(action sqlite3.AuthorizerActionCode, _, function, _, _ string) sq
 	case sqlite3.AUTH_SELECT, sqlite3.AUTH_READ, sqlite3.AUTH_RECURSIVE:
 		return sqlite3.AUTH_OK
 	case sqlite3.AUTH_FUNCTION:
-		if functions[strings.ToLower(function)] {
+		if functions.Has(strings.ToLower(function)) {
 			return sqlite3.AUTH_OK
 		}
 	}

@@ -145,9 +145,7 @@ func showResult(cmd *cobra.Command, result integrity.Result, readErr error, outp
 		return encoder.Encode(result)
 	}
 	for _, f := range result.Findings {
-		if _, err := fmt.Fprintln(cmd.OutOrStdout(), f); err != nil {
-			return err
-		}
+		fmt.Fprintln(cmd.OutOrStdout(), f)
 	}
 	if more := result.FindingCount - int64(len(result.Findings)); more > 0 {
 		fmt.Fprintf(cmd.OutOrStdout(), "and %d more findings\n", more)

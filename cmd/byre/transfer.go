@@ -209,9 +209,7 @@ func (c *transferCommand) noObjects(found *transfer.Summary) error {
 // report says what was moved, and what was not.
 func report(out io.Writer, done string, s *transfer.Summary, revision int64) error {
 	for _, reason := range slices.Sorted(maps.Keys(s.LeftOut)) {
-		if _, err := fmt.Fprintf(out, "left out: %d (%s)\n", s.LeftOut[reason], reason); err != nil {
-			return err
-		}
+		fmt.Fprintf(out, "left out: %d (%s)\n", s.LeftOut[reason], reason)
 	}
 	encrypted := ""
 	if s.Encrypted > 0 {

@@ -3,6 +3,7 @@ package instances
 import (
 	"fmt"
 	"io"
+	"slices"
 
 	"k8s.io/apiextensions-apiserver/pkg/crdserverscheme"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -162,13 +163,9 @@ func (n negotiated) DecoderToVersion(decoder runtime.Decoder, gv runtime.GroupVe
 // standard are the media types of instances. Protobuf encodes only the Tables and the
 // Status that are sent in place of them.
 func (n negotiated) standard() []runtime.SerializerInfo {
-	var infos []runtime.SerializerInfo
-	for _, info := range n.media {
-		if info.MediaType != runtime.ContentTypeProtobuf {
-			infos = append(infos, info)
-		}
-	}
-	return infos
+	return slices.DeleteFunc(slices.Clone(n.media), func(info runtime.SerializerInfo) bool {
+		return info.MediaType == runtime.ContentTypeProtobuf
+	})
 }
 
 func mediaTypes(typer runtime.ObjectTyper) []runtime.SerializerInfo {
