@@ -1,6 +1,7 @@
 package crd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -132,10 +133,7 @@ func Describe(crd *apiextensionsv1.CustomResourceDefinition) (*catalog.Table, er
 }
 
 func describe(crd *apiextensionsv1.CustomResourceDefinition, version *apiextensionsv1.CustomResourceDefinitionVersion, schema *structuralschema.Structural) *catalog.Table {
-	of := schema.ToKubeOpenAPI()
-	if of == nil {
-		of = &spec.Schema{}
-	}
+	of := cmp.Or(schema.ToKubeOpenAPI(), &spec.Schema{})
 	return &catalog.Table{
 		Resource: definition.Resource(crd), Version: version.Name, Kind: crd.Spec.Names.Kind, Description: of.Description,
 		Columns: catalog.NewColumns(of, nil, printed(version)),

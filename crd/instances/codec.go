@@ -151,11 +151,8 @@ func (n negotiated) EncoderForVersion(encoder runtime.Encoder, gv runtime.GroupV
 }
 
 func (n negotiated) DecoderToVersion(decoder runtime.Decoder, gv runtime.GroupVersioner) runtime.Decoder {
-	strict := false
-	if s, ok := decoder.(*json.Serializer); ok {
-		strict = s.IsStrict()
-	}
-	coercing := coercingDecoder{Decoder: decoder, coercer: coercer{schemas: n.schemas, strict: strict}}
+	s, ok := decoder.(*json.Serializer)
+	coercing := coercingDecoder{Decoder: decoder, coercer: coercer{schemas: n.schemas, strict: ok && s.IsStrict()}}
 	return versioning.NewCodec(nil, coercing, runtime.UnsafeObjectConvertor(n.scheme), n.scheme, n.scheme,
 		n.defaulter(), nil, gv, "unstructuredNegotiatedSerializer")
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"byre/apiserver/history"
 )
@@ -57,11 +58,11 @@ func (c *Client) Blame(ctx context.Context, o Object) ([]Leaf, error) {
 		if err != nil {
 			return nil, err
 		}
-		after, err := leavesOf(change, true)
+		after, err := leavesOf(change, change.After)
 		if err != nil {
 			return nil, err
 		}
-		before, err := leavesOf(change, false)
+		before, err := leavesOf(change, change.Before)
 		if err != nil {
 			return nil, err
 		}
@@ -88,11 +89,7 @@ func (c *Client) Blame(ctx context.Context, o Object) ([]Leaf, error) {
 }
 
 // leavesOf returns the leaves of the object after a change, or before it.
-func leavesOf(change *history.Change, after bool) (map[string]any, error) {
-	content := change.Before
-	if after {
-		content = change.After
-	}
+func leavesOf(change *history.Change, content *runtime.RawExtension) (map[string]any, error) {
 	v, err := version(change.Revision, change, content)
 	return flatten(v.Content), err
 }

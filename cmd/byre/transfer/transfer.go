@@ -1,6 +1,7 @@
 package transfer
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -12,12 +13,6 @@ import (
 
 	"byre/sqlstore"
 	"byre/sqlstore/etcd"
-)
-
-// The author of imported rows, because etcd does not record who wrote a key.
-const (
-	authorUser = "byre"
-	authorVerb = "import"
 )
 
 // Source is a key space of etcd at one revision: an etcd.Snapshot or a kine.Database.
@@ -56,9 +51,7 @@ type Translator struct {
 
 // New makes a Translator.
 func New(options Options) (*Translator, error) {
-	if options.Prefix == "" {
-		options.Prefix = DefaultPrefix
-	}
+	options.Prefix = cmp.Or(options.Prefix, DefaultPrefix)
 	if options.Progress == nil {
 		options.Progress = func(int) {}
 	}
@@ -193,7 +186,8 @@ func (t *Translator) row(kv etcd.KeyValue) (*sqlstore.ObjectRow, error) {
 	if err != nil || o == nil {
 		return nil, err
 	}
-	row := &sqlstore.ObjectRow{Time: t.options.Now, Author: sqlstore.Author{User: authorUser, Verb: authorVerb}}
+	// etcd does not record who wrote a key.
+	row := &sqlstore.ObjectRow{Time: t.options.Now, Author: sqlstore.Author{User: "byre", Verb: "import"}}
 	row.Created, row.Revision = kv.Created, kv.Revision
 	if kv.TTL > 0 {
 		row.Expires = t.options.Now.Add(kv.TTL)
