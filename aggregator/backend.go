@@ -95,15 +95,11 @@ func (b *backend) run(ctx context.Context, endpointsSynced <-chan struct{}) {
 		} else {
 			retry = firstRetry
 		}
-		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
-		case <-b.refreshRequested:
-		case <-timer.C:
-		}
-		timer.Stop()
-		if ctx.Err() != nil {
 			return
+		case <-b.refreshRequested:
+		case <-time.After(wait):
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	"k8s.io/utils/ptr"
 
 	"byre/apiserver/process/routing"
 )
@@ -21,17 +22,13 @@ type backendKey struct {
 
 func backendKeyOf(service *apiregistrationv1.APIService) backendKey {
 	at := service.Spec.Service
-	key := backendKey{
+	return backendKey{
 		namespace: at.Namespace,
 		name:      at.Name,
-		port:      443,
+		port:      ptr.Deref(at.Port, 443),
 		insecure:  service.Spec.InsecureSkipTLSVerify,
 		caBundle:  string(service.Spec.CABundle),
 	}
-	if at.Port != nil {
-		key.port = *at.Port
-	}
-	return key
 }
 
 // String names the Service, for logs.

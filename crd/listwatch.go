@@ -24,32 +24,21 @@ import (
 // and not the API: over HTTP every definition would be decoded as a whole.
 //
 // Each watch has a goroutine, which Stop joins; the informer calls Stop.
-type listWatch struct{ *group }
+type listWatch struct{ *cache.ListWatch }
 
 // newInformer makes the informer of the definitions.
 func (g *group) newInformer(resync time.Duration) cache.SharedIndexInformer {
-	return cache.NewSharedIndexInformer(listWatch{g}, &apiextensionsv1.CustomResourceDefinition{}, resync,
+	reader := &cache.ListWatch{ListWithContextFunc: g.list, WatchFuncWithContext: g.watch}
+	return cache.NewSharedIndexInformer(listWatch{reader}, &apiextensionsv1.CustomResourceDefinition{}, resync,
 		cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 }
-
-var _ cache.ListerWatcherWithContext = listWatch{}
 
 // IsWatchListSemanticsUnSupported makes the reflector call List, which decodes on all
 // processors.
 func (listWatch) IsWatchListSemanticsUnSupported() bool { return true }
 
-// List implements cache.ListerWatcher.
-func (l listWatch) List(options metav1.ListOptions) (apiruntime.Object, error) {
-	return l.ListWithContext(context.Background(), options)
-}
-
-// Watch implements cache.ListerWatcher.
-func (l listWatch) Watch(options metav1.ListOptions) (apiwatch.Interface, error) {
-	return l.WatchWithContext(context.Background(), options)
-}
-
-// selection converts the informer's options to the store's. It asks for no pages.
-func (listWatch) selection(options metav1.ListOptions) apistorage.ListOptions {
+// selectionOf converts the informer's options to the store's. It asks for no pages.
+func selectionOf(options metav1.ListOptions) apistorage.ListOptions {
 	predicate := apistorage.Everything
 	predicate.AllowWatchBookmarks = options.AllowWatchBookmarks
 	return apistorage.ListOptions{
@@ -63,9 +52,8 @@ func (listWatch) selection(options metav1.ListOptions) apistorage.ListOptions {
 // decodeBatch is how many definitions a goroutine decodes at a time.
 const decodeBatch = 16
 
-// ListWithContext implements cache.ListerWithContext.
-func (l listWatch) ListWithContext(ctx context.Context, options metav1.ListOptions) (apiruntime.Object, error) {
-	listed, err := l.store.ListEncoded(ctx, l.store.Prefix(), l.selection(options), l.store.Stored())
+func (g *group) list(ctx context.Context, options metav1.ListOptions) (apiruntime.Object, error) {
+	listed, err := g.store.ListEncoded(ctx, g.store.Prefix(), selectionOf(options), g.store.Stored())
 	if err != nil {
 		return nil, storeerr.InterpretListError(err, definitions)
 	}
@@ -97,10 +85,9 @@ func (l listWatch) ListWithContext(ctx context.Context, options metav1.ListOptio
 	return list, decoders.Wait()
 }
 
-// WatchWithContext implements cache.WatcherWithContext.
-func (l listWatch) WatchWithContext(ctx context.Context, options metav1.ListOptions) (apiwatch.Interface, error) {
+func (g *group) watch(ctx context.Context, options metav1.ListOptions) (apiwatch.Interface, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	events, err := l.store.WatchEncoded(ctx, l.store.Prefix(), l.selection(options), l.store.Stored())
+	events, err := g.store.WatchEncoded(ctx, g.store.Prefix(), selectionOf(options), g.store.Stored())
 	if err != nil {
 		cancel()
 		return nil, err

@@ -1,6 +1,7 @@
 package crd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,15 +47,10 @@ func (s *Server) Table(ctx context.Context, name string) (*catalog.Table, error)
 }
 
 // all returns the definitions that are established.
-func (r *resolver) all() (found []*definition.Definition) {
+func (r *resolver) all() []*definition.Definition {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	for _, d := range r.table.All() {
-		if definition.IsEstablished(d.CRD) {
-			found = append(found, d)
-		}
-	}
-	return found
+	return slices.DeleteFunc(r.table.All(), func(d *definition.Definition) bool { return !definition.IsEstablished(d.CRD) })
 }
 
 // tableOf returns the table of a definition's instances; nil if the definition is gone.
@@ -137,10 +133,7 @@ func Describe(crd *apiextensionsv1.CustomResourceDefinition) (*catalog.Table, er
 }
 
 func describe(crd *apiextensionsv1.CustomResourceDefinition, version *apiextensionsv1.CustomResourceDefinitionVersion, schema *structuralschema.Structural) *catalog.Table {
-	of := schema.ToKubeOpenAPI()
-	if of == nil {
-		of = &spec.Schema{}
-	}
+	of := cmp.Or(schema.ToKubeOpenAPI(), &spec.Schema{})
 	return &catalog.Table{
 		Resource: definition.Resource(crd), Version: version.Name, Kind: crd.Spec.Names.Kind, Description: of.Description,
 		Columns: catalog.NewColumns(of, nil, printed(version)),

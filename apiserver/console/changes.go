@@ -64,12 +64,7 @@ func (c *change) FullName() string {
 }
 
 // shownIn is the namespace in which a change of an object is listed.
-func shownIn(namespace string) string {
-	if namespace == "" {
-		return metav1.NamespaceDefault
-	}
-	return namespace
-}
+func shownIn(namespace string) string { return cmp.Or(namespace, metav1.NamespaceDefault) }
 
 // undelete is the command that brings an object back, or "" if its name is not fit for one.
 func undelete(r resource, namespace, name string) string {

@@ -8,6 +8,11 @@ import (
 	"strings"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/utils/ptr"
 	g "maragu.dev/gomponents"
 	h "maragu.dev/gomponents/html"
 )
@@ -50,11 +55,9 @@ var hiddenMetrics = regexp.MustCompile(`_(bucket|sum|count|created)$`)
 // showHealth shows the checks, the state of the store, and the servers of the cluster.
 func (v *visit) showHealth() error {
 	page := healthPage{Ready: v.probe("/readyz"), Live: v.probe("/livez")}
-	var version struct {
-		GitVersion string `json:"gitVersion"`
-	}
-	if err := v.client.get(question{path: "/version", accept: asJSON}, &version); err == nil {
-		page.Version = version.GitVersion
+	var info version.Info
+	if err := v.client.get(question{path: "/version", accept: asJSON}, &info); err == nil {
+		page.Version = info.GitVersion
 	}
 	if text, err := v.client.ask(question{path: "/metrics", accept: "text/plain"}); err != nil {
 		page.MetricsProblem = message(err)
@@ -115,6 +118,9 @@ func number(value string) string {
 	return value
 }
 
+// checkLine is the line of a check in the answer of a health check.
+var checkLine = regexp.MustCompile(`(?m)^\[([+-])\](.*)`)
+
 // probe asks a health check.
 func (v *visit) probe(path string) (p probe) {
 	w, err := v.client.send(v.client.request(question{path: path, query: url.Values{"verbose": {""}}, accept: "text/plain"}))
@@ -122,38 +128,22 @@ func (v *visit) probe(path string) (p probe) {
 		return p
 	}
 	p.OK = w.status == http.StatusOK
-	for line := range strings.Lines(w.body.String()) {
-		name, isCheck := strings.CutPrefix(line, "[+]")
-		ok := isCheck
-		if !isCheck {
-			if name, isCheck = strings.CutPrefix(line, "[-]"); !isCheck {
-				continue
-			}
-		}
-		p.Checks = append(p.Checks, check{strings.TrimSpace(name), ok})
+	for _, line := range checkLine.FindAllStringSubmatch(w.body.String(), -1) {
+		p.Checks = append(p.Checks, check{strings.TrimSpace(line[2]), line[1] == "+"})
 	}
 	return p
 }
 
 // replicas lists the identity Leases of the servers.
 func (v *visit) replicas(page *healthPage) error {
-	var list struct {
-		Items []struct {
-			Metadata struct {
-				Name   string            `json:"name"`
-				Labels map[string]string `json:"labels"`
-			} `json:"metadata"`
-			Spec struct {
-				RenewTime time.Time `json:"renewTime"`
-			} `json:"spec"`
-		} `json:"items"`
-	}
+	var list coordinationv1.LeaseList
 	err := v.client.get(question{
 		path: "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases", accept: asJSON,
 		query: url.Values{"labelSelector": {"apiserver.kubernetes.io/identity=kube-apiserver"}},
 	}, &list)
 	for _, lease := range list.Items {
-		page.Replicas = append(page.Replicas, replica{lease.Metadata.Name, lease.Metadata.Labels["kubernetes.io/hostname"], lease.Spec.RenewTime})
+		renewed := ptr.Deref(lease.Spec.RenewTime, metav1.MicroTime{})
+		page.Replicas = append(page.Replicas, replica{lease.Name, lease.Labels[corev1.LabelHostname], renewed.Time})
 	}
 	return err
 }

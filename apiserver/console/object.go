@@ -2,6 +2,7 @@ package console
 
 import (
 	"encoding/json"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	g "maragu.dev/gomponents"
 	h "maragu.dev/gomponents/html"
 	"sigs.k8s.io/yaml"
@@ -19,7 +21,7 @@ import (
 // objectPage is the page of an object.
 type objectPage struct {
 	resource
-	Namespace, Name string
+	Namespace string
 	// Exists is false if there is only the history.
 	Exists   bool
 	Undelete string
@@ -61,7 +63,7 @@ func (v *visit) showObject() error {
 		return nil
 	}
 	page := objectPage{
-		resource: r, Namespace: namespace, Name: name, Undelete: undelete(r, namespace, name),
+		resource: r, Namespace: namespace, Undelete: undelete(r, namespace, name),
 		Table: v.tableLink(r, namespace), AsYAML: v.here("format", "yaml"), AsJSON: v.here("format", "json"),
 	}
 	if r.Group == "" && r.Resource == "namespaces" {
@@ -135,7 +137,7 @@ func (c *linked) body(v *visit) g.Node {
 // describe fills in what the object itself says, and what it owns.
 func (v *visit) describe(page *objectPage, object *unstructured.Unstructured, all []resource) error {
 	page.Created = object.GetCreationTimestamp().Time
-	for _, key := range sortedKeys(object.GetLabels()) {
+	for _, key := range slices.Sorted(maps.Keys(object.GetLabels())) {
 		label := key + "=" + object.GetLabels()[key]
 		page.Labels = append(page.Labels, reference{label, v.link(
 			url.Values{"namespace": {page.Namespace}, "labelSelector": {label}}, "r", page.groupInPath(), page.Version, page.Resource)})
@@ -156,23 +158,12 @@ func (v *visit) describe(page *objectPage, object *unstructured.Unstructured, al
 	return nil
 }
 
-func sortedKeys(of map[string]string) []string {
-	keys := make([]string, 0, len(of))
-	for key := range of {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
-}
-
 // referTo refers to an object that an owner reference names.
 func (v *visit) referTo(apiVersion, kind, namespace, name string, all []resource) reference {
-	group, version, found := strings.Cut(apiVersion, "/")
-	if !found {
-		group, version = "", apiVersion
-	}
+	gv, _ := schema.ParseGroupVersion(apiVersion) // the server has validated it
 	to := reference{Text: kind + "/" + name}
-	if i := slices.IndexFunc(all, func(r resource) bool { return r.Group == group && r.Version == version && r.Kind == kind }); i >= 0 {
+	i := slices.IndexFunc(all, func(r resource) bool { return r.Group == gv.Group && r.Version == gv.Version && r.Kind == kind })
+	if i >= 0 {
 		if !all[i].Namespaced {
 			namespace = ""
 		}

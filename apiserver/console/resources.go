@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"net/url"
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	apidiscovery "k8s.io/api/apidiscovery/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	g "maragu.dev/gomponents"
 	h "maragu.dev/gomponents/html"
 )
@@ -27,19 +29,11 @@ type resource struct {
 }
 
 // groupInPath is the group in the paths of pages.
-func (r resource) groupInPath() string {
-	if r.Group == "" {
-		return coreGroup
-	}
-	return r.Group
-}
+func (r resource) groupInPath() string { return cmp.Or(r.Group, coreGroup) }
 
 // FullName is the name as kubectl takes it, such as deployments.apps.
 func (r resource) FullName() string {
-	if r.Group == "" {
-		return r.Resource
-	}
-	return r.Resource + "." + r.Group
+	return schema.GroupResource{Group: r.Group, Resource: r.Resource}.String()
 }
 
 // path is the path of the resource's objects in the API; an empty namespace means all.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	g "maragu.dev/gomponents"
 	h "maragu.dev/gomponents/html"
 )
@@ -162,9 +163,7 @@ func (v *visit) showTable() error {
 	}
 	if t.Continue != "" {
 		page.Next = v.here("continue", t.Continue)
-		if t.RemainingItemCount != nil {
-			page.Remaining = *t.RemainingItemCount
-		}
+		page.Remaining = ptr.Deref(t.RemainingItemCount, 0)
 	}
 	v.fill(&page, &t)
 	v.render(http.StatusOK, r.FullName(), page)

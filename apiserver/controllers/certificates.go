@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"sync"
 	"time"
 
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
@@ -33,13 +32,10 @@ func newCertificateApproving(ctx context.Context, cc *controllerContext) (func(c
 		return nil, err
 	}
 	forServers := certificates.NewCertificateController(ctx, "csrapproving-kubelet-serving", cc.kube, requests, serving.handle)
-	return func(ctx context.Context) {
-		var group sync.WaitGroup
-		for _, c := range []*certificates.CertificateController{forClients, forServers} {
-			group.Go(func() { c.Run(ctx, certificateWorkers) })
-		}
-		group.Wait()
-	}, nil
+	return together(
+		func(ctx context.Context) { forClients.Run(ctx, certificateWorkers) },
+		func(ctx context.Context) { forServers.Run(ctx, certificateWorkers) },
+	), nil
 }
 
 func newCertificateCleaner(_ context.Context, cc *controllerContext) (func(context.Context), error) {
@@ -69,7 +65,7 @@ func newPodCertificateCleaner(_ context.Context, cc *controllerContext) (func(co
 		return nil, nil
 	}
 	c := cleaner.NewPCRCleanerController(cc.kube, informersIn(cc, certificatesinformers.New).PodCertificateRequests(), clock.RealClock{}, podCertificateTimeout, podCertificatePoll)
-	return func(ctx context.Context) { c.Run(ctx, 1) }, nil
+	return withWorkers(c, 1, nil)
 }
 
 // newTrustBundlePublisher builds the controller that publishes the CA of this server's
@@ -85,10 +81,7 @@ func newTrustBundlePublisher(_ context.Context, cc *controllerContext) (func(con
 		return nil, err
 	}
 	c, err := clustertrustbundlepublisher.NewGAClusterTrustBundlePublisher(signerName, ca, cc.kube)
-	if err != nil {
-		return nil, err
-	}
-	return c.Run, nil
+	return runOf(c, err)
 }
 
 // newCertificateSigning builds a controller for each of upstream's signers. It builds none
@@ -99,7 +92,7 @@ func newCertificateSigning(ctx context.Context, cc *controllerContext) (func(con
 	}
 	type newSigner func(context.Context, kubernetes.Interface, certificatesinformers.CertificateSigningRequestInformer, string, string, time.Duration) (*signer.CSRSigningController, error)
 	lifetime := cc.settings.CSRSigningController.ClusterSigningDuration.Duration
-	var signers []*signer.CSRSigningController
+	var signers []func(context.Context)
 	for _, build := range []newSigner{
 		signer.NewKubeletServingCSRSigningController,
 		signer.NewKubeletClientCSRSigningController,
@@ -110,13 +103,7 @@ func newCertificateSigning(ctx context.Context, cc *controllerContext) (func(con
 		if err != nil {
 			return nil, err
 		}
-		signers = append(signers, c)
+		signers = append(signers, func(ctx context.Context) { c.Run(ctx, certificateWorkers) })
 	}
-	return func(ctx context.Context) {
-		var group sync.WaitGroup
-		for _, c := range signers {
-			group.Go(func() { c.Run(ctx, certificateWorkers) })
-		}
-		group.Wait()
-	}, nil
+	return together(signers...), nil
 }

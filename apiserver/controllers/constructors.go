@@ -65,29 +65,23 @@ func newNamespace(ctx context.Context, cc *controllerContext) (func(context.Cont
 	c := namespace.NewNamespaceController(ctx, cc.kube, cc.metadata,
 		cc.self.Discovery().ServerPreferredNamespacedResources,
 		informersIn(cc, coreinformers.New).Namespaces(), namespaceSyncPeriod, v1.FinalizerKubernetes)
-	return func(ctx context.Context) { c.Run(ctx, namespaceWorkers) }, nil
+	return withWorkers(c, namespaceWorkers, nil)
 }
 
 func newServiceAccount(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
 	c, err := serviceaccount.NewServiceAccountsController(klog.FromContext(ctx),
 		informersIn(cc, coreinformers.New).ServiceAccounts(), informersIn(cc, coreinformers.New).Namespaces(),
 		cc.kube, serviceaccount.DefaultServiceAccountsControllerOptions())
-	if err != nil {
-		return nil, err
-	}
-	return func(ctx context.Context) { c.Run(ctx, 1) }, nil
+	return withWorkers(c, 1, err)
 }
 
 func newRootCAPublisher(_ context.Context, cc *controllerContext) (func(context.Context), error) {
 	c, err := rootcacertpublisher.NewPublisher(cc.rootCAMaps.Core().V1().ConfigMaps(),
 		informersIn(cc, coreinformers.New).Namespaces(), cc.kube, cc.rootCA)
-	if err != nil {
-		return nil, err
-	}
-	return func(ctx context.Context) { c.Run(ctx, 1) }, nil
+	return withWorkers(c, 1, err)
 }
 
 func newRoleAggregation(_ context.Context, cc *controllerContext) (func(context.Context), error) {
 	c := clusterroleaggregation.NewClusterRoleAggregation(informersIn(cc, rbacinformers.New).ClusterRoles(), cc.kube.RbacV1())
-	return func(ctx context.Context) { c.Run(ctx, roleWorkers) }, nil
+	return withWorkers(c, roleWorkers, nil)
 }

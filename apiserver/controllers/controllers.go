@@ -3,14 +3,12 @@ package controllers
 import (
 	"context"
 	"fmt"
-	"sync"
 
 	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/authentication/user"
 	cacheddiscovery "k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/informers"
@@ -167,13 +165,9 @@ func (r *Runner) runEssential(ctx context.Context, root clients, controllers map
 	}
 	defer shared.metadataInformers.Shutdown()
 	close(shared.informersStarted)
-	var group sync.WaitGroup
-	for _, run := range runs {
-		group.Go(func() { run(ctx) })
-	}
 	klog.FromContext(ctx).V(1).Info("Running controllers", "controllers", r.config.Controllers)
+	together(runs...)(ctx)
 	<-ctx.Done()
-	group.Wait()
 	return nil
 }
 
@@ -194,15 +188,11 @@ func (r *Runner) runOnDemand(ctx context.Context, root clients, controllers map[
 		newMetadataWatch: r.config.NewMetadataWatch,
 		mapper:           restmapper.NewDeferredDiscoveryRESTMapper(cacheddiscovery.NewMemCacheClient(root.kube.Discovery())),
 	}
-	var group sync.WaitGroup
-	defer group.Wait()
-	group.Go(func() {
-		wait.UntilWithContext(ctx, func(context.Context) { cc.mapper.Reset() }, discoveryRefreshInterval)
-	})
-	newClients := func(ctx context.Context, name string, d descriptor) (clients, error) {
+	o := &onDemand{cc: cc, informers: newInformers(root, controllers), controllers: controllers}
+	o.newClients = func(ctx context.Context, name string, d descriptor) (clients, error) {
 		return r.config.newControllerClients(ctx, root, name, d)
 	}
-	(&onDemand{cc: cc, informers: newInformers(root, controllers), controllers: controllers, newClients: newClients}).run(ctx)
+	together(o.run, func(ctx context.Context) { resetPeriodically(ctx, cc.mapper) })(ctx)
 }
 
 // defaultSettings returns the settings that kube-controller-manager has without flags.

@@ -2,8 +2,8 @@ package controllers
 
 import (
 	"context"
+	"slices"
 	"sync"
-	"time"
 
 	"k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -106,16 +106,11 @@ func (o *onDemand) awaitObject(ctx context.Context, gr schema.GroupResource) boo
 	defer source.Close()
 	for ctx.Err() == nil {
 		events, err := source.Next(ctx)
-		for _, event := range events {
-			if isWork(gr, event) {
-				return true
-			}
+		if slices.ContainsFunc(events, func(event storage.MetadataEvent) bool { return isWork(gr, event) }) {
+			return true
 		}
 		if err != nil {
-			select {
-			case <-ctx.Done():
-			case <-time.After(retryPeriod):
-			}
+			pause(ctx)
 		}
 	}
 	return false

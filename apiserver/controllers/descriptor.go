@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
@@ -30,6 +32,41 @@ const (
 // constructor builds a controller. The function that it returns runs the controller
 // until the function's context ends; nil means that there is nothing to run.
 type constructor func(context.Context, *controllerContext) (func(context.Context), error)
+
+// runOf returns how a controller of upstream's runs, or the error of its constructor.
+func runOf(c interface{ Run(context.Context) }, err error) (func(context.Context), error) {
+	if err != nil {
+		return nil, err
+	}
+	return c.Run, nil
+}
+
+// withWorkers is runOf for a controller that takes a number of workers.
+func withWorkers(c interface{ Run(context.Context, int) }, workers int32, err error) (func(context.Context), error) {
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) { c.Run(ctx, int(workers)) }, nil
+}
+
+// together returns a function that calls all runs and waits for them.
+func together(runs ...func(context.Context)) func(context.Context) {
+	return func(ctx context.Context) {
+		var group sync.WaitGroup
+		for _, run := range runs {
+			group.Go(func() { run(ctx) })
+		}
+		group.Wait()
+	}
+}
+
+// pause waits for retryPeriod, or until ctx ends.
+func pause(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(retryPeriod):
+	}
+}
 
 // descriptor describes a controller.
 type descriptor struct {

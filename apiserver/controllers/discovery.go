@@ -2,7 +2,6 @@ package controllers
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -34,12 +33,10 @@ func newGarbageCollector(ctx context.Context, cc *controllerContext) (func(conte
 	if err != nil {
 		return nil, err
 	}
-	return func(ctx context.Context) {
-		var group sync.WaitGroup
-		group.Go(func() { c.Run(ctx, collectorWorkers, resyncPeriod) })
-		group.Go(func() { c.Sync(ctx, discovery, resyncPeriod) })
-		group.Wait()
-	}, nil
+	return together(
+		func(ctx context.Context) { c.Run(ctx, collectorWorkers, resyncPeriod) },
+		func(ctx context.Context) { c.Sync(ctx, discovery, resyncPeriod) },
+	), nil
 }
 
 const (
@@ -48,6 +45,11 @@ const (
 	// discovery again, as in kube-controller-manager.
 	discoveryRefreshInterval = 30 * time.Second
 )
+
+// resetPeriodically makes a mapper read discovery again, until ctx ends.
+func resetPeriodically(ctx context.Context, mapper *restmapper.DeferredDiscoveryRESTMapper) {
+	wait.UntilWithContext(ctx, func(context.Context) { mapper.Reset() }, discoveryRefreshInterval)
+}
 
 // newPolicyStatus builds the controller that checks the types of
 // ValidatingAdmissionPolicies. Its schema resolver reads the server's OpenAPI documents
@@ -66,12 +68,8 @@ func newPolicyStatus(_ context.Context, cc *controllerContext) (func(context.Con
 	if err != nil {
 		return nil, err
 	}
-	return func(ctx context.Context) {
-		var group wait.Group
-		defer group.Wait()
-		group.StartWithContext(ctx, func(ctx context.Context) {
-			wait.UntilWithContext(ctx, func(context.Context) { mapper.Reset() }, discoveryRefreshInterval)
-		})
-		c.Run(ctx, policyWorkers)
-	}, nil
+	return together(
+		func(ctx context.Context) { resetPeriodically(ctx, mapper) },
+		func(ctx context.Context) { c.Run(ctx, policyWorkers) },
+	), nil
 }

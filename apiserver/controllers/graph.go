@@ -107,10 +107,7 @@ func (i *graphInformer) RunWithContext(ctx context.Context) {
 				klog.FromContext(ctx).Error(err, "Cannot read the metadata of a resource for garbage collection; will try again", "resource", i.resource)
 			}
 			isFailing = true
-			select {
-			case <-ctx.Done():
-			case <-time.After(retryPeriod):
-			}
+			pause(ctx)
 		}
 	}
 }

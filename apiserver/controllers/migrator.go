@@ -3,7 +3,6 @@ package controllers
 import (
 	"context"
 	"slices"
-	"sync"
 	"time"
 
 	storagemigrationv1 "k8s.io/api/storagemigration/v1"
@@ -69,15 +68,13 @@ func newStorageVersionMigrator(ctx context.Context, cc *controllerContext) (func
 	revisions := storageversionmigrator.NewResourceVersionController(ctx, cc.kube, cc.kube.Discovery(), cc.metadata, migrations, mapper)
 	custom := storageversionmigrator.NewCustomResourceController(ctx, cc.kube, migrations, definitions.ApiextensionsV1().CustomResourceDefinitions())
 	return func(ctx context.Context) {
-		var group sync.WaitGroup
-		// Run logs an error if no resource is synced in this time. The first comes with the second poll.
-		group.Go(func() { collector.Run(ctx, 0, time.Hour) })
-		group.Go(func() { collector.Sync(ctx, migrated, migrationPoll) })
-		for _, run := range []func(context.Context){migrate.Run, revisions.Run, custom.Run} {
-			group.Go(func() { run(ctx) })
-		}
-		group.Wait()
-		factory.Shutdown()
+		defer factory.Shutdown()
+		together(
+			// Run logs an error if no resource is synced in this time. The first comes with the second poll.
+			func(ctx context.Context) { collector.Run(ctx, 0, time.Hour) },
+			func(ctx context.Context) { collector.Sync(ctx, migrated, migrationPoll) },
+			migrate.Run, revisions.Run, custom.Run,
+		)(ctx)
 	}, nil
 }
 

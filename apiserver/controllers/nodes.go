@@ -31,10 +31,7 @@ func newTaintEviction(ctx context.Context, cc *controllerContext) (func(context.
 		return nil, err
 	}
 	c, err := tainteviction.New(ctx, cc.kube, core.Pods(), core.Nodes(), names.TaintEvictionController)
-	if err != nil {
-		return nil, err
-	}
-	return c.Run, nil
+	return runOf(c, err)
 }
 
 func newNodeLifecycle(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
@@ -44,13 +41,10 @@ func newNodeLifecycle(ctx context.Context, cc *controllerContext) (func(context.
 		informersIn(cc, appsinformers.New).DaemonSets(), cc.kube, settings.NodeMonitorPeriod.Duration,
 		settings.NodeStartupGracePeriod.Duration, settings.NodeMonitorGracePeriod.Duration, settings.NodeEvictionRate,
 		settings.SecondaryNodeEvictionRate, settings.LargeClusterSizeThreshold, settings.UnhealthyZoneThreshold)
-	if err != nil {
-		return nil, err
-	}
-	return c.Run, nil
+	return runOf(c, err)
 }
 
 func newNodeTTL(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
 	c := ttl.NewTTLController(ctx, informersIn(cc, coreinformers.New).Nodes(), cc.kube)
-	return func(ctx context.Context) { c.Run(ctx, nodeTTLWorkers) }, nil
+	return withWorkers(c, nodeTTLWorkers, nil)
 }

@@ -129,26 +129,14 @@ func (q *lazyQuotaController) startController(ctx context.Context, counted resou
 	if len(counted) == 0 {
 		return func() {}
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
+	return start(ctx, func(ctx context.Context) {
 		for ctx.Err() == nil {
-			err := q.runUpstream(ctx, counted)
-			if err == nil {
-				continue
-			}
-			klog.FromContext(ctx).Error(err, "The resource quota controller could not start; will try again")
-			select {
-			case <-ctx.Done():
-			case <-time.After(retryPeriod):
+			if err := q.runUpstream(ctx, counted); err != nil {
+				klog.FromContext(ctx).Error(err, "The resource quota controller could not start; will try again")
+				pause(ctx)
 			}
 		}
-	}()
-	return func() {
-		cancel()
-		<-done
-	}
+	})
 }
 
 // quotaResources returns the resources that the existing quotas count; none if there is

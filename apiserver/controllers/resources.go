@@ -19,10 +19,7 @@ func newResourceClaim(ctx context.Context, cc *controllerContext) (func(context.
 	resources := informersIn(cc, resourceinformers.New)
 	c, err := resourceclaim.NewController(klog.FromContext(ctx), cc.kube, informersIn(cc, coreinformers.New).Pods(),
 		informersIn(cc, schedulinginformers.New).PodGroups(), resources.ResourceClaims(), resources.ResourceClaimTemplates())
-	if err != nil {
-		return nil, err
-	}
-	return func(ctx context.Context) { c.Run(ctx, int(cc.settings.ResourceClaimController.ConcurrentSyncs)) }, nil
+	return withWorkers(c, cc.settings.ResourceClaimController.ConcurrentSyncs, err)
 }
 
 // newDeviceTaintEviction builds no controller if the feature of device taints is off.

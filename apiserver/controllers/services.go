@@ -16,7 +16,7 @@ func newEndpoints(ctx context.Context, cc *controllerContext) (func(context.Cont
 	settings := cc.settings.EndpointController
 	core := informersIn(cc, coreinformers.New)
 	c := endpoint.NewEndpointController(ctx, core.Pods(), core.Services(), core.Endpoints(), cc.kube, settings.EndpointUpdatesBatchPeriod.Duration)
-	return func(ctx context.Context) { c.Run(ctx, int(settings.ConcurrentEndpointSyncs)) }, nil
+	return withWorkers(c, settings.ConcurrentEndpointSyncs, nil)
 }
 
 func newEndpointSlice(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
@@ -24,7 +24,7 @@ func newEndpointSlice(ctx context.Context, cc *controllerContext) (func(context.
 	core := informersIn(cc, coreinformers.New)
 	c := endpointslice.NewController(ctx, core.Pods(), core.Services(), core.Nodes(), informersIn(cc, discoveryinformers.New).EndpointSlices(),
 		settings.MaxEndpointsPerSlice, cc.kube, settings.EndpointUpdatesBatchPeriod.Duration)
-	return func(ctx context.Context) { c.Run(ctx, int(settings.ConcurrentServiceEndpointSyncs)) }, nil
+	return withWorkers(c, settings.ConcurrentServiceEndpointSyncs, nil)
 }
 
 func newEndpointSliceMirroring(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
@@ -32,11 +32,11 @@ func newEndpointSliceMirroring(ctx context.Context, cc *controllerContext) (func
 	core := informersIn(cc, coreinformers.New)
 	c := endpointslicemirroring.NewController(ctx, core.Endpoints(), informersIn(cc, discoveryinformers.New).EndpointSlices(), core.Services(),
 		settings.MirroringMaxEndpointsPerSubset, cc.kube, settings.MirroringEndpointUpdatesBatchPeriod.Duration)
-	return func(ctx context.Context) { c.Run(ctx, int(settings.MirroringConcurrentServiceEndpointSyncs)) }, nil
+	return withWorkers(c, settings.MirroringConcurrentServiceEndpointSyncs, nil)
 }
 
 func newServiceCIDR(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
 	networking := informersIn(cc, networkinginformers.New)
 	c := servicecidrs.NewController(ctx, networking.ServiceCIDRs(), networking.IPAddresses(), cc.kube)
-	return func(ctx context.Context) { c.Run(ctx, 5) }, nil
+	return withWorkers(c, 5, nil)
 }

@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -117,13 +118,10 @@ func expiry(lease *coordinationv1.Lease) time.Time {
 // start calls work in a goroutine. stop ends work's context and waits for work to return.
 func start(ctx context.Context, work func(context.Context)) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		work(ctx)
-	}()
+	var working sync.WaitGroup
+	working.Go(func() { work(ctx) })
 	return func() {
 		cancel()
-		<-done
+		working.Wait()
 	}
 }

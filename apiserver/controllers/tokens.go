@@ -31,10 +31,7 @@ func newServiceAccountToken(ctx context.Context, cc *controllerContext) (func(co
 	core := informersIn(cc, coreinformers.New)
 	c, err := serviceaccount.NewTokensController(klog.FromContext(ctx), core.ServiceAccounts(), core.Secrets(), cc.kube,
 		serviceaccount.TokensControllerOptions{TokenGenerator: generator, RootCA: cc.rootCA})
-	if err != nil {
-		return nil, err
-	}
-	return func(ctx context.Context) { c.Run(ctx, int(cc.settings.SAController.ConcurrentSATokenSyncs)) }, nil
+	return withWorkers(c, cc.settings.SAController.ConcurrentSATokenSyncs, err)
 }
 
 func newLegacyTokenCleaner(_ context.Context, cc *controllerContext) (func(context.Context), error) {
@@ -44,25 +41,16 @@ func newLegacyTokenCleaner(_ context.Context, cc *controllerContext) (func(conte
 			CleanUpPeriod: cc.settings.LegacySATokenCleaner.CleanUpPeriod.Duration,
 			SyncInterval:  serviceaccount.DefaultCleanerSyncInterval,
 		})
-	if err != nil {
-		return nil, err
-	}
-	return c.Run, nil
+	return runOf(c, err)
 }
 
 func newBootstrapSigner(_ context.Context, cc *controllerContext) (func(context.Context), error) {
 	core := informersIn(cc, coreinformers.New)
 	c, err := bootstrap.NewSigner(cc.kube, core.Secrets(), core.ConfigMaps(), bootstrap.DefaultSignerOptions())
-	if err != nil {
-		return nil, err
-	}
-	return c.Run, nil
+	return runOf(c, err)
 }
 
 func newTokenCleaner(_ context.Context, cc *controllerContext) (func(context.Context), error) {
 	c, err := bootstrap.NewTokenCleaner(cc.kube, informersIn(cc, coreinformers.New).Secrets(), bootstrap.DefaultTokenCleanerOptions())
-	if err != nil {
-		return nil, err
-	}
-	return c.Run, nil
+	return runOf(c, err)
 }

@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"slices"
 
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	storageinformers "k8s.io/client-go/informers/storage/v1"
@@ -44,13 +45,7 @@ func (cc *controllerContext) volumePlugins(accept func(volume.VolumePlugin) bool
 	all = append(all, fc.ProbeVolumePlugins()...)
 	all = append(all, iscsi.ProbeVolumePlugins()...)
 	all = append(all, csi.ProbeVolumePlugins()...)
-	var accepted []volume.VolumePlugin
-	for _, plugin := range all {
-		if accept(plugin) {
-			accepted = append(accepted, plugin)
-		}
-	}
-	return accepted
+	return slices.DeleteFunc(all, func(plugin volume.VolumePlugin) bool { return !accept(plugin) })
 }
 
 func newVolumeBinder(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
@@ -74,37 +69,25 @@ func newVolumeBinder(ctx context.Context, cc *controllerContext) (func(context.C
 		NodeInformer:              core.Nodes(),
 		EnableDynamicProvisioning: settings.VolumeConfiguration.EnableDynamicProvisioning,
 	})
-	if err != nil {
-		return nil, err
-	}
-	return c.Run, nil
+	return runOf(c, err)
 }
 
 func newClaimProtection(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
 	core := informersIn(cc, coreinformers.New)
 	c, err := pvcprotection.NewPVCProtectionController(klog.FromContext(ctx), core.PersistentVolumeClaims(), core.Pods(), cc.kube)
-	if err != nil {
-		return nil, err
-	}
-	return func(ctx context.Context) { c.Run(ctx, 1) }, nil
+	return withWorkers(c, 1, err)
 }
 
 func newVolumeProtection(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
 	c, err := pvprotection.NewPVProtectionController(klog.FromContext(ctx), informersIn(cc, coreinformers.New).PersistentVolumes(), cc.kube)
-	if err != nil {
-		return nil, err
-	}
-	return func(ctx context.Context) { c.Run(ctx, 1) }, nil
+	return withWorkers(c, 1, err)
 }
 
 func newAttributesClassProtection(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
 	core := informersIn(cc, coreinformers.New)
 	c, err := vacprotection.NewVACProtectionController(klog.FromContext(ctx), cc.kube, core.PersistentVolumeClaims(), core.PersistentVolumes(),
 		informersIn(cc, storageinformers.New).VolumeAttributesClasses())
-	if err != nil {
-		return nil, err
-	}
-	return func(ctx context.Context) { c.Run(ctx, 1) }, nil
+	return withWorkers(c, 1, err)
 }
 
 func newAttachDetach(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
@@ -118,10 +101,7 @@ func newAttachDetach(ctx context.Context, cc *controllerContext) (func(context.C
 	c, err := attachdetach.NewAttachDetachController(ctx, cc.kube, core.Pods(), core.Nodes(), core.PersistentVolumeClaims(), core.PersistentVolumes(),
 		storage.CSINodes(), storage.CSIDrivers(), storage.VolumeAttachments(), attachable, prober,
 		settings.DisableAttachDetachReconcilerSync, settings.ReconcilerSyncLoopPeriod.Duration, settings.DisableForceDetachOnTimeout, attachdetach.DefaultTimerConfig)
-	if err != nil {
-		return nil, err
-	}
-	return c.Run, nil
+	return runOf(c, err)
 }
 
 func newVolumeExpander(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
@@ -131,19 +111,11 @@ func newVolumeExpander(ctx context.Context, cc *controllerContext) (func(context
 	})
 	translator := csitranslation.New()
 	c, err := expand.NewExpandController(ctx, cc.kube, informersIn(cc, coreinformers.New).PersistentVolumeClaims(), expandable, translator, csimigration.NewPluginManager(translator))
-	if err != nil {
-		return nil, err
-	}
-	return c.Run, nil
+	return runOf(c, err)
 }
 
 func newEphemeralVolume(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
 	core := informersIn(cc, coreinformers.New)
 	c, err := ephemeral.NewController(ctx, cc.kube, core.Pods(), core.PersistentVolumeClaims())
-	if err != nil {
-		return nil, err
-	}
-	return func(ctx context.Context) {
-		c.Run(ctx, int(cc.settings.EphemeralVolumeController.ConcurrentEphemeralVolumeSyncs))
-	}, nil
+	return withWorkers(c, cc.settings.EphemeralVolumeController.ConcurrentEphemeralVolumeSyncs, err)
 }

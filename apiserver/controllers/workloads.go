@@ -2,7 +2,6 @@ package controllers
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"k8s.io/client-go/dynamic"
@@ -40,63 +39,49 @@ const (
 func newDeployment(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
 	apps := informersIn(cc, appsinformers.New)
 	c, err := deployment.NewDeploymentController(ctx, apps.Deployments(), apps.ReplicaSets(), informersIn(cc, coreinformers.New).Pods(), cc.kube)
-	if err != nil {
-		return nil, err
-	}
-	return func(ctx context.Context) { c.Run(ctx, int(cc.settings.DeploymentController.ConcurrentDeploymentSyncs)) }, nil
+	return withWorkers(c, cc.settings.DeploymentController.ConcurrentDeploymentSyncs, err)
 }
 
 func newReplicaSet(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
 	c := replicaset.NewReplicaSetController(ctx, informersIn(cc, appsinformers.New).ReplicaSets(), informersIn(cc, coreinformers.New).Pods(), cc.kube, replicaset.BurstReplicas)
-	return func(ctx context.Context) { c.Run(ctx, int(cc.settings.ReplicaSetController.ConcurrentRSSyncs)) }, nil
+	return withWorkers(c, cc.settings.ReplicaSetController.ConcurrentRSSyncs, nil)
 }
 
 func newReplication(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
 	core := informersIn(cc, coreinformers.New)
 	c := replication.NewReplicationManager(ctx, core.Pods(), core.ReplicationControllers(), cc.kube, replication.BurstReplicas)
-	return func(ctx context.Context) { c.Run(ctx, int(cc.settings.ReplicationController.ConcurrentRCSyncs)) }, nil
+	return withWorkers(c, cc.settings.ReplicationController.ConcurrentRCSyncs, nil)
 }
 
 func newStatefulSet(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
 	core, apps := informersIn(cc, coreinformers.New), informersIn(cc, appsinformers.New)
 	c := statefulset.NewStatefulSetController(ctx, core.Pods(), apps.StatefulSets(), core.PersistentVolumeClaims(), apps.ControllerRevisions(), cc.kube)
-	return func(ctx context.Context) {
-		c.Run(ctx, int(cc.settings.StatefulSetController.ConcurrentStatefulSetSyncs))
-	}, nil
+	return withWorkers(c, cc.settings.StatefulSetController.ConcurrentStatefulSetSyncs, nil)
 }
 
 func newDaemonSet(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
 	core, apps := informersIn(cc, coreinformers.New), informersIn(cc, appsinformers.New)
 	c, err := daemon.NewDaemonSetsController(ctx, apps.DaemonSets(), apps.ControllerRevisions(), core.Pods(), core.Nodes(), cc.kube,
 		flowcontrol.NewBackOff(daemonMinBackoff, daemonMaxBackoff))
-	if err != nil {
-		return nil, err
-	}
-	return func(ctx context.Context) { c.Run(ctx, int(cc.settings.DaemonSetController.ConcurrentDaemonSetSyncs)) }, nil
+	return withWorkers(c, cc.settings.DaemonSetController.ConcurrentDaemonSetSyncs, err)
 }
 
 func newJob(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
 	// The informers of Workloads and PodGroups are nil, because only a feature that is
 	// off by default reads them.
 	c, err := job.NewController(ctx, cc.kube, informersIn(cc, coreinformers.New).Pods(), informersIn(cc, batchinformers.New).Jobs(), nil, nil)
-	if err != nil {
-		return nil, err
-	}
-	return func(ctx context.Context) { c.Run(ctx, int(cc.settings.JobController.ConcurrentJobSyncs)) }, nil
+	return withWorkers(c, cc.settings.JobController.ConcurrentJobSyncs, err)
 }
 
 func newCronJob(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
 	batch := informersIn(cc, batchinformers.New)
 	c, err := cronjob.NewControllerV2(ctx, batch.Jobs(), batch.CronJobs(), cc.kube)
-	if err != nil {
-		return nil, err
-	}
-	return func(ctx context.Context) { c.Run(ctx, int(cc.settings.CronJobController.ConcurrentCronJobSyncs)) }, nil
+	return withWorkers(c, cc.settings.CronJobController.ConcurrentCronJobSyncs, err)
 }
 
 func newTTLAfterFinished(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
 	c := ttlafterfinished.New(ctx, informersIn(cc, batchinformers.New).Jobs(), cc.kube)
-	return func(ctx context.Context) { c.Run(ctx, int(cc.settings.TTLAfterFinishedController.ConcurrentTTLSyncs)) }, nil
+	return withWorkers(c, cc.settings.TTLAfterFinishedController.ConcurrentTTLSyncs, nil)
 }
 
 // scales returns a client of the scale subresources.
@@ -112,7 +97,7 @@ func newDisruption(ctx context.Context, cc *controllerContext) (func(context.Con
 	core, apps := informersIn(cc, coreinformers.New), informersIn(cc, appsinformers.New)
 	c := disruption.NewDisruptionController(ctx, core.Pods(), informersIn(cc, policyinformers.New).PodDisruptionBudgets(), core.ReplicationControllers(),
 		apps.ReplicaSets(), apps.Deployments(), apps.StatefulSets(), cc.kube, cc.mapper, scales, cc.kube.Discovery())
-	return func(ctx context.Context) { c.Run(ctx, int(cc.settings.DisruptionController.ConcurrentDisruptionSyncs)) }, nil
+	return withWorkers(c, cc.settings.DisruptionController.ConcurrentDisruptionSyncs, nil)
 }
 
 func newHorizontalPodAutoscaler(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
@@ -136,12 +121,10 @@ func newHorizontalPodAutoscaler(ctx context.Context, cc *controllerContext) (fun
 		settings.HorizontalPodAutoscalerSyncPeriod.Duration, settings.HorizontalPodAutoscalerDownscaleStabilizationWindow.Duration,
 		settings.HorizontalPodAutoscalerTolerance, settings.HorizontalPodAutoscalerCPUInitializationPeriod.Duration,
 		settings.HorizontalPodAutoscalerInitialReadinessDelay.Duration)
-	return func(ctx context.Context) {
-		var group sync.WaitGroup
-		defer group.Wait()
-		group.Go(func() {
+	return together(
+		func(ctx context.Context) {
 			custom_metrics.PeriodicallyInvalidate(available, settings.HorizontalPodAutoscalerSyncPeriod.Duration, ctx.Done())
-		})
-		c.Run(ctx, int(settings.ConcurrentHorizontalPodAutoscalerSyncs))
-	}, nil
+		},
+		func(ctx context.Context) { c.Run(ctx, int(settings.ConcurrentHorizontalPodAutoscalerSyncs)) },
+	), nil
 }

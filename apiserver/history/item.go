@@ -1,6 +1,7 @@
 package history
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -111,12 +112,7 @@ func withoutManagedFields(object []byte) []byte {
 // there too.
 const clusterScoped = metav1.NamespaceDefault
 
-func shownIn(namespace string) string {
-	if namespace == "" {
-		return clusterScoped
-	}
-	return namespace
-}
+func shownIn(namespace string) string { return cmp.Or(namespace, clusterScoped) }
 
 // Compare returns the fields in which two versions of an object differ, as Change.Changed has them, but
 // all of them, and with whole values. A nil version is that of an object that does not exist.

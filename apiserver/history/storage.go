@@ -89,29 +89,22 @@ func (s *Storage) Get(ctx context.Context, name string, _ *metav1.GetOptions) (r
 // absent returns the error for a revision that the user does not see. It is the same whether there
 // is such a change or not.
 func (s *Storage) absent(ctx context.Context, revision int64) error {
-	compacted, err := s.compacted(ctx, nil)
+	histories, err := s.config.Driver.Histories(ctx)
 	if err != nil {
-		return err
+		return changes.APIError(err)
 	}
-	if revision <= compacted {
+	if compacted := lastCompacted(histories); revision <= compacted {
 		return expired(revision, compacted)
 	}
 	return apierrors.NewNotFound(groupResource, strconv.FormatInt(revision, 10))
 }
 
-// compacted returns the last revision up to which changes of a resource may be deleted, and of any
-// resource if of is nil.
-func (s *Storage) compacted(ctx context.Context, of *sqlstore.Resource) (last int64, err error) {
-	histories, err := s.config.Driver.Histories(ctx)
-	if err != nil {
-		return 0, changes.APIError(err)
+// lastCompacted returns the last revision up to which changes of any resource may be deleted.
+func lastCompacted(histories []sqlstore.History) (last int64) {
+	for i := range histories {
+		last = max(last, histories[i].Compacted)
 	}
-	for _, h := range histories {
-		if of == nil || h.Resource == *of {
-			last = max(last, h.Compacted)
-		}
-	}
-	return last, nil
+	return last
 }
 
 func expired(revision, compacted int64) error {

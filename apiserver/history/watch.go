@@ -285,9 +285,5 @@ func watchError(err error) error {
 
 // expiredSince is the error for a watch that lacks changes after a revision.
 func expiredSince(revision int64, histories []sqlstore.History) error {
-	last := int64(0)
-	for i := range histories {
-		last = max(last, histories[i].Compacted)
-	}
-	return expired(revision, last)
+	return expired(revision, lastCompacted(histories))
 }

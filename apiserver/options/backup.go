@@ -1,9 +1,6 @@
 package options
 
 import (
-	"errors"
-	"fmt"
-
 	"github.com/spf13/pflag"
 
 	"byre/apiserver/process/pkiarchive"
@@ -36,20 +33,14 @@ func (o *BackupOptions) AddFlags(fs *pflag.FlagSet) {
 
 // Validate returns one error for each invalid flag.
 func (o *BackupOptions) Validate() []error {
-	var errs []error
-	if (o.Schedule == "") != (o.To == "") {
-		errs = append(errs, errors.New("--backup-schedule and --backup-to need each other: set both, or none"))
-	}
+	var errs invalid
+	errs.unless((o.Schedule == "") == (o.To == ""), "--backup-schedule and --backup-to need each other: set both, or none")
 	if o.Schedule != "" {
-		if _, err := schedule.Parse(o.Schedule); err != nil {
-			errs = append(errs, fmt.Errorf("--backup-schedule %q: %w; want five fields such as '0 3 * * *', or @daily", o.Schedule, err))
-		}
+		_, err := schedule.Parse(o.Schedule)
+		errs.unless(err == nil, "--backup-schedule %q: %w; want five fields such as '0 3 * * *', or @daily", o.Schedule, err)
 	}
-	if _, err := pkiarchive.Recipients(o.Recipients); err != nil {
-		errs = append(errs, err)
-	}
-	if o.Keep < 1 {
-		errs = append(errs, errors.New("--backup-keep must be at least 1"))
-	}
+	_, err := pkiarchive.Recipients(o.Recipients)
+	errs.add(err)
+	errs.unless(o.Keep >= 1, "--backup-keep must be at least 1")
 	return errs
 }

@@ -144,34 +144,25 @@ const minServiceIPs = 8
 
 // Validate returns one error for each invalid flag.
 func (o *ClusterOptions) Validate() []error {
-	var errs []error
-	if _, _, err := o.serviceNets(); err != nil {
-		errs = append(errs, err)
-	}
-	if o.NodePortRange.Size <= 0 {
-		errs = append(errs, errors.New("--service-node-port-range must not be empty"))
-	}
-	switch port := o.ServiceNodePort; {
-	case port < 0 || port > 65535:
-		errs = append(errs, fmt.Errorf("--kubernetes-service-node-port must be between 0 and 65535, not %d", port))
-	case port > 0 && !o.NodePortRange.Contains(port):
-		errs = append(errs, fmt.Errorf("--kubernetes-service-node-port: %d is not in --service-node-port-range, %s", port, o.NodePortRange.String()))
+	var errs invalid
+	_, _, err := o.serviceNets()
+	errs.add(err)
+	errs.unless(o.NodePortRange.Size > 0, "--service-node-port-range must not be empty")
+	if port := o.ServiceNodePort; port < 0 || port > 65535 {
+		errs.add(fmt.Errorf("--kubernetes-service-node-port must be between 0 and 65535, not %d", port))
+	} else {
+		errs.unless(port == 0 || o.NodePortRange.Contains(port), "--kubernetes-service-node-port: %d is not in --service-node-port-range, %s", port, o.NodePortRange.String())
 	}
 	switch reconcilers.Type(o.EndpointReconciler) {
 	case reconcilers.LeaseEndpointReconcilerType, reconcilers.NoneEndpointReconcilerType:
 	case reconcilers.MasterCountReconcilerType:
-		errs = append(errs, errors.New("--endpoint-reconciler-type: master-count can't tell which servers are up: use lease"))
+		errs.add(errors.New("--endpoint-reconciler-type: master-count can't tell which servers are up: use lease"))
 	default:
-		errs = append(errs, fmt.Errorf("--endpoint-reconciler-type: %q is neither lease nor none", o.EndpointReconciler))
+		errs.add(fmt.Errorf("--endpoint-reconciler-type: %q is neither lease nor none", o.EndpointReconciler))
 	}
-	if (o.ProxyCertFile == "") != (o.ProxyKeyFile == "") {
-		errs = append(errs, errors.New("--proxy-client-cert-file and --proxy-client-key-file must be given together"))
-	}
-	if _, err := ReadEgressSelector(o.EgressSelectorFile); err != nil {
-		errs = append(errs, err)
-	}
-	if o.EventTTL <= 0 {
-		errs = append(errs, errors.New("--event-ttl must be positive"))
-	}
+	errs.unless((o.ProxyCertFile == "") == (o.ProxyKeyFile == ""), "--proxy-client-cert-file and --proxy-client-key-file must be given together")
+	_, err = ReadEgressSelector(o.EgressSelectorFile)
+	errs.add(err)
+	errs.unless(o.EventTTL > 0, "--event-ttl must be positive")
 	return errs
 }

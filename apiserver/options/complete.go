@@ -1,6 +1,7 @@
 package options
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -53,10 +54,7 @@ type Completed struct {
 // the flags name, and touches nothing else outside the process. The error joins one
 // error for each invalid flag.
 func (o *Options) Complete() (Completed, error) {
-	c := Completed{Options: o, CertDir: o.Serving.CertDir}
-	if c.CertDir == "" {
-		c.CertDir = filepath.Join(o.Store.DataDir, "pki")
-	}
+	c := Completed{Options: o, CertDir: cmp.Or(o.Serving.CertDir, filepath.Join(o.Store.DataDir, "pki"))}
 	files := pki.Paths(c.CertDir)
 	o.Auth.Complete(auth.PKIFiles{
 		ClientCA:           files.CACert,

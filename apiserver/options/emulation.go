@@ -1,8 +1,6 @@
 package options
 
 import (
-	"fmt"
-
 	"github.com/spf13/pflag"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/util/compatibility"
@@ -25,25 +23,16 @@ func (o *EmulationOptions) AddFlags(fs *pflag.FlagSet) {
 
 // Validate returns one error for each invalid flag.
 func (o *EmulationOptions) Validate() []error {
-	var errs []error
-	if gate := features.DisableAllocatorDualWrite; !utilfeature.DefaultFeatureGate.Enabled(gate) {
-		errs = append(errs, fmt.Errorf("the feature gate %s must be on: cluster IPs are kept as IPAddresses only", gate))
-	}
+	var errs invalid
+	gate := features.DisableAllocatorDualWrite
+	errs.unless(utilfeature.DefaultFeatureGate.Enabled(gate), "the feature gate %s must be on: cluster IPs are kept as IPAddresses only", gate)
 	effective := compatibility.DefaultComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent)
 	if !effective.BinaryVersion().WithPatch(0).EqualTo(effective.EmulationVersion()) {
 		return errs
 	}
-	for _, flag := range []struct {
-		name string
-		on   bool
-	}{
-		{"emulation-forward-compatible", o.ForwardCompatible},
-		{"runtime-config-emulation-forward-compatible", o.RuntimeConfigForwardCompatible},
-	} {
-		if flag.on {
-			errs = append(errs, fmt.Errorf("--%s needs an --emulated-version below %s", flag.name, effective.EmulationVersion()))
-		}
-	}
+	const needs = "--%s needs an --emulated-version below %s"
+	errs.unless(!o.ForwardCompatible, needs, "emulation-forward-compatible", effective.EmulationVersion())
+	errs.unless(!o.RuntimeConfigForwardCompatible, needs, "runtime-config-emulation-forward-compatible", effective.EmulationVersion())
 	return errs
 }
 

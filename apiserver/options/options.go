@@ -1,7 +1,7 @@
 package options
 
 import (
-	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -14,6 +14,7 @@ import (
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/component-base/logs"
 	logsapi "k8s.io/component-base/logs/api/v1"
+
 	// Makes --logging-format=json known.
 	_ "k8s.io/component-base/logs/json/register"
 	"k8s.io/component-base/metrics"
@@ -72,7 +73,7 @@ type Options struct {
 
 // New returns the defaults.
 func New() *Options {
-	o := &Options{
+	return &Options{
 		Store:         NewStoreOptions(),
 		SQL:           NewSQLOptions(),
 		Backup:        BackupOptions{Keep: 7},
@@ -89,7 +90,6 @@ func New() *Options {
 		Debug:         DebugOptions{Profiling: true},
 		Election:      controlplane.DefaultLeaderElectionTimers(),
 	}
-	return o
 }
 
 // addLoggingGates adds the feature gates of logging, which --feature-gates must accept, to
@@ -165,39 +165,19 @@ func (o *Options) addControllerFlags(fs *pflag.FlagSet) {
 
 // Validate returns one error for each invalid flag. Complete calls it.
 func (o *Options) Validate() []error {
-	var errs []error
-	errs = append(errs, o.Store.Validate()...)
-	errs = append(errs, o.SQL.Validate()...)
-	errs = append(errs, o.Backup.Validate()...)
-	if len(o.Backup.Recipients) > 0 && o.Backup.Schedule == "" && len(o.Store.ReplicateTo) == 0 {
-		errs = append(errs, errors.New("--age-recipient needs --backup-schedule or --replicate-to, beside whose copies the keys are"))
-	}
-	if err := o.SQL.checkSchema(&o.Store); err != nil {
-		errs = append(errs, err)
-	}
-	errs = append(errs, o.Serving.Validate()...)
-	errs = append(errs, o.Cluster.Validate()...)
-	errs = append(errs, o.Auth.Validate()...)
-	errs = append(errs, o.Admission.Validate()...)
-	errs = append(errs, o.Audit.Validate()...)
-	errs = append(errs, o.Filters.Validate()...)
-	errs = append(errs, o.Metrics.Validate()...)
-	errs = append(errs, compatibility.DefaultComponentGlobalsRegistry.Validate()...)
-	if _, err := controllers.Select(o.Controllers, o.WithControllerManager); err != nil {
-		errs = append(errs, errors.New("--controllers: "+err.Error()))
-	}
-	errs = append(errs, o.Election.Validate()...)
-	errs = append(errs, o.Peers.Validate()...)
-	errs = append(errs, o.Emulation.Validate()...)
-	if o.LivezGracePeriod < 0 {
-		errs = append(errs, errors.New("--livez-grace-period must not be negative"))
-	}
-	if _, err := ReadTracing(o.TracingFile); err != nil {
-		errs = append(errs, err)
-	}
-	if o.ShutdownDelay < 0 {
-		errs = append(errs, errors.New("--shutdown-delay-duration must not be negative"))
-	}
+	errs := invalid(slices.Concat(o.Store.Validate(), o.SQL.Validate(), o.Backup.Validate()))
+	errs.unless(len(o.Backup.Recipients) == 0 || o.Backup.Schedule != "" || len(o.Store.ReplicateTo) > 0,
+		"--age-recipient needs --backup-schedule or --replicate-to, beside whose copies the keys are")
+	errs.add(o.SQL.checkSchema(&o.Store))
+	errs = slices.Concat(errs, o.Serving.Validate(), o.Cluster.Validate(), o.Auth.Validate(), o.Admission.Validate(),
+		o.Audit.Validate(), o.Filters.Validate(), o.Metrics.Validate(), compatibility.DefaultComponentGlobalsRegistry.Validate())
+	_, err := controllers.Select(o.Controllers, o.WithControllerManager)
+	errs.unless(err == nil, "--controllers: %w", err)
+	errs = slices.Concat(errs, o.Election.Validate(), o.Peers.Validate(), o.Emulation.Validate())
+	errs.unless(o.LivezGracePeriod >= 0, "--livez-grace-period must not be negative")
+	_, err = ReadTracing(o.TracingFile)
+	errs.add(err)
+	errs.unless(o.ShutdownDelay >= 0, "--shutdown-delay-duration must not be negative")
 	return errs
 }
 

@@ -1,7 +1,6 @@
 package options
 
 import (
-	"fmt"
 	"net"
 	"strconv"
 
@@ -26,18 +25,14 @@ func (o *PeerOptions) AddFlags(fs *pflag.FlagSet) {
 
 // Validate returns one error for each invalid flag.
 func (o *PeerOptions) Validate() []error {
-	var errs []error
-	for _, given := range []struct{ flag, value string }{{"peer-advertise-ip", o.IP}, {"peer-advertise-port", o.Port}} {
-		if given.value != "" && !utilfeature.DefaultFeatureGate.Enabled(features.UnknownVersionInteroperabilityProxy) {
-			errs = append(errs, fmt.Errorf("--%s needs the feature gate %s", given.flag, features.UnknownVersionInteroperabilityProxy))
-		}
-	}
-	if o.IP != "" && netutils.ParseIPSloppy(o.IP) == nil {
-		errs = append(errs, fmt.Errorf("--peer-advertise-ip: %q is not an IP address", o.IP))
-	}
-	if port, err := strconv.ParseUint(o.Port, 10, 16); o.Port != "" && (err != nil || port == 0) {
-		errs = append(errs, fmt.Errorf("--peer-advertise-port: %q is not a port", o.Port))
-	}
+	var errs invalid
+	gate := features.UnknownVersionInteroperabilityProxy
+	isOn := utilfeature.DefaultFeatureGate.Enabled(gate)
+	errs.unless(o.IP == "" || isOn, "--peer-advertise-ip needs the feature gate %s", gate)
+	errs.unless(o.Port == "" || isOn, "--peer-advertise-port needs the feature gate %s", gate)
+	errs.unless(o.IP == "" || netutils.ParseIPSloppy(o.IP) != nil, "--peer-advertise-ip: %q is not an IP address", o.IP)
+	port, err := strconv.ParseUint(o.Port, 10, 16)
+	errs.unless(o.Port == "" || err == nil && port != 0, "--peer-advertise-port: %q is not a port", o.Port)
 	return errs
 }
 

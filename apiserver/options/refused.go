@@ -1,7 +1,6 @@
 package options
 
 import (
-	"errors"
 	"strconv"
 
 	"github.com/spf13/pflag"
@@ -40,13 +39,13 @@ type refused struct{ reason string }
 
 func (refused) String() string       { return "" }
 func (refused) Type() string         { return "refused" }
-func (r refused) Set(_ string) error { return &RefusedFlagError{errors.New(r.reason)} }
+func (r refused) Set(_ string) error { return &RefusedFlagError{r.reason} }
 
 // RefusedFlagError says why a flag of kube-apiserver can't be used here.
-type RefusedFlagError struct{ reason error }
+type RefusedFlagError struct{ reason string }
 
 // Error implements error.
-func (e *RefusedFlagError) Error() string { return e.reason.Error() }
+func (e *RefusedFlagError) Error() string { return e.reason }
 
 func addRefusedFlags(fs *pflag.FlagSet) {
 	for name, reason := range refusedFlags() {
@@ -105,7 +104,7 @@ func (f fixed) Set(value string) error {
 		value = strconv.FormatBool(given)
 	}
 	if value != f.value {
-		return &RefusedFlagError{errors.New(f.reason)}
+		return &RefusedFlagError{f.reason}
 	}
 	return nil
 }

@@ -58,16 +58,12 @@ func (o *SQLOptions) Parallel() int {
 const smallestSQLMemory = 4 << 20
 
 // Validate returns what is wrong with the options.
-func (o *SQLOptions) Validate() (errs []error) {
-	if o.Timeout <= 0 {
-		errs = append(errs, errors.New("--sql-timeout must be positive"))
-	}
-	if memory := o.Memory.Value(); memory < smallestSQLMemory || memory > 4<<30 {
-		errs = append(errs, errors.New("--sql-memory must be between 4Mi and 4Gi"))
-	}
-	if o.Concurrency < 0 {
-		errs = append(errs, errors.New("--sql-concurrency must not be negative"))
-	}
+func (o *SQLOptions) Validate() []error {
+	var errs invalid
+	errs.unless(o.Timeout > 0, "--sql-timeout must be positive")
+	memory := o.Memory.Value()
+	errs.unless(memory >= smallestSQLMemory && memory <= 4<<30, "--sql-memory must be between 4Mi and 4Gi")
+	errs.unless(o.Concurrency >= 0, "--sql-concurrency must not be negative")
 	return errs
 }
 

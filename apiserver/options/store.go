@@ -217,43 +217,22 @@ func (o *StoreOptions) NameDatabase() (DatabaseName, error) {
 
 // Validate returns one error for each invalid flag.
 func (o *StoreOptions) Validate() []error {
-	var errs []error
-	if o.DataDir == "" {
-		errs = append(errs, errors.New("--data-dir must not be empty"))
-	}
-	if _, err := o.DSN(); err != nil {
-		errs = append(errs, err)
-	}
-	if o.Retention < 0 {
-		errs = append(errs, errors.New("--retention must not be negative"))
-	}
-	if o.CompactionInterval <= 0 {
-		errs = append(errs, errors.New("--compaction-interval must be positive"))
-	}
-	if o.RepresentationCacheBytes < 0 {
-		errs = append(errs, errors.New("--representation-cache-bytes must not be negative"))
-	}
-	if o.DeleteCollectionWorkers <= 0 {
-		errs = append(errs, errors.New("--delete-collection-workers must be positive"))
-	}
-	if _, err := o.ResourceRetentions(); err != nil {
-		errs = append(errs, err)
-	}
-	if o.DatabaseQuota.Value() < 0 {
-		errs = append(errs, errors.New("--database-quota must not be negative"))
-	}
-	if n := o.DiskReserve.Value(); n != 0 && n < smallestReserve {
-		errs = append(errs, errors.New("--disk-reserve must be 0 or at least 24Mi: the write-ahead log takes up to 16Mi of it"))
-	}
-	if err := o.checkVolatile(); err != nil {
-		errs = append(errs, err)
-	}
-	if err := o.checkReplication(); err != nil {
-		errs = append(errs, err)
-	}
-	if o.RetentionChanges < 0 {
-		errs = append(errs, errors.New("--retention-changes must not be negative"))
-	}
+	var errs invalid
+	errs.unless(o.DataDir != "", "--data-dir must not be empty")
+	_, err := o.DSN()
+	errs.add(err)
+	errs.unless(o.Retention >= 0, "--retention must not be negative")
+	errs.unless(o.CompactionInterval > 0, "--compaction-interval must be positive")
+	errs.unless(o.RepresentationCacheBytes >= 0, "--representation-cache-bytes must not be negative")
+	errs.unless(o.DeleteCollectionWorkers > 0, "--delete-collection-workers must be positive")
+	_, err = o.ResourceRetentions()
+	errs.add(err)
+	errs.unless(o.DatabaseQuota.Value() >= 0, "--database-quota must not be negative")
+	reserve := o.DiskReserve.Value()
+	errs.unless(reserve == 0 || reserve >= smallestReserve, "--disk-reserve must be 0 or at least 24Mi: the write-ahead log takes up to 16Mi of it")
+	errs.add(o.checkVolatile())
+	errs.add(o.checkReplication())
+	errs.unless(o.RetentionChanges >= 0, "--retention-changes must not be negative")
 	return errs
 }
 

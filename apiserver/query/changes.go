@@ -84,10 +84,7 @@ type logTable struct {
 func (e *engine) declareChanges() error {
 	for name, columns := range logTables {
 		t := logTable{e.past, columns, name == fieldChangesTable}
-		err := sqlite3.CreateModule(e.conn, name, nil, func(conn *sqlite3.Conn, _, _, _ string, _ ...string) (logTable, error) { //nolint:staticcheck // the method that replaces it needs Go 1.27
-			return t, conn.DeclareVTab(ddl(columnsOf(columns)))
-		})
-		if err != nil {
+		if err := addModule(e, name, ddl(columnsOf(columns)), func() logTable { return t }); err != nil {
 			return err
 		}
 	}

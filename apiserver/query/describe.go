@@ -41,10 +41,7 @@ func (e *engine) describe(tables catalog.Tables) error {
 		},
 	} {
 		of.ctx, of.tables = e.ctx, tables
-		err := sqlite3.CreateModule(e.conn, name, nil, func(conn *sqlite3.Conn, _, _, _ string, _ ...string) (description, error) { //nolint:staticcheck // the method that replaces it needs Go 1.27
-			return of, conn.DeclareVTab(of.ddl)
-		})
-		if err != nil {
+		if err := addModule(e, name, of.ddl, func() description { return of }); err != nil {
 			return err
 		}
 	}

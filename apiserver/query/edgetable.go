@@ -37,46 +37,33 @@ const (
 
 // declareEdgeTable makes an edge known under a name.
 func (e *engine) declareEdgeTable(name string, of edge, known *resources) error {
-	return sqlite3.CreateModule(e.conn, name, nil, func(conn *sqlite3.Conn, _, _, _ string, _ ...string) (*edgeTable, error) { //nolint:staticcheck // the method that replaces it needs Go 1.27
-		return &edgeTable{edge: of, name: name, engine: e, known: known, views: map[string]*view{}, pods: map[*selection]*podsByNamespace{}}, conn.DeclareVTab(ddl(of.columns))
+	return addModule(e, name, ddl(of.columns), func() *edgeTable {
+		return &edgeTable{edge: of, name: name, engine: e, known: known, views: map[string]*view{}, pods: map[*selection]*podsByNamespace{}}
 	})
 }
 
 // BestIndex implements sqlite3.VTab. The number of the plan has the bit of each column that Filter gets a value of,
 // in the order of the columns.
 func (t *edgeTable) BestIndex(info *sqlite3.IndexInfo) error {
-	equal := make([]int, len(t.columns))
-	for i := range equal {
-		equal[i] = -1
+	equal, err := equalities(info, t.columns, edgeMoment)
+	if err != nil {
+		return err
 	}
 	for i, c := range info.Constraint {
-		if c.Op == sqlite3.INDEX_CONSTRAINT_EQ && c.Column == edgeMoment {
-			if !c.Usable {
-				return sqlite3.CONSTRAINT // no such plan: the moment is an argument, and must be known
-			}
-			equal[edgeMoment] = i
-			info.ConstraintUsage[i].Omit = true
-			continue
-		}
-		if c.Usable && c.Op == sqlite3.INDEX_CONSTRAINT_EQ && c.Column >= 0 && t.columns[c.Column].Type == catalog.Text && info.Collation(i) == "BINARY" {
-			equal[c.Column] = i
-		}
+		info.ConstraintUsage[i].Omit = c.Op == sqlite3.INDEX_CONSTRAINT_EQ && c.Column == edgeMoment
 	}
 	info.IdxNum, info.EstimatedCost = 0, 1e7
 	arguments := 0
-	for column, constraint := range equal {
-		if constraint < 0 {
-			continue
-		}
+	for _, column := range slices.Sorted(maps.Keys(equal)) {
 		arguments++
-		info.ConstraintUsage[constraint].ArgvIndex = arguments
+		info.ConstraintUsage[equal[column]].ArgvIndex = arguments
 		info.IdxNum |= 1 << column
 		if column < edgeMoment {
 			info.EstimatedCost /= 100
 		}
 	}
 	info.EstimatedRows = max(1, int64(info.EstimatedCost))
-	if resource := equal[edgeResource]; resource >= 0 && t.about == nil {
+	if resource, ok := equal[edgeResource]; ok && t.about == nil {
 		if value, err := info.RHSValue(resource); err == nil && value.Type() == sqlite3.TEXT {
 			return t.show(value.Text())
 		}

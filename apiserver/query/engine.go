@@ -1,6 +1,7 @@
 package query
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -109,7 +110,7 @@ func authorize(action sqlite3.AuthorizerActionCode, _, function, _, _ string) sq
 	case sqlite3.AUTH_SELECT, sqlite3.AUTH_READ, sqlite3.AUTH_RECURSIVE:
 		return sqlite3.AUTH_OK
 	case sqlite3.AUTH_FUNCTION:
-		if functions[strings.ToLower(function)] {
+		if functions.Has(strings.ToLower(function)) {
 			return sqlite3.AUTH_OK
 		}
 	}
@@ -118,8 +119,13 @@ func authorize(action sqlite3.AuthorizerActionCode, _, function, _, _ string) sq
 
 // declare makes a table known under a name.
 func (e *engine) declare(name string, t *catalog.Table) error {
-	return sqlite3.CreateModule(e.conn, name, nil, func(conn *sqlite3.Conn, _, _, _ string, _ ...string) (virtualTable, error) { //nolint:staticcheck // the method that replaces it needs Go 1.27
-		return virtualTable{e.view(name, t)}, conn.DeclareVTab(ddl(t.Columns))
+	return addModule(e, name, ddl(t.Columns), func() virtualTable { return virtualTable{e.view(name, t)} })
+}
+
+// addModule makes a virtual table known under a name, which connect makes when a statement names it.
+func addModule[T sqlite3.VTab](e *engine, name, ddl string, connect func() T) error {
+	return sqlite3.CreateModule(e.conn, name, nil, func(conn *sqlite3.Conn, _, _, _ string, _ ...string) (T, error) { //nolint:staticcheck // the method that replaces it needs Go 1.27
+		return connect(), conn.DeclareVTab(ddl)
 	})
 }
 
@@ -198,10 +204,7 @@ func (e *engine) run(columns []ResultColumn, row func([]any) (bool, error)) (err
 			return err
 		}
 	}
-	if e.cause.err != nil {
-		return e.cause.err
-	}
-	return e.stmt.Err()
+	return cmp.Or(e.cause.err, e.stmt.Err())
 }
 
 // value returns a value of the current row.

@@ -51,11 +51,9 @@ func (p *pace) Err() error {
 	if computed := time.Since(p.since); computed >= restAfter {
 		rest := min(time.Duration(p.requests.Load()-p.seen)*restOf, maxRests*computed, p.left)
 		p.left -= rest
-		timer := time.NewTimer(rest)
 		select {
-		case <-timer.C:
+		case <-time.After(rest):
 		case <-p.Done():
-			timer.Stop()
 		}
 		p.seen, p.since = p.requests.Load(), time.Now()
 	}

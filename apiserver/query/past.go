@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -167,12 +168,7 @@ func (s *stored) all() (rows []*watch.Entry, err error) {
 	if s.scope.All {
 		return s.list("", "")
 	}
-	namespaces := make([]string, 0, len(s.scope.Namespaces))
-	for namespace := range s.scope.Namespaces {
-		namespaces = append(namespaces, namespace)
-	}
-	slices.Sort(namespaces)
-	for _, namespace := range namespaces {
+	for _, namespace := range slices.Sorted(maps.Keys(s.scope.Namespaces)) {
 		found, err := s.list(namespace, "")
 		if err != nil {
 			return nil, err

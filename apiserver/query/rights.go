@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -167,10 +168,5 @@ func isEmpty(parts []*selection, pods *podsByNamespace) bool {
 	if pods != nil && pods.shown.forbidden != "" {
 		return true
 	}
-	for _, part := range parts {
-		if part.forbidden == "" {
-			return false
-		}
-	}
-	return len(parts) > 0
+	return len(parts) > 0 && !slices.ContainsFunc(parts, func(part *selection) bool { return part.forbidden == "" })
 }

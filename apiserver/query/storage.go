@@ -168,14 +168,12 @@ func (s *Storage) run(ctx context.Context, q *Spec, most int64, out result) erro
 
 // acquire waits until a query may run. The caller calls release.
 func (s *Storage) acquire(ctx context.Context) (release func(), err error) {
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
 	select {
 	case s.slots <- struct{}{}:
 		return func() { <-s.slots }, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
-	case <-timer.C:
+	case <-time.After(patience):
 		return nil, apierrors.NewTooManyRequests("all of --sql-concurrency are in use: try again", 1)
 	}
 }

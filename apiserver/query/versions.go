@@ -39,9 +39,7 @@ func (e *engine) declareVersions(name string, t *catalog.Table) error {
 		}
 		columns = append(columns, c)
 	}
-	return sqlite3.CreateModule(e.conn, name, nil, func(conn *sqlite3.Conn, _, _, _ string, _ ...string) (versions, error) { //nolint:staticcheck // the method that replaces it needs Go 1.27
-		return versions{e.view(name, t), columns}, conn.DeclareVTab(ddl(columns))
-	})
+	return addModule(e, name, ddl(columns), func() versions { return versions{e.view(name, t), columns} })
 }
 
 // BestIndex implements sqlite3.VTab. The revision and the time of a change say nothing of the states before it.

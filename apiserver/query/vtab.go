@@ -24,25 +24,17 @@ const (
 // BestIndex implements sqlite3.VTab. SQLite itself compares the rows with the constraints once more, so a plan may
 // return more rows than a constraint selects, and never fewer.
 func (t virtualTable) BestIndex(info *sqlite3.IndexInfo) error {
-	equal := map[int]int{} // the constraint by which a column is equal to a value
-	moment := -1           // the constraint that has the moment
-	for i, c := range info.Constraint {
-		if c.Op == sqlite3.INDEX_CONSTRAINT_EQ && c.Column == catalog.MomentColumn {
-			if !c.Usable {
-				return sqlite3.CONSTRAINT // no such plan: the moment is an argument, and must be known
-			}
-			moment = i
-			continue
-		}
-		if c.Usable && c.Op == sqlite3.INDEX_CONSTRAINT_EQ && c.Column >= 0 && t.Columns[c.Column].Type == catalog.Text && info.Collation(i) == "BINARY" {
-			equal[c.Column] = i
-		}
+	equal, err := equalities(info, t.Columns, catalog.MomentColumn)
+	if err != nil {
+		return err
 	}
-	if t.Store == nil && moment < 0 && t.past.moment == "" {
+	moment, hasMoment := equal[catalog.MomentColumn]
+	delete(equal, catalog.MomentColumn) // it is no column that the rows have
+	if t.Store == nil && !hasMoment && t.past.moment == "" {
 		return fmt.Errorf("no such table: %s: its definition is gone; its past is in \"%s\"('-1h') and \"%s\"", t.name, t.name, t.name+versionsSuffix)
 	}
 	t.plan(info, equal)
-	if moment >= 0 {
+	if hasMoment {
 		arguments := 1
 		for _, usage := range info.ConstraintUsage {
 			arguments = max(arguments, usage.ArgvIndex+1)
@@ -52,6 +44,21 @@ func (t virtualTable) BestIndex(info *sqlite3.IndexInfo) error {
 		info.IdxFlags = 0
 	}
 	return nil
+}
+
+// equalities returns the constraints of a plan by which a column is equal to a text, or to the moment, by the columns.
+func equalities(info *sqlite3.IndexInfo, columns []catalog.Column, moment int) (map[int]int, error) {
+	equal := map[int]int{}
+	for i, c := range info.Constraint {
+		switch {
+		case c.Op != sqlite3.INDEX_CONSTRAINT_EQ || c.Column < 0:
+		case c.Column == moment && !c.Usable:
+			return nil, sqlite3.CONSTRAINT // no such plan: the moment is an argument, and must be known
+		case c.Column == moment, c.Usable && columns[c.Column].Type == catalog.Text && info.Collation(i) == "BINARY":
+			equal[c.Column] = i
+		}
+	}
+	return equal, nil
 }
 
 // withMoment says that the last argument of Filter is a moment.

@@ -53,10 +53,7 @@ func newBackupCommand() *cobra.Command {
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			to.Name, to.Stdout = args[0], cmd.OutOrStdout()
-			if err := checkUsedDatabase(store); err != nil {
-				return err
-			}
-			dsn, err := store.DSN()
+			dsn, err := usedEndpoint(store)
 			if err != nil {
 				return err
 			}
@@ -66,8 +63,7 @@ func newBackupCommand() *cobra.Command {
 			}
 			// With status 2 the backup is complete but for what is damaged.
 			err = writeBackup(cmd, dsn, to, skipDamaged)
-			var damaged *statusError
-			if err == nil || errors.As(err, &damaged) {
+			if _, damaged := errors.AsType[*statusError](err); err == nil || damaged {
 				err = cmp.Or(writePKI(cmd.Context(), cmd.OutOrStdout(), to, keys), err)
 			}
 			return err

@@ -53,9 +53,6 @@ func newCertsStatusCommand() *cobra.Command {
 		Short: "Show when the server's certificates expire, and who has signed them",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := output.Validate(); err != nil {
-				return err
-			}
 			config := flags.config()
 			status, err := inspectCertificates(config)
 			if err != nil {

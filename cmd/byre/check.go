@@ -15,7 +15,6 @@ import (
 	"byre/apiserver/options"
 	"byre/cmd/byre/integrity"
 	"byre/cmd/byre/transfer"
-	"byre/migrations"
 	"byre/sqlstore"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/sqlite"
@@ -53,10 +52,7 @@ func newCheckCommand() *cobra.Command {
 			if output != "text" && output != "json" {
 				return fmt.Errorf("--output must be text or json, not %q", output)
 			}
-			if err := checkUsedDatabase(store); err != nil {
-				return err
-			}
-			dsn, err := store.DSN()
+			dsn, err := usedEndpoint(store)
 			if err != nil {
 				return err
 			}
@@ -149,9 +145,7 @@ func showResult(cmd *cobra.Command, result integrity.Result, readErr error, outp
 		return encoder.Encode(result)
 	}
 	for _, f := range result.Findings {
-		if _, err := fmt.Fprintln(cmd.OutOrStdout(), f); err != nil {
-			return err
-		}
+		fmt.Fprintln(cmd.OutOrStdout(), f)
 	}
 	if more := result.FindingCount - int64(len(result.Findings)); more > 0 {
 		fmt.Fprintf(cmd.OutOrStdout(), "and %d more findings\n", more)
@@ -176,12 +170,8 @@ func compactUpTo(ctx context.Context, endpoint string, revision int64) error {
 			driver, err = postgres.OpenWithoutServing(ctx, dsn, postgres.Options{})
 			return err
 		})
-	var inUse *migrations.InUseError
-	if errors.As(err, &inUse) {
-		return fmt.Errorf("%w: stop it first", err)
-	}
 	if err != nil {
-		return err
+		return explainInUse(err, "stop it first")
 	}
 	err = sqlstore.New(driver, sqlstore.Options{}).Compact(ctx, revision)
 	return errors.Join(err, driver.Close())

@@ -13,7 +13,6 @@ import (
 
 	"byre/apiserver"
 	"byre/apiserver/options"
-	"byre/migrations"
 	"byre/sqlstore"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/sqlite"
@@ -73,10 +72,7 @@ func compact(ctx context.Context, store options.StoreOptions, certs certsFlags, 
 			return result, err
 		}
 	}
-	if err := checkUsedDatabase(store); err != nil {
-		return apiserver.CompactResult{}, err
-	}
-	endpoint, err := store.DSN()
+	endpoint, err := usedEndpoint(store)
 	if err != nil {
 		return apiserver.CompactResult{}, err
 	}
@@ -133,12 +129,8 @@ func compactDatabase(ctx context.Context, endpoint string, keep time.Duration, r
 			driver, err = postgres.Open(ctx, dsn, postgres.Options{})
 			return err
 		})
-	var inUse *migrations.InUseError
-	if errors.As(err, &inUse) {
-		return result, fmt.Errorf("%w: name its --data-dir instead of --endpoint", err)
-	}
 	if err != nil {
-		return result, err
+		return result, explainInUse(err, "name its --data-dir instead of --endpoint")
 	}
 	histories, err := driver.Histories(ctx)
 	if err == nil {

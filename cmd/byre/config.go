@@ -107,7 +107,7 @@ func (c *configuration) setNamed(cmd *cobra.Command, _ []string) error {
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		err := run(cmd, args)
-		if own := new(statusError); err == nil || errors.As(err, &own) {
+		if _, own := errors.AsType[*statusError](err); err == nil || own {
 			return err
 		}
 		return fmt.Errorf("%w (and %w: run it as root to use that configuration)", err, c.unread)
@@ -118,9 +118,8 @@ func (c *configuration) setNamed(cmd *cobra.Command, _ []string) error {
 // setKubeconfig has a client use the administrator's kubeconfig of the server, if it would find no other
 // one and its command line names none.
 func (c *configuration) setKubeconfig(flags *pflag.FlagSet) error {
-	isSet := func(name string) bool { return flags.Changed(name) }
 	if _, err := os.Stat(clientcmd.RecommendedHomeFile); err == nil || os.Getenv(clientcmd.RecommendedConfigPathEnvVar) != "" ||
-		slices.ContainsFunc([]string{"kubeconfig", clientcmd.FlagAPIServer, clientcmd.FlagClusterName, clientcmd.FlagContext}, isSet) {
+		slices.ContainsFunc([]string{"kubeconfig", clientcmd.FlagAPIServer, clientcmd.FlagClusterName, clientcmd.FlagContext}, flags.Changed) {
 		return nil
 	}
 	store := options.NewStoreOptions()

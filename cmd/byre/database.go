@@ -27,7 +27,7 @@ import (
 // last server was started there. It does not exist where that server used the file in --data-dir.
 const usedDatabase = "database"
 
-// recordUsedDatabase records the database of a server, for checkUsedDatabase. A failure, such as
+// recordUsedDatabase records the database of a server, for usedEndpoint. A failure, such as
 // that of a full disk, is no reason not to serve.
 func recordUsedDatabase(store options.StoreOptions, name options.DatabaseName) {
 	path := filepath.Join(store.DataDir, usedDatabase)
@@ -48,25 +48,21 @@ func recordUsedDatabase(store options.StoreOptions, name options.DatabaseName) {
 	}
 }
 
-// checkUsedDatabase fails if no database is named, and the servers of --data-dir use another one
-// than the SQLite file there: that file is what a move to another database has left.
-func checkUsedDatabase(store options.StoreOptions) error {
-	if store.Endpoint != "" {
-		return nil
+// usedEndpoint returns the endpoint of a database that there is already. It fails if no database is named, and
+// the servers of --data-dir use another one than the SQLite file there: that file is what a move to another
+// database has left.
+func usedEndpoint(store options.StoreOptions) (string, error) {
+	if store.Endpoint == "" {
+		if name, err := os.ReadFile(filepath.Join(store.DataDir, usedDatabase)); err == nil {
+			return "", fmt.Errorf("its servers use %s: name it with --endpoint", bytes.TrimSpace(name))
+		}
 	}
-	name, err := os.ReadFile(filepath.Join(store.DataDir, usedDatabase))
-	if err != nil {
-		return nil //nolint:nilerr // no server has used another database
-	}
-	return fmt.Errorf("its servers use %s: name it with --endpoint", bytes.TrimSpace(name))
+	return store.DSN()
 }
 
 // readDatabase reads the whole store of an endpoint, which may be in use.
 func readDatabase(ctx context.Context, endpoint string, read func(sqlstore.Snapshot) error) error {
-	if err := checkSource(endpoint); err != nil {
-		return err
-	}
-	return readOpenDatabase(ctx, endpoint, read)
+	return readSource(ctx, endpoint, read, sqlite.ReadSnapshot, postgres.ReadSnapshot)
 }
 
 // readOpenDatabase is readDatabase of a store that this process may serve: checkSource would release the
@@ -80,32 +76,37 @@ func readOpenDatabase(ctx context.Context, endpoint string, read func(sqlstore.S
 // readDamagedDatabase is readDatabase, which goes on after a row of SQLite that can't be read: the
 // sequences yield a *sqlstore.DamagedRow.
 func readDamagedDatabase(ctx context.Context, endpoint string, read func(sqlstore.Snapshot) error) error {
-	if err := checkSource(endpoint); err != nil {
-		return err
-	}
-	return withDatabase(endpoint,
-		func(path string) error { return sqlite.ReadDamaged(ctx, path, read) },
-		func(dsn string) error { return postgres.ReadSnapshot(ctx, dsn, read) })
+	return readSource(ctx, endpoint, read, sqlite.ReadDamaged, postgres.ReadSnapshot)
 }
 
 // readIdleDatabase reads the whole store of an endpoint that no process serves.
 func readIdleDatabase(ctx context.Context, endpoint string, read func(sqlstore.Snapshot) error) error {
+	return readSource(ctx, endpoint, read, sqlite.ReadIdle, postgres.ReadIdle)
+}
+
+// readSource reads the whole store of an endpoint by a function of its driver.
+func readSource(ctx context.Context, endpoint string, read func(sqlstore.Snapshot) error,
+	onSQLite, onPostgres func(ctx context.Context, dsn string, read func(sqlstore.Snapshot) error) error,
+) error {
 	if err := checkSource(endpoint); err != nil {
 		return err
 	}
 	return withDatabase(endpoint,
-		func(path string) error { return sqlite.ReadIdle(ctx, path, read) },
-		func(dsn string) error { return postgres.ReadIdle(ctx, dsn, read) })
+		func(path string) error { return onSQLite(ctx, path, read) },
+		func(dsn string) error { return onPostgres(ctx, dsn, read) })
 }
 
 // loadDatabase fills the database of an endpoint, which it makes if there is none.
 func loadDatabase(ctx context.Context, endpoint string, s sqlstore.Snapshot) error {
-	err := withDatabase(endpoint,
+	return explainInUse(withDatabase(endpoint,
 		func(path string) error { return sqlite.Load(ctx, path, s) },
-		func(dsn string) error { return postgres.Load(ctx, dsn, s) })
-	var inUse *migrations.InUseError
-	if errors.As(err, &inUse) {
-		return fmt.Errorf("%w: stop it, or name another database", err)
+		func(dsn string) error { return postgres.Load(ctx, dsn, s) }), "stop it, or name another database")
+}
+
+// explainInUse adds to the error of a database that a process uses what to do next.
+func explainInUse(err error, remedy string) error {
+	if _, inUse := errors.AsType[*migrations.InUseError](err); inUse {
+		return fmt.Errorf("%w: %s", err, remedy)
 	}
 	return err
 }
@@ -117,10 +118,9 @@ func withDatabase(endpoint string, onSQLite, onPostgres func(dsn string) error) 
 		return err
 	case dialect == migrations.SQLite:
 		return onSQLite(dsn)
-	case dialect == migrations.Postgres:
+	default:
 		return onPostgres(dsn)
 	}
-	return fmt.Errorf("no driver for %s", dialect)
 }
 
 // loadVerified fills the database of an endpoint, and then counts and hashes what it

@@ -54,9 +54,7 @@ func newForkCommand() *cobra.Command {
 	cmd.Flags().StringVar(&f.at, "at", "", "The moment: "+client.MomentHelp+". If not set, now.")
 	cmd.Flags().StringVar(&f.to, "to", "", "Directory to make the SQLite database in, or database to fill: sqlite:///PATH or postgres://...")
 	cmd.Flags().StringVar(&f.toSchema, "to-schema", "", "Schema of the PostgreSQL database to fill.")
-	if err := cmd.MarkFlagRequired("to"); err != nil {
-		panic(err) // there is no such flag
-	}
+	_ = cmd.MarkFlagRequired("to") // the flag is there
 	return cmd
 }
 
@@ -68,10 +66,7 @@ func (f *forkFlags) run(cmd *cobra.Command) error {
 			return fmt.Errorf("--at %w", err)
 		}
 	}
-	if err := checkUsedDatabase(f.from); err != nil {
-		return err
-	}
-	from, err := f.from.DSN()
+	from, err := usedEndpoint(f.from)
 	if err != nil {
 		return err
 	}
@@ -83,8 +78,7 @@ func (f *forkFlags) run(cmd *cobra.Command) error {
 	defer p.end()
 	return readDatabase(cmd.Context(), from, func(s sqlstore.Snapshot) error {
 		s, fork, err := forkAt(s, moment)
-		var outside *snapshot.HistoryError
-		if errors.As(err, &outside) {
+		if _, outside := errors.AsType[*snapshot.HistoryError](err); outside {
 			return fmt.Errorf("--at: %w: name a moment within it", err)
 		}
 		if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apiserver/pkg/util/compatibility"
@@ -80,16 +81,15 @@ func serveInPlace(ctx context.Context, o *options.KubeAPIServer) error {
 // serveUntilEnd serves until ctx or the stand-in ends.
 func serveUntilEnd(ctx context.Context, etcd *standin.Standin, o *options.Options) error {
 	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
+	var waiting sync.WaitGroup
+	waiting.Go(func() {
 		if etcd.Wait(ctx) == nil {
 			klog.InfoS("The stand-in for etcd has ended: this server ends with it")
 		}
 		cancel()
-	}()
+	})
 	err := serve(ctx, o)
 	cancel()
-	<-ended
+	waiting.Wait()
 	return err
 }

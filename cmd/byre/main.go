@@ -54,8 +54,7 @@ func run(ctx context.Context, path string, args []string, out, errOut io.Writer)
 		for _, line := range cli.Messages(err) {
 			fmt.Fprintln(errOut, root.Name()+": "+line)
 		}
-		var status *statusError
-		if errors.As(err, &status) {
+		if status, ok := errors.AsType[*statusError](err); ok {
 			return status.status
 		}
 		return 1

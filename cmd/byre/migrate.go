@@ -104,15 +104,10 @@ func newMigrateDownCommand(store *options.StoreOptions) *cobra.Command {
 			state, err := showSteps(newProgress(cmd.ErrOrStderr(), ""), func(onStep func(migrations.Step)) (migrations.State, error) {
 				return migrations.Down(cmd.Context(), dsn, deleteAll, onStep)
 			})
-			var deletes *migrations.DeletesError
-			if errors.As(err, &deletes) {
+			if _, deletes := errors.AsType[*migrations.DeletesError](err); deletes {
 				return fmt.Errorf("%w; to do it, add --yes-delete-all-data", err)
 			}
-			var inUse *migrations.InUseError
-			if errors.As(err, &inUse) {
-				return fmt.Errorf("%w: stop all processes that use the database first", err)
-			}
-			return show(cmd.OutOrStdout(), state, err)
+			return show(cmd.OutOrStdout(), state, explainInUse(err, "stop all processes that use the database first"))
 		},
 	}
 	cmd.Flags().BoolVar(&deleteAll, "yes-delete-all-data", false,
@@ -120,43 +115,36 @@ func newMigrateDownCommand(store *options.StoreOptions) *cobra.Command {
 	return cmd
 }
 
-// schemaStep holds the step of a migration that runs: nil before the first one.
-type schemaStep struct {
-	running atomic.Pointer[migrations.Step]
-}
-
-func (s *schemaStep) begin(step migrations.Step) { s.running.Store(&step) }
-
 // waitingToMigrate is what a migration does before its first step.
 const waitingToMigrate = "waiting for the database, or for another process that migrates it"
 
 // showSteps shows the progress of a migration.
 func showSteps(p *progress, migrate func(onStep func(migrations.Step)) (migrations.State, error)) (migrations.State, error) {
-	var step schemaStep
+	var running atomic.Pointer[migrations.Step] // nil before the first one
 	stop := p.showElapsed(func() string {
-		if s := step.running.Load(); s != nil {
+		if s := running.Load(); s != nil {
 			return fmt.Sprintf("step %d of %d of the schema", s.Number, s.Latest)
 		}
 		return waitingToMigrate
 	})
 	defer p.end()
 	defer stop()
-	return migrate(step.begin)
+	return migrate(func(step migrations.Step) { running.Store(&step) })
 }
 
 // logSteps logs the progress of a migration that takes long.
 func logSteps(logger *slog.Logger, migrate func(onStep func(migrations.Step)) (migrations.State, error)) (migrations.State, error) {
-	var step schemaStep
+	var running atomic.Pointer[migrations.Step] // nil before the first one
 	stop := elapsed.Report(elapsed.After, elapsed.InLog, func(elapsed time.Duration) {
 		elapsed = elapsed.Round(time.Second)
-		if s := step.running.Load(); s != nil {
+		if s := running.Load(); s != nil {
 			logger.Info("store: migrating the schema", "step", s.Number, "latest", s.Latest, "elapsed", elapsed)
 		} else {
 			logger.Info("store: "+waitingToMigrate, "elapsed", elapsed)
 		}
 	})
 	defer stop()
-	return migrate(step.begin)
+	return migrate(func(step migrations.Step) { running.Store(&step) })
 }
 
 func show(out io.Writer, state migrations.State, err error) error {

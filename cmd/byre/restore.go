@@ -155,8 +155,7 @@ func (f *restoreFlags) restore(cmd *cobra.Command, p *progress, s sqlstore.Snaps
 	revision := s.Revision
 	s = snapshot.Restored(snapshot.NotEmpty(p.follow(s)), f.bump, rand.Text(), time.Now())
 	digest, err := loadVerified(cmd.Context(), p, dsn, s)
-	var empty *snapshot.EmptyError
-	if errors.As(err, &empty) {
+	if _, empty := errors.AsType[*snapshot.EmptyError](err); empty {
 		return fmt.Errorf("%w, where the history reaches from revision %d to %d: nothing was restored; name another backup, or another moment with --at",
 			err, history.Compacted, history.Revision)
 	}

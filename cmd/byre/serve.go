@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -145,8 +144,6 @@ func openDatabaseBehind(ctx context.Context, o options.StoreOptions, l *lease.Le
 			if database.Replication, err = replication.New(o.ReplicateTo, o.S3, logger); err != nil {
 				return apiserver.Database{}, err
 			}
-		}
-		if database.Replication != nil {
 			database.Replication.Sync = o.ReplicateSync
 		}
 		if l != nil {
@@ -168,8 +165,6 @@ func openDatabaseBehind(ctx context.Context, o options.StoreOptions, l *lease.Le
 			AllowLoss: o.AllowUnsafeDurability,
 			Logger:    logger,
 		})
-	default:
-		err = fmt.Errorf("no driver for %s", dialect)
 	}
 	if err != nil {
 		return apiserver.Database{}, err

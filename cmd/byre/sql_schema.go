@@ -75,13 +75,11 @@ func (k *viewKeeper) Run(ctx context.Context, database apiserver.Database, loopb
 
 // pause waits until an event or for a time. It returns false if ctx ends.
 func pause(ctx context.Context, event <-chan struct{}, most time.Duration) bool {
-	timer := time.NewTimer(most)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return false
 	case <-event:
-	case <-timer.C:
+	case <-time.After(most):
 	}
 	return true
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -18,7 +17,6 @@ import (
 	"byre/cmd/byre/cli"
 	"byre/cmd/byre/sqlviews"
 	"byre/crd"
-	"byre/migrations"
 )
 
 func newSQLViewsCommand() *cobra.Command {
@@ -41,13 +39,14 @@ func newSQLViewsCommand() *cobra.Command {
 					if schema != "" {
 						return errors.New("--schema is for PostgreSQL: views of a SQLite file are temporary")
 					}
-					return sqlviews.WriteSQLite(cmd.OutOrStdout(), tables)
-				}
-				views, err := d.Views(cmd.Context(), schema)
-				if err != nil {
+					_, err := io.WriteString(cmd.OutOrStdout(), sqlviews.SQLiteStatements(tables))
 					return err
 				}
-				return views.WriteTo(cmd.OutOrStdout(), tables)
+				views, err := d.Views(cmd.Context(), schema)
+				if err == nil {
+					_, err = io.WriteString(cmd.OutOrStdout(), views.Statements(tables))
+				}
+				return err
 			})
 		},
 	}
@@ -58,52 +57,52 @@ func newSQLViewsCommand() *cobra.Command {
 
 // withTables opens the database for its owner, and calls do with all tables of SQL. It warns of definitions of which there
 // is none.
-func withTables(cmd *cobra.Command, store options.StoreOptions, do func(*sqlviews.Database, []sqlviews.Table) error) (err error) {
-	d, err := openForOwner(cmd.Context(), store)
+func withTables(cmd *cobra.Command, store options.StoreOptions, do func(*sqlviews.Database, []sqlviews.Table) error) error {
+	return withOwner(cmd.Context(), store, func(d *sqlviews.Database) error {
+		builtin, err := apiserver.Tables(compatibility.DefaultBuildEffectiveVersion())
+		if err != nil {
+			return err
+		}
+		var tables []sqlviews.Table
+		for _, t := range builtin {
+			tables = append(tables, sqlviews.Table{Table: t})
+		}
+		definitions, err := d.Definitions(cmd.Context())
+		if err != nil {
+			return err
+		}
+		for _, text := range definitions {
+			var of apiextensionsv1.CustomResourceDefinition
+			if err := json.Unmarshal([]byte(text), &of); err != nil {
+				continue // "byre check" reports it
+			}
+			t, err := crd.Describe(&of)
+			if err != nil {
+				fmt.Fprintf(cmd.ErrOrStderr(), "Warning: there is no view of %s: %v\n", of.Name, err)
+			}
+			if t != nil {
+				tables = append(tables, sqlviews.Table{Table: t, IsCustom: true})
+			}
+		}
+		return do(d, tables)
+	})
+}
+
+// withOwner opens the database for its owner, and calls do with it.
+func withOwner(ctx context.Context, store options.StoreOptions, do func(*sqlviews.Database) error) (err error) {
+	endpoint, err := usedEndpoint(store)
+	if err != nil {
+		return err
+	}
+	if err := checkSource(endpoint); err != nil {
+		return err
+	}
+	d, err := sqlviews.Open(ctx, endpoint)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
-	builtin, err := apiserver.Tables(compatibility.DefaultBuildEffectiveVersion())
-	if err != nil {
-		return err
-	}
-	var tables []sqlviews.Table
-	for _, t := range builtin {
-		tables = append(tables, sqlviews.Table{Table: t})
-	}
-	definitions, err := d.Definitions(cmd.Context())
-	if err != nil {
-		return err
-	}
-	for _, text := range definitions {
-		var of apiextensionsv1.CustomResourceDefinition
-		if err := json.Unmarshal([]byte(text), &of); err != nil {
-			continue // "byre check" reports it
-		}
-		t, err := crd.Describe(&of)
-		if err != nil {
-			fmt.Fprintf(cmd.ErrOrStderr(), "Warning: there is no view of %s: %v\n", of.Name, err)
-		}
-		if t != nil {
-			tables = append(tables, sqlviews.Table{Table: t, IsCustom: true})
-		}
-	}
-	return do(d, tables)
-}
-
-func openForOwner(ctx context.Context, store options.StoreOptions) (*sqlviews.Database, error) {
-	if err := checkUsedDatabase(store); err != nil {
-		return nil, err
-	}
-	endpoint, err := store.DSN()
-	if err != nil {
-		return nil, err
-	}
-	if err := checkSource(endpoint); err != nil {
-		return nil, err
-	}
-	return sqlviews.Open(ctx, endpoint)
+	return do(d)
 }
 
 func newSQLIndexCommand() *cobra.Command {
@@ -123,12 +122,7 @@ func newSQLIndexCommand() *cobra.Command {
 	var output cli.Output
 	list := &cobra.Command{
 		Use: "list", Short: "List the indexes that were made", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := output.Validate(); err != nil {
-				return err
-			}
-			return listIndexes(cmd, store, &output)
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return listIndexes(cmd, store, &output) },
 	}
 	output.AddTo(list, "table", "json", "yaml")
 	cmd.AddCommand(list, &cobra.Command{
@@ -136,29 +130,25 @@ func newSQLIndexCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return explainInUse(withTables(cmd, store, func(d *sqlviews.Database, tables []sqlviews.Table) error {
 				return d.CreateIndex(cmd.Context(), args[0], tables, args[1], args[2])
-			}))
+			}), "stop it first")
 		},
 	}, &cobra.Command{
 		Use: "drop NAME", Short: "Drop an index", Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			d, err := openForOwner(cmd.Context(), store)
-			if err != nil {
-				return err
-			}
-			defer func() { err = errors.Join(err, d.Close()) }()
-			return explainInUse(d.DropIndex(cmd.Context(), args[0]))
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return withOwner(cmd.Context(), store, func(d *sqlviews.Database) error {
+				return explainInUse(d.DropIndex(cmd.Context(), args[0]), "stop it first")
+			})
 		},
 	})
 	return cmd
 }
 
-func listIndexes(cmd *cobra.Command, store options.StoreOptions, output *cli.Output) (err error) {
-	d, err := openForOwner(cmd.Context(), store)
-	if err != nil {
+func listIndexes(cmd *cobra.Command, store options.StoreOptions, output *cli.Output) error {
+	var indexes []sqlviews.Index
+	err := withOwner(cmd.Context(), store, func(d *sqlviews.Database) (err error) {
+		indexes, err = d.Indexes(cmd.Context())
 		return err
-	}
-	defer func() { err = errors.Join(err, d.Close()) }()
-	indexes, err := d.Indexes(cmd.Context())
+	})
 	if err != nil {
 		return err
 	}
@@ -170,14 +160,6 @@ func listIndexes(cmd *cobra.Command, store options.StoreOptions, output *cli.Out
 		}
 		return rows.Flush()
 	})
-}
-
-func explainInUse(err error) error {
-	var inUse *migrations.InUseError
-	if errors.As(err, &inUse) {
-		return fmt.Errorf("%w: stop it first", err)
-	}
-	return err
 }
 
 func newSQLGrantCommand() *cobra.Command {
@@ -201,14 +183,11 @@ func newSQLGrantCommand() *cobra.Command {
 					return errors.New("SQLite has no roles: who reads the file reads all of it")
 				}
 				grant.Role, grant.Store = args[0], d.Store()
-				if !yes {
-					return grant.WriteTo(cmd.OutOrStdout(), tables)
+				if yes {
+					return d.Execute(cmd.Context(), grant.Statements(tables))
 				}
-				var statements strings.Builder
-				if err := grant.WriteTo(&statements, tables); err != nil {
-					return err
-				}
-				return d.Execute(cmd.Context(), statements.String())
+				_, err := io.WriteString(cmd.OutOrStdout(), grant.Statements(tables))
+				return err
 			})
 		},
 	}

@@ -160,8 +160,6 @@ func takeOver(ctx context.Context, cmd *cobra.Command, object *lease.Object, yes
 		return err
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "waiting until another server serves instead of %s\n", before.Holder)
-	poll := time.NewTicker(time.Second)
-	defer poll.Stop()
 	for {
 		now, _, err := object.Read(ctx)
 		if err == nil && now.Generation > before.Generation && now.Serving {
@@ -171,7 +169,7 @@ func takeOver(ctx context.Context, cmd *cobra.Command, object *lease.Object, yes
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("no other server serves yet: see the log of the standby, and of %s", before.Holder)
-		case <-poll.C:
+		case <-time.After(time.Second):
 		}
 	}
 }

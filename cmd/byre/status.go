@@ -46,9 +46,6 @@ func newStatusCommand() *cobra.Command {
 			"The exit status is 0 without alarms, 2 with alarms, and 1 if nothing can be read.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := output.Validate(); err != nil {
-				return err
-			}
 			certs := certsFlags{dataDir: store.DataDir, certDir: certDir}
 			s, err := readStatus(cmd.Context(), store, certs.config())
 			if err != nil {
@@ -120,10 +117,7 @@ func readStoppedStatus(ctx context.Context, store options.StoreOptions) (status.
 	ctx, cancel := context.WithTimeout(ctx, databaseTimeout)
 	defer cancel()
 	s := status.Status{Alarms: []string{}}
-	if err := checkUsedDatabase(store); err != nil {
-		return s, err
-	}
-	endpoint, err := store.DSN()
+	endpoint, err := usedEndpoint(store)
 	if err != nil {
 		return s, err
 	}

@@ -209,9 +209,7 @@ func (c *transferCommand) noObjects(found *transfer.Summary) error {
 // report says what was moved, and what was not.
 func report(out io.Writer, done string, s *transfer.Summary, revision int64) error {
 	for _, reason := range slices.Sorted(maps.Keys(s.LeftOut)) {
-		if _, err := fmt.Fprintf(out, "left out: %d (%s)\n", s.LeftOut[reason], reason); err != nil {
-			return err
-		}
+		fmt.Fprintf(out, "left out: %d (%s)\n", s.LeftOut[reason], reason)
 	}
 	encrypted := ""
 	if s.Encrypted > 0 {
@@ -252,10 +250,7 @@ func (c *transferCommand) exportTo(cmd *cobra.Command, path string) (err error) 
 	ctx, p := cmd.Context(), newProgress(cmd.ErrOrStderr(), "exporting")
 	defer p.end()
 	c.options.Now, c.options.Progress = time.Now(), p.add
-	if err := checkUsedDatabase(c.store); err != nil {
-		return err
-	}
-	dsn, err := c.store.DSN()
+	dsn, err := usedEndpoint(c.store)
 	if err != nil {
 		return err
 	}
@@ -320,11 +315,8 @@ func newCopyCommand() *cobra.Command {
 	cmd.Flags().StringVar(&to.Endpoint, "to", "", "Database to fill: sqlite:///PATH or postgres://...")
 	cmd.Flags().StringVar(&from.DatabaseSchema, "from-schema", "", "Schema of the PostgreSQL database to read, as --database-schema of \"byre serve\".")
 	cmd.Flags().StringVar(&to.DatabaseSchema, "to-schema", "", "Schema of the PostgreSQL database to fill.")
-	for _, flag := range []string{"from", "to"} {
-		if err := cmd.MarkFlagRequired(flag); err != nil {
-			panic(err) // there is no such flag
-		}
-	}
+	_ = cmd.MarkFlagRequired("from") // the flag is there
+	_ = cmd.MarkFlagRequired("to")
 	return cmd
 }
 
@@ -349,9 +341,8 @@ func copyDatabase(cmd *cobra.Command, source, target options.StoreOptions) error
 		copied, err = loadVerified(ctx, p, to, p.follow(s))
 		return err
 	})
-	var inUse *migrations.InUseError
-	if errors.As(err, &inUse) && revision == 0 { // the first one: it was not read
-		return fmt.Errorf("%w: stop it first; to copy a database in use, see \"byre restore --from\"", err)
+	if revision == 0 { // the first one: it was not read
+		err = explainInUse(err, "stop it first; to copy a database in use, see \"byre restore --from\"")
 	}
 	if err != nil {
 		return err

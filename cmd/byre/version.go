@@ -1,17 +1,18 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/apiserver/pkg/util/compatibility"
-	"sigs.k8s.io/yaml"
 
 	"byre/apiserver"
+	"byre/cmd/byre/cli"
 	"byre/migrations"
 )
 
@@ -30,46 +31,29 @@ type schemaVersions struct {
 }
 
 func newVersionCommand() *cobra.Command {
-	var output string
+	var output cli.Output
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version of the program and of the Kubernetes API it serves",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			text, err := formatVersion(output)
-			if err == nil {
-				_, err = fmt.Fprint(cmd.OutOrStdout(), text)
+			if !slices.Contains([]string{"", "json", "yaml"}, output.Format) {
+				return errors.New("--output must be 'yaml' or 'json'")
 			}
-			return err
+			info, err := readVersion()
+			if err != nil {
+				return err
+			}
+			return output.Print(cmd.OutOrStdout(), info, func(w io.Writer) error {
+				_, err := io.WriteString(w, info.text())
+				return err
+			})
 		},
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", output, "Output format: json, yaml, or nothing for text.")
+	cmd.Flags().StringVarP(&output.Format, "output", "o", "", "Output format: json, yaml, or nothing for text.")
 	// The flag is there, so that this can't fail.
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
-}
-
-// formatVersion returns the version in a format of kubectl version, or as text.
-func formatVersion(format string) (string, error) {
-	switch format {
-	case "", "json", "yaml":
-	default:
-		return "", errors.New("--output must be 'yaml' or 'json'")
-	}
-	info, err := readVersion()
-	if err != nil {
-		return "", err
-	}
-	switch format {
-	case "json":
-		text, err := json.MarshalIndent(info, "", "  ")
-		return string(text) + "\n", err
-	case "yaml":
-		text, err := yaml.Marshal(info)
-		return string(text), err
-	default:
-		return info.text(), nil
-	}
 }
 
 func readVersion() (versionInfo, error) {
@@ -105,9 +89,9 @@ func (v versionInfo) text() string {
 
 // versionText is what --version prints.
 func versionText() string {
-	text, err := formatVersion("")
+	info, err := readVersion()
 	if err != nil {
 		return "byre " + apiserver.ProgramVersion() + "\n"
 	}
-	return text
+	return info.text()
 }

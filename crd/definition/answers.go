@@ -1,10 +1,11 @@
 package definition
 
 import (
-	"bytes"
 	"encoding/json"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
+	"byre/apiserver/storage/jsontext"
 )
 
 // A change of a definition's spec that changes no answer for its instances ends no watch.
@@ -74,119 +75,65 @@ func HashSchema(schema *apiextensionsv1.CustomResourceValidation) string {
 
 // cut returns what counts of a JSON value without white space.
 func cut(text []byte, r *rule) []byte {
-	c := cutter{in: text, out: make([]byte, 0, len(text))}
+	c := cutter{Scanner: jsontext.NewScanner(text, 0), in: text, out: make([]byte, 0, len(text))}
 	c.value(r)
 	return c.out
 }
 
 // cutter copies JSON without what does not count. Every byte is read once.
 type cutter struct {
+	jsontext.Scanner
 	in, out []byte
-	at      int
 }
 
 // value reads a value, and writes what counts of it.
 func (c *cutter) value(r *rule) {
-	start := c.at
-	switch {
-	case r == nil || r.ignored:
-		c.skip()
-		if r == nil {
-			c.out = append(c.out, c.in[start:c.at]...)
-		}
-	case c.peek() == '{':
-		c.list('}', func() {
-			keyStart := c.at
-			c.skip()
-			key := c.in[keyStart:c.at]
-			c.at++ // the colon
-			member, ok := r.named[string(bytes.Trim(key, `"`))]
-			if !ok {
-				member = r.each
-			}
-			if member == nil || !member.ignored {
-				c.out = append(append(c.out, key...), ':')
-			}
-			c.value(member)
-		})
-	case c.peek() == '[':
-		c.list(']', func() { c.value(r) })
+	switch start := c.Pos; {
+	case r == nil:
+		c.SkipValue()
+		c.out = append(c.out, c.in[start:c.Pos]...)
+	case r.ignored:
+		c.SkipValue()
+	case c.NextIs('{'):
+		c.members(r)
+	case c.NextIs('['):
+		c.elements(r)
 	default:
 		c.value(nil)
 	}
 }
 
-// list reads an object or an array up to its end by calling item for each member or element.
-// Of an item that does not count it writes nothing.
-func (c *cutter) list(end byte, item func()) {
-	c.out = append(c.out, c.in[c.at])
-	first := len(c.out)
-	for c.at++; c.peek() != end && c.peek() != 0; {
-		before := len(c.out)
-		if before > first {
+// members reads an object. Of a member that does not count it writes nothing.
+func (c *cutter) members(r *rule) {
+	c.out = append(c.out, '{')
+	for first := len(c.out); c.NextMember(); {
+		key := c.ReadKey()
+		member, ok := r.named[string(key)]
+		if !ok {
+			member = r.each
+		}
+		if member == nil || !member.ignored {
+			if len(c.out) > first {
+				c.out = append(c.out, ',')
+			}
+			c.out = append(append(append(c.out, '"'), key...), '"', ':')
+		}
+		c.value(member)
+	}
+	c.out = append(c.out, '}')
+	c.Pos++
+}
+
+// elements reads an array.
+func (c *cutter) elements(r *rule) {
+	c.out = append(c.out, '[')
+	for c.Pos++; c.Pos < len(c.in) && !c.NextIs(']'); {
+		if c.NextIs(',') {
 			c.out = append(c.out, ',')
+			c.Pos++
 		}
-		separated := len(c.out)
-		if item(); len(c.out) == separated {
-			c.out = c.out[:before]
-		}
-		if c.peek() == ',' {
-			c.at++
-		}
+		c.value(r)
 	}
-	c.out = append(c.out, end)
-	c.at++
-}
-
-// skip reads a value.
-func (c *cutter) skip() {
-	switch c.peek() {
-	case '"':
-		c.skipString()
-	case '{', '[':
-		for depth := 0; ; {
-			switch c.peek() {
-			case 0:
-				return
-			case '"':
-				c.skipString()
-				continue
-			case '{', '[':
-				depth++
-			case '}', ']':
-				depth--
-			}
-			if c.at++; depth == 0 {
-				return
-			}
-		}
-	default:
-		for c.at < len(c.in) && bytes.IndexByte([]byte(",]}"), c.in[c.at]) < 0 {
-			c.at++
-		}
-	}
-}
-
-func (c *cutter) skipString() {
-	for start := c.at + 1; ; {
-		next := bytes.IndexByte(c.in[c.at+1:], '"')
-		if next < 0 {
-			c.at = len(c.in)
-			return
-		}
-		c.at += 1 + next
-		backslashes := c.at - start - len(bytes.TrimRight(c.in[start:c.at], `\`))
-		if backslashes%2 == 0 {
-			c.at++
-			return
-		}
-	}
-}
-
-// peek returns the next byte, or 0 at the end.
-func (c *cutter) peek() byte {
-	if c.at < len(c.in) {
-		return c.in[c.at]
-	}
-	return 0
+	c.out = append(c.out, ']')
+	c.Pos++
 }

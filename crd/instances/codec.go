@@ -3,6 +3,7 @@ package instances
 import (
 	"fmt"
 	"io"
+	"slices"
 
 	"k8s.io/apiextensions-apiserver/pkg/crdserverscheme"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -150,11 +151,8 @@ func (n negotiated) EncoderForVersion(encoder runtime.Encoder, gv runtime.GroupV
 }
 
 func (n negotiated) DecoderToVersion(decoder runtime.Decoder, gv runtime.GroupVersioner) runtime.Decoder {
-	strict := false
-	if s, ok := decoder.(*json.Serializer); ok {
-		strict = s.IsStrict()
-	}
-	coercing := coercingDecoder{Decoder: decoder, coercer: coercer{schemas: n.schemas, strict: strict}}
+	s, ok := decoder.(*json.Serializer)
+	coercing := coercingDecoder{Decoder: decoder, coercer: coercer{schemas: n.schemas, strict: ok && s.IsStrict()}}
 	return versioning.NewCodec(nil, coercing, runtime.UnsafeObjectConvertor(n.scheme), n.scheme, n.scheme,
 		n.defaulter(), nil, gv, "unstructuredNegotiatedSerializer")
 }
@@ -162,13 +160,9 @@ func (n negotiated) DecoderToVersion(decoder runtime.Decoder, gv runtime.GroupVe
 // standard are the media types of instances. Protobuf encodes only the Tables and the
 // Status that are sent in place of them.
 func (n negotiated) standard() []runtime.SerializerInfo {
-	var infos []runtime.SerializerInfo
-	for _, info := range n.media {
-		if info.MediaType != runtime.ContentTypeProtobuf {
-			infos = append(infos, info)
-		}
-	}
-	return infos
+	return slices.DeleteFunc(slices.Clone(n.media), func(info runtime.SerializerInfo) bool {
+		return info.MediaType == runtime.ContentTypeProtobuf
+	})
 }
 
 func mediaTypes(typer runtime.ObjectTyper) []runtime.SerializerInfo {

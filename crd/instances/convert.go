@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -43,12 +44,7 @@ func (c *convertingCodec) Decode(data []byte, defaults *schema.GroupVersionKind,
 // convertAhead converts, in one call, values that Decode will be called with; see
 // storage.Config.DecodeAhead.
 func (c *convertingCodec) convertAhead(ctx context.Context, values [][]byte) {
-	var others [][]byte
-	for _, value := range values {
-		if !c.isOfVersion(value) {
-			others = append(others, value)
-		}
-	}
+	others := slices.DeleteFunc(slices.Clone(values), c.isOfVersion)
 	c.conversions.convertAhead(ctx, c.currentView(), others, c.convert)
 }
 

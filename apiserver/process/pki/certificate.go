@@ -9,7 +9,6 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"fmt"
-	"math/big"
 	"net"
 	"slices"
 	"time"
@@ -101,16 +100,12 @@ func (p certificateProfile) issue(by certificateAuthority, now time.Time) (der [
 	if err != nil {
 		return nil, nil, err
 	}
-	serial, err := newSerial()
-	if err != nil {
-		return nil, nil, err
-	}
+	ends := []time.Time{now.Add(cmp.Or(p.lifetime, leafLifetime)), by.cert.NotAfter}
 	template := &x509.Certificate{
-		SerialNumber: serial,
-		Subject:      pkix.Name{CommonName: p.commonName, Organization: p.organizations},
-		NotBefore:    now.Add(-backdate),
+		Subject:   pkix.Name{CommonName: p.commonName, Organization: p.organizations},
+		NotBefore: now.Add(-backdate),
 		// A leaf does not outlive its CA.
-		NotAfter:              earliest(now.Add(cmp.Or(p.lifetime, leafLifetime)), by.cert.NotAfter),
+		NotAfter:              slices.MinFunc(ends, time.Time.Compare),
 		KeyUsage:              x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:           []x509.ExtKeyUsage{p.usage},
 		BasicConstraintsValid: true,
@@ -129,12 +124,7 @@ func newCertificateAuthority(name string, now time.Time) (*x509.Certificate, cry
 	if err != nil {
 		return nil, nil, err
 	}
-	serial, err := newSerial()
-	if err != nil {
-		return nil, nil, err
-	}
 	template := &x509.Certificate{
-		SerialNumber:          serial,
 		Subject:               pkix.Name{CommonName: name},
 		DNSNames:              []string{name},
 		NotBefore:             now.Add(-backdate),
@@ -155,17 +145,6 @@ func newCertificateAuthority(name string, now time.Time) (*x509.Certificate, cry
 // strength would take most of a second of the first start.
 func newKey() (crypto.Signer, error) {
 	return ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-}
-
-func newSerial() (*big.Int, error) {
-	return rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 63))
-}
-
-func earliest(a, b time.Time) time.Time {
-	if b.Before(a) {
-		return b
-	}
-	return a
 }
 
 func sameKey(a, b crypto.PublicKey) bool {

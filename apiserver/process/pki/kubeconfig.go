@@ -3,8 +3,6 @@ package pki
 import (
 	"bytes"
 	"cmp"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"io/fs"
 	"net"
@@ -14,6 +12,7 @@ import (
 
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
+	certutil "k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
 )
 
@@ -123,12 +122,8 @@ func (k *ensurer) needsUserCertificate(user *api.AuthInfo) bool {
 	if len(user.ClientCertificateData) == 0 {
 		return false
 	}
-	block, _ := pem.Decode(user.ClientCertificateData)
-	if block == nil {
-		return true
-	}
-	cert, err := x509.ParseCertificate(block.Bytes)
-	return err != nil || isAdmin(cert) && !clientProfile(adminName).isSatisfiedBy(cert, k.ca.cert, k.config.Now)
+	certs, err := certutil.ParseCertsPEM(user.ClientCertificateData)
+	return err != nil || isAdmin(certs[0]) && !clientProfile(adminName).isSatisfiedBy(certs[0], k.ca.cert, k.config.Now)
 }
 
 // updateUser issues a certificate for the administrator. It adds the user and a context if
@@ -157,10 +152,8 @@ func (k *ensurer) updateUser(config *api.Config) error {
 // certificate that it replaces, so that a renewal changes no rights.
 func (k *ensurer) adminGroups(user *api.AuthInfo) []string {
 	if user != nil {
-		if block, _ := pem.Decode(user.ClientCertificateData); block != nil {
-			if cert, err := x509.ParseCertificate(block.Bytes); err == nil {
-				return cert.Subject.Organization
-			}
+		if certs, err := certutil.ParseCertsPEM(user.ClientCertificateData); err == nil {
+			return certs[0].Subject.Organization
 		}
 	}
 	return []string{cmp.Or(k.config.AdminGroup, ClusterAdmins)}

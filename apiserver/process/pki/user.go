@@ -1,6 +1,7 @@
 package pki
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -100,11 +101,7 @@ func (k *ensurer) clusterOf(kubeconfig string) (*api.Cluster, error) {
 		return nil, fmt.Errorf("%s has no address of the server: give --server", kubeconfig)
 	}
 	if len(cluster.CertificateAuthorityData) == 0 {
-		authority := k.files.CACert
-		if cluster.CertificateAuthority != "" {
-			authority = cluster.CertificateAuthority
-		}
-		if cluster.CertificateAuthorityData, err = os.ReadFile(authority); err != nil {
+		if cluster.CertificateAuthorityData, err = os.ReadFile(cmp.Or(cluster.CertificateAuthority, k.files.CACert)); err != nil {
 			return nil, err
 		}
 	}

@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -132,10 +133,7 @@ func NewSchemas(definitions map[string]*spec.Schema) *Schemas {
 
 // Describe returns the table of a built-in resource whose objects are stored as a kind, without its Store.
 func (s *Schemas) Describe(gr schema.GroupResource, kind schema.GroupVersionKind) *Table {
-	of := s.byKind[kind]
-	if of == nil {
-		of = &spec.Schema{} // the version that is stored is not served
-	}
+	of := cmp.Or(s.byKind[kind], &spec.Schema{}) // none if the version that is stored is not served
 	return &Table{
 		Resource: gr, Version: kind.Version, Kind: kind.Kind, Description: of.Description,
 		Columns: NewColumns(of, s.definitions, printed(gr)),

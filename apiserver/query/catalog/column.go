@@ -157,11 +157,11 @@ func (b *columnBuilder) addScalar(of, reference *spec.Schema, path []string) boo
 	case isQuantity(of, reference):
 		c.Type, c.make = Quantity, quantity
 		b.add(c)
-		c.Name, c.Type, c.make = ColumnName(path...)+"_text", Text, scalarText
+		c.Name, c.Type = ColumnName(path...)+"_text", Text
 	case of.Type.Contains("string") && of.Format == "date-time":
 		c.Type = Time
 	case of.Type.Contains("string"), of.Format == "int-or-string", of.Extensions["x-kubernetes-int-or-string"] == true:
-		c.Type, c.make = Text, scalarText
+		c.Type = Text
 	case of.Type.Contains("integer"):
 		c.Type = Integer
 	case of.Type.Contains("number"):
@@ -171,9 +171,7 @@ func (b *columnBuilder) addScalar(of, reference *spec.Schema, path []string) boo
 	default:
 		return false
 	}
-	if c.make == nil {
-		c.make = makers[c.Type]
-	}
+	c.make = makers[c.Type]
 	b.add(c)
 	return true
 }

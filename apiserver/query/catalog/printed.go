@@ -34,16 +34,14 @@ var printedColumns = map[string]string{
 func printed(r schema.GroupResource) (columns []Column) {
 	for field := range strings.FieldsSeq(printedColumns[r.String()]) {
 		name, path, _ := strings.Cut(field, "=")
-		c := NewColumn(strings.TrimRight(name, "#?"), Text, "", strings.Split(path, ".")...)
+		of := Text
 		switch name[len(name)-1] {
 		case '#':
-			c.Type, c.make = Integer, integer
+			of = Integer
 		case '?':
-			c.Type, c.make = Boolean, boolean
-		default:
-			c.make = scalarText
+			of = Boolean
 		}
-		columns = append(columns, c)
+		columns = append(columns, NewColumn(strings.TrimRight(name, "#?"), of, "", strings.Split(path, ".")...))
 	}
 	if r.String() == "pods" {
 		containers := []string{"status", "containerStatuses"}

@@ -64,10 +64,10 @@ func AddVersion(cmd *cobra.Command, flags *pflag.FlagSet, shorthand string, text
 // is wrong. Of a flag that byre refuses, it leaves out the flag parser's words around the
 // reason.
 func Messages(err error) []string {
-	var invalid *pflag.InvalidValueError
-	var refused *options.RefusedFlagError
-	if errors.As(err, &invalid) && errors.As(err, &refused) {
-		return []string{"--" + invalid.GetFlag().Name + " is not supported: " + refused.Error()}
+	if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		if refused, ok := errors.AsType[*options.RefusedFlagError](err); ok {
+			return []string{"--" + invalid.GetFlag().Name + " is not supported: " + refused.Error()}
+		}
 	}
 	if joined, ok := err.(interface{ Unwrap() []error }); ok && isList(err, joined.Unwrap()) { // only the outermost is a list of wrong flags
 		var lines []string

@@ -18,16 +18,18 @@ type Output struct {
 	Allowed []string
 }
 
-// AddTo adds the flag with the formats that it allows, of which the first is the default.
+// AddTo adds the flag with the formats that it allows, of which the first is the default. The command refuses others
+// before it runs.
 func (o *Output) AddTo(cmd *cobra.Command, formats ...string) {
 	o.Allowed = formats
+	cmd.PreRunE = func(*cobra.Command, []string) error { return o.validate() }
 	cmd.Flags().StringVarP(&o.Format, "output", "o", formats[0], "Output format: "+OneOf(formats)+".")
 	// The flag is there, so that this can't fail.
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// Validate fails if the format is none that the command has.
-func (o *Output) Validate() error {
+// validate fails if the format is none that the command has.
+func (o *Output) validate() error {
 	if slices.Contains(o.Allowed, o.Format) {
 		return nil
 	}

@@ -3,7 +3,6 @@ package client
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -103,9 +102,6 @@ func newShowCommand() *cobra.Command {
 		Example: "  kubectl byre show configmap/settings --at -2h",
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := output.Validate(); err != nil {
-				return err
-			}
 			moment, err := ParseMoment(at)
 			if err != nil {
 				return fmt.Errorf("--at: %w", err)
@@ -147,7 +143,7 @@ func newDiffCommand() *cobra.Command {
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			colored, err := color.use(cmd.OutOrStdout())
-			if err = errors.Join(output.Validate(), err); err != nil {
+			if err != nil {
 				return err
 			}
 			client, o, err := flags.find(args)
@@ -249,9 +245,6 @@ func newBlameCommand() *cobra.Command {
 		Short: "Show who gave each field of an object its value, and when",
 		Args:  cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := output.Validate(); err != nil {
-				return err
-			}
 			client, o, err := flags.find(args)
 			if err != nil {
 				return err

@@ -3,6 +3,7 @@ package client
 import (
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -70,11 +71,6 @@ func completeRevision(flags *ClusterFlags) cobra.CompletionFunc {
 // shownRevisions is how many revisions a completion has.
 const shownRevisions = 20
 
-func withPrefix(words []string, prefix string) (selected []string) {
-	for _, word := range words {
-		if strings.HasPrefix(word, prefix) {
-			selected = append(selected, word)
-		}
-	}
-	return selected
+func withPrefix(words []string, prefix string) []string {
+	return slices.DeleteFunc(slices.Clone(words), func(word string) bool { return !strings.HasPrefix(word, prefix) })
 }

@@ -37,9 +37,6 @@ func newLogCommand() *cobra.Command {
 			"  kubectl byre log -n shop --follow",
 		Args: cobra.MaximumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := output.Validate(); err != nil {
-				return err
-			}
 			client, namespace, err := flags.connect()
 			if err != nil {
 				return err

@@ -79,11 +79,7 @@ func newUndoCommand() *cobra.Command {
 				return nil
 			default:
 				fmt.Fprintf(out, "patch %s\n", undo.Object)
-				for _, operation := range undo.Patch {
-					if err := printOperation(out, operation); err != nil {
-						return err
-					}
-				}
+				printPatch(out, undo.Patch)
 			}
 			if ok, err := write.confirm(cmd); err != nil || !ok {
 				return err
@@ -101,17 +97,18 @@ func newUndoCommand() *cobra.Command {
 	return cmd
 }
 
-// printOperation prints an operation of a patch; tests are not for people.
-func printOperation(out io.Writer, o plugin.Operation) error {
-	if o.Op == "test" {
-		return nil
+// printPatch prints the operations of a patch; tests are not for people.
+func printPatch(out io.Writer, patch []plugin.Operation) {
+	for _, o := range patch {
+		value, _ := json.Marshal(o.Value) // it was JSON
+		switch o.Op {
+		case "test":
+			continue
+		case "remove":
+			value = nil
+		}
+		cli.PrintRow(out, []any{"  " + strings.TrimSpace(o.Op+" "+o.Path+" "+string(value))})
 	}
-	value, err := json.Marshal(o.Value)
-	if o.Op == "remove" {
-		value = nil
-	}
-	cli.PrintRow(out, []any{"  " + strings.TrimSpace(o.Op+" "+o.Path+" "+string(value))})
-	return err
 }
 
 func newUndeleteCommand() *cobra.Command {
@@ -225,11 +222,7 @@ func (f *writeFlags) carryOut(cmd *cobra.Command, client *plugin.Client, plan *p
 	out := cmd.OutOrStdout()
 	for _, step := range plan.Steps {
 		fmt.Fprintln(out, step.Verb, step.Object)
-		for _, operation := range step.Patch {
-			if err := printOperation(out, operation); err != nil {
-				return err
-			}
-		}
+		printPatch(out, step.Patch)
 	}
 	for _, what := range plan.LeftOut {
 		fmt.Fprintln(out, "left out: "+cli.Visible(what))

@@ -43,9 +43,6 @@ func newSQLCommand(owners ...*cobra.Command) *cobra.Command {
 			"  kubectl byre sql columns pods",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := output.Validate(); err != nil {
-				return err
-			}
 			client, err := flags.connectSQL()
 			if err != nil {
 				return err

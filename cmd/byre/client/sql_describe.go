@@ -61,9 +61,6 @@ func newSQLColumnsCommand() *cobra.Command {
 }
 
 func printDescription(cmd *cobra.Command, flags *ClusterFlags, output *cli.Output, statement string, parameters ...string) error {
-	if err := output.Validate(); err != nil {
-		return err
-	}
 	client, err := flags.connectSQL()
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@ package configfile
 import (
 	"bytes"
 	"errors"
+	"slices"
 
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
@@ -85,12 +86,7 @@ func marshal(node *yaml.Node) ([]byte, error) {
 }
 
 func isEmpty(flag *pflag.Flag) bool {
-	switch flag.Value.String() {
-	case "", "[]", "<nil>":
-		return true
-	default:
-		return false
-	}
+	return slices.Contains([]string{"", "[]", "<nil>"}, flag.Value.String())
 }
 
 // isTracked reports whether the flag records that it was set.

@@ -131,8 +131,7 @@ func set(flags *pflag.FlagSet, fields []field) error {
 		}
 		for _, value := range values[i] {
 			err := flags.Set(f.key.Value, value)
-			var invalid *pflag.InvalidValueError
-			if errors.As(err, &invalid) {
+			if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 				err = invalid.Unwrap() // without the value, which the file has
 			}
 			if err != nil {

@@ -23,10 +23,6 @@ type allocations struct {
 	base      int
 }
 
-func newAllocations() allocations {
-	return allocations{ips: make(map[string]string), ports: make(map[int]string), addresses: make(map[string]string)}
-}
-
 type reporter func(row, reason string, arguments ...any)
 
 // add records an object of a resource that takes part in allocations, and ignores

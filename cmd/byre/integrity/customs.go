@@ -19,10 +19,6 @@ type customs struct {
 	instances map[[2]string]int
 }
 
-func newCustoms() customs {
-	return customs{definitions: make(map[string][]string), instances: make(map[[2]string]int)}
-}
-
 // add adds an object. value is nil if it could not be read.
 func (c *customs) add(key sqlstore.Key, value []byte) {
 	switch {

@@ -77,10 +77,10 @@ func Check(s sqlstore.Snapshot, open Open) (Result, error) {
 		header:  s.Header,
 		objects: make(map[keyHash]objectVersion), revisions: make(map[int64]struct{}), chains: make(map[keyHash]objectVersion),
 		damaged:     make(map[keyHash]struct{}),
-		allocations: newAllocations(), customs: newCustoms(),
+		allocations: allocations{ips: make(map[string]string), ports: make(map[int]string), addresses: make(map[string]string)},
+		customs:     customs{definitions: make(map[string][]string), instances: make(map[[2]string]int)},
+		result:      Result{Revision: s.Revision, Findings: []sqlstore.Finding{}},
 	}
-	c.result.Revision = s.Revision
-	c.result.Findings = []sqlstore.Finding{}
 	err := c.read(s)
 	return c.result, err
 }
@@ -122,13 +122,12 @@ func (c *checker) report(row, reason string, arguments ...any) {
 
 // isDamaged reports whether an error is of a row only, and adds its finding.
 func (c *checker) isDamaged(err error) bool {
-	var row *sqlstore.DamagedRow
-	if !errors.As(err, &row) {
-		return false
+	row, ok := errors.AsType[*sqlstore.DamagedRow](err)
+	if ok {
+		c.result.Add(row.Finding)
+		c.damaged[hashOf(row.Key)] = struct{}{}
 	}
-	c.result.Add(row.Finding)
-	c.damaged[hashOf(row.Key)] = struct{}{}
-	return true
+	return ok
 }
 
 func (c *checker) checkObject(r *sqlstore.ObjectRow) {

@@ -1,7 +1,6 @@
 package plugin
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -10,6 +9,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"byre/apiserver/history"
 )
@@ -39,9 +41,7 @@ func (c *Client) Blame(ctx context.Context, o Object) ([]Leaf, error) {
 		return nil, fmt.Errorf("%s does not exist", o)
 	}
 	for _, name := range []string{"resourceVersion", "generation"} { // every write changes them
-		if metadata, ok := content["metadata"].(map[string]any); ok {
-			delete(metadata, name)
-		}
+		unstructured.RemoveNestedField(content, "metadata", name)
 	}
 	values := flatten(content)
 	leaves := make(map[string]*Leaf, len(values))
@@ -58,11 +58,11 @@ func (c *Client) Blame(ctx context.Context, o Object) ([]Leaf, error) {
 		if err != nil {
 			return nil, err
 		}
-		after, err := leavesOf(change, true)
+		after, err := leavesOf(change, change.After)
 		if err != nil {
 			return nil, err
 		}
-		before, err := leavesOf(change, false)
+		before, err := leavesOf(change, change.Before)
 		if err != nil {
 			return nil, err
 		}
@@ -81,20 +81,15 @@ func (c *Client) Blame(ctx context.Context, o Object) ([]Leaf, error) {
 	for _, leaf := range open {
 		leaf.Since = since
 	}
-	sorted := slices.SortedFunc(maps.Values(leaves), func(a, b *Leaf) int { return cmp.Compare(a.Path, b.Path) })
-	all := make([]Leaf, len(sorted))
-	for i, leaf := range sorted {
-		all[i] = *leaf
+	all := make([]Leaf, 0, len(leaves))
+	for _, path := range slices.Sorted(maps.Keys(leaves)) {
+		all = append(all, *leaves[path])
 	}
 	return all, nil
 }
 
 // leavesOf returns the leaves of the object after a change, or before it.
-func leavesOf(change *history.Change, after bool) (map[string]any, error) {
-	content := change.Before
-	if after {
-		content = change.After
-	}
+func leavesOf(change *history.Change, content *runtime.RawExtension) (map[string]any, error) {
 	v, err := version(change.Revision, change, content)
 	return flatten(v.Content), err
 }

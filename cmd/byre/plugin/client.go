@@ -88,12 +88,7 @@ type Object struct {
 func (o Object) String() string { return o.Resource.GroupResource().String() + "/" + o.Name }
 
 // changesIn is the namespace in which the changes of the object are listed.
-func (o Object) changesIn() string {
-	if o.Namespace == "" {
-		return metav1.NamespaceDefault
-	}
-	return o.Namespace
-}
+func (o Object) changesIn() string { return cmp.Or(o.Namespace, metav1.NamespaceDefault) }
 
 // Find finds the object that arguments name as kubectl's do: TYPE/NAME or TYPE NAME. It need not exist.
 func (c *Client) Find(args []string) (Object, error) {

@@ -69,8 +69,9 @@ func version(revision int64, change *history.Change, content *runtime.RawExtensi
 	if content == nil {
 		return v, nil
 	}
-	object, err := decode(content)
-	v.Content = object
+	object := &unstructured.Unstructured{} // its numbers are as clients of Kubernetes hold them
+	err := object.UnmarshalJSON(content.Raw)
+	v.Content = object.Object
 	return v, err
 }
 
@@ -85,13 +86,6 @@ func (c *Client) Now(ctx context.Context, o Object) (map[string]any, error) {
 	}
 	object.SetManagedFields(nil)
 	return object.Object, nil
-}
-
-// decode decodes an object, with its numbers as clients of Kubernetes hold them.
-func decode(content *runtime.RawExtension) (map[string]any, error) {
-	object := &unstructured.Unstructured{}
-	err := object.UnmarshalJSON(content.Raw)
-	return object.Object, err
 }
 
 // YAML returns a version as YAML; nothing if the object did not exist.

@@ -2,7 +2,6 @@ package sqlviews
 
 import (
 	"fmt"
-	"io"
 	"slices"
 )
 
@@ -16,20 +15,19 @@ type Grant struct {
 	Store string
 }
 
-// WriteTo writes the statements that make the role, and the schema of its name with its views.
-func (g *Grant) WriteTo(w io.Writer, tables []Table) error {
+// Statements returns the statements that make the role, and the schema of its name with its views.
+func (g *Grant) Statements(tables []Table) string {
 	tables = slices.DeleteFunc(slices.Clone(tables), func(t Table) bool {
 		return !g.Secrets && !t.IsCustom && t.Resource.Group == "" && t.Resource.Resource == "secrets"
 	})
 	role := identifier(g.Role)
-	if _, err := fmt.Fprintf(w, "BEGIN;\nCREATE ROLE %s LOGIN;\nCREATE SCHEMA %s;\n", role, role); err != nil {
-		return err
-	}
 	views := Postgres{Store: g.Store, Schema: g.Role, Namespaces: g.Namespaces}
-	if err := views.WriteTo(w, tables); err != nil {
-		return err
-	}
-	_, err := fmt.Fprintf(w, "GRANT USAGE ON SCHEMA %s TO %s;\nGRANT SELECT ON ALL TABLES IN SCHEMA %s TO %s;\nALTER ROLE %s SET search_path = %s;\nCOMMIT;\n",
-		role, role, role, role, role, role)
-	return err
+	return fmt.Sprintf(`BEGIN;
+CREATE ROLE %[1]s LOGIN;
+CREATE SCHEMA %[1]s;
+%[2]sGRANT USAGE ON SCHEMA %[1]s TO %[1]s;
+GRANT SELECT ON ALL TABLES IN SCHEMA %[1]s TO %[1]s;
+ALTER ROLE %[1]s SET search_path = %[1]s;
+COMMIT;
+`, role, views.Statements(tables))
 }

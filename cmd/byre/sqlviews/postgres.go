@@ -2,7 +2,6 @@ package sqlviews
 
 import (
 	"fmt"
-	"io"
 	"strings"
 
 	"byre/apiserver/query/catalog"
@@ -22,8 +21,9 @@ type Postgres struct {
 	Indexed map[string]bool
 }
 
-// WriteTo writes statements that make a view for each name of each table.
-func (p *Postgres) WriteTo(w io.Writer, tables []Table) error {
+// Statements returns statements that make a view for each name of each table.
+func (p *Postgres) Statements(tables []Table) string {
+	var b strings.Builder
 	create, option := "CREATE OR REPLACE TEMP VIEW ", ""
 	if p.Schema != "" {
 		create = "CREATE OR REPLACE VIEW " + identifier(p.Schema) + "."
@@ -34,17 +34,13 @@ func (p *Postgres) WriteTo(w io.Writer, tables []Table) error {
 	for i := range tables {
 		t := &tables[i]
 		for _, name := range t.names() {
-			if _, err := fmt.Fprintf(w, "%s%s%s AS\n%s;\n", create, identifier(name), option, p.current(t, t.columns())); err != nil {
-				return err
-			}
+			fmt.Fprintf(&b, "%s%s%s AS\n%s;\n", create, identifier(name), option, p.current(t, t.columns()))
 		}
 	}
 	for _, e := range edges() {
-		if _, err := fmt.Fprintf(w, "%s%s%s AS\n%s;\n", create, e.name, option, e.view(p.dialect(), tables, e.columns())); err != nil {
-			return err
-		}
+		fmt.Fprintf(&b, "%s%s%s AS\n%s;\n", create, e.name, option, e.view(p.dialect(), tables, e.columns()))
 	}
-	return nil
+	return b.String()
 }
 
 // current returns the query of a table's objects, with the columns in their order.

@@ -276,8 +276,8 @@ func (s *Schema) execute(ctx context.Context, statements string) error {
 }
 
 func isCode(err error, code string) bool {
-	var server *pgconn.PgError
-	return errors.As(err, &server) && server.Code == code
+	server, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && server.Code == code
 }
 
 func hashOf(statements string) string {

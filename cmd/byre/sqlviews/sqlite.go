@@ -2,7 +2,6 @@ package sqlviews
 
 import (
 	"fmt"
-	"io"
 	"strings"
 
 	"byre/apiserver/query/catalog"
@@ -11,11 +10,10 @@ import (
 // sqliteValue is the JSON of an object; NULL if it is none.
 const sqliteValue = "CASE WHEN json_valid(value) THEN value END"
 
-// WriteSQLite writes statements that make a temporary view for each name of each table, for the sqlite3 shell.
-func WriteSQLite(w io.Writer, tables []Table) error {
-	if _, err := fmt.Fprintln(w, "BEGIN;"); err != nil {
-		return err
-	}
+// SQLiteStatements returns statements that make a temporary view for each name of each table, for the sqlite3 shell.
+func SQLiteStatements(tables []Table) string {
+	var b strings.Builder
+	b.WriteString("BEGIN;\n")
 	for i := range tables {
 		t := &tables[i]
 		var names, values []string
@@ -23,22 +21,17 @@ func WriteSQLite(w io.Writer, tables []Table) error {
 			names = append(names, identifier(c.Name))
 			values = append(values, sqliteColumn(&c, sqliteValue))
 		}
-		_, err := fmt.Fprintf(w, "CREATE TEMP VIEW %s (%s) AS\nSELECT %s\nFROM main.current_objects\nWHERE resource_id = (SELECT id FROM main.resources WHERE %s);\n",
+		fmt.Fprintf(&b, "CREATE TEMP VIEW %s (%s) AS\nSELECT %s\nFROM main.current_objects\nWHERE resource_id = (SELECT id FROM main.resources WHERE %s);\n",
 			identifier(t.names()[0]), strings.Join(names, ", "), strings.Join(values, ",\n  "), t.condition())
-		if err == nil && len(t.names()) > 1 {
-			_, err = fmt.Fprintf(w, "CREATE TEMP VIEW %s AS SELECT * FROM temp.%s;\n", identifier(t.names()[1]), identifier(t.names()[0]))
-		}
-		if err != nil {
-			return err
+		if len(t.names()) > 1 {
+			fmt.Fprintf(&b, "CREATE TEMP VIEW %s AS SELECT * FROM temp.%s;\n", identifier(t.names()[1]), identifier(t.names()[0]))
 		}
 	}
 	for _, e := range edges() {
-		if _, err := fmt.Fprintf(w, "CREATE TEMP VIEW %s AS\n%s;\n", e.name, e.view(&sqliteDialect, tables, e.columns())); err != nil {
-			return err
-		}
+		fmt.Fprintf(&b, "CREATE TEMP VIEW %s AS\n%s;\n", e.name, e.view(&sqliteDialect, tables, e.columns()))
 	}
-	_, err := fmt.Fprintln(w, "COMMIT;")
-	return err
+	b.WriteString("COMMIT;\n")
+	return b.String()
 }
 
 // sqliteColumn returns the expression of a column over current_objects, which an index can have too: SQLite finds it in a

@@ -67,9 +67,7 @@ const (
 // isScalar reports whether a column is one value at its path, which an expression index can be on.
 func isScalar(c *catalog.Column) bool {
 	switch c.Source() {
-	case "", "metadata.namespace", "metadata.name", "metadata.resourceVersion":
-		return false
-	case ownerPath, containersPath:
+	case "", "metadata.namespace", "metadata.name", "metadata.resourceVersion", ownerPath, containersPath:
 		return false
 	}
 	return c.Type != catalog.JSON && c.Type != catalog.Quantity

@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 
 	"byre/sqlstore"
 )
@@ -186,10 +187,7 @@ func label(metric *dto.Metric, name string) string {
 }
 
 func (s *Status) addLease(lease *coordinationv1.Lease, now time.Time) {
-	l := Lease{Name: lease.Name}
-	if lease.Spec.HolderIdentity != nil {
-		l.Holder = *lease.Spec.HolderIdentity
-	}
+	l := Lease{Name: lease.Name, Holder: ptr.Deref(lease.Spec.HolderIdentity, "")}
 	if l.Holder == "" {
 		return // it was released
 	}

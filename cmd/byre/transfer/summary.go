@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"maps"
+	"math/bits"
 	"slices"
 	"strings"
 
@@ -62,23 +63,13 @@ func (s *Summary) add(o *object, kv etcd.KeyValue) {
 	hash := sha256.New()
 	fmt.Fprintf(hash, "%q %d %d %t ", kv.Key, kv.Created, kv.Revision, kv.TTL > 0)
 	hash.Write(kv.Value)
-	var sum [sha256.Size]byte
-	t.add(hash.Sum(sum[:0]))
+	t.add(hash.Sum(nil))
 }
 
 func (t *tally) add(hash []byte) {
 	carry := uint64(0)
 	for i := range t.sum {
-		word := binary.LittleEndian.Uint64(hash[i*8:])
-		before := t.sum[i]
-		t.sum[i] += word
-		overflow := t.sum[i] < before
-		t.sum[i] += carry
-		if overflow || t.sum[i] < carry {
-			carry = 1
-		} else {
-			carry = 0
-		}
+		t.sum[i], carry = bits.Add64(t.sum[i], binary.LittleEndian.Uint64(hash[i*8:]), carry)
 	}
 }
 
@@ -121,12 +112,8 @@ func (e *MismatchError) Error() string {
 // Compare returns a *MismatchError unless copied has the same objects.
 func (s *Summary) Compare(copied *Summary) error {
 	var differences []string
-	all := map[owned]bool{}
-	for _, m := range []map[owned]*tally{s.resources, copied.resources} {
-		for of := range m {
-			all[of] = true
-		}
-	}
+	all := maps.Clone(s.resources)
+	maps.Copy(all, copied.resources)
 	for of := range all {
 		a, b := s.resources[of], copied.resources[of]
 		switch {

@@ -1,12 +1,11 @@
 package transfer
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"iter"
 	"strings"
 	"time"
 
@@ -14,12 +13,6 @@ import (
 
 	"byre/sqlstore"
 	"byre/sqlstore/etcd"
-)
-
-// The author of imported rows, because etcd does not record who wrote a key.
-const (
-	authorUser = "byre"
-	authorVerb = "import"
 )
 
 // Source is a key space of etcd at one revision: an etcd.Snapshot or a kine.Database.
@@ -58,9 +51,7 @@ type Translator struct {
 
 // New makes a Translator.
 func New(options Options) (*Translator, error) {
-	if options.Prefix == "" {
-		options.Prefix = DefaultPrefix
-	}
+	options.Prefix = cmp.Or(options.Prefix, DefaultPrefix)
 	if options.Progress == nil {
 		options.Progress = func(int) {}
 	}
@@ -164,14 +155,10 @@ func (t *Translator) checkEncrypted(o *object) error {
 // source, no history and a new epoch. The caller has called Summarize before, which
 // reports the faults of the source. The snapshot is read as sqlstore.Snapshot says.
 func (t *Translator) Import(ctx context.Context, source Source) (sqlstore.Snapshot, error) {
-	epoch := make([]byte, 16)
-	if _, err := rand.Read(epoch); err != nil {
-		return sqlstore.Snapshot{}, err
-	}
 	revision := source.Revision() + t.options.BumpRevision
 	return sqlstore.Snapshot{
 		Header: sqlstore.Header{
-			Revision: revision, Compacted: revision, Epoch: hex.EncodeToString(epoch), Time: t.options.Now, ObjectCount: -1,
+			Revision: revision, Compacted: revision, Epoch: rand.Text(), Time: t.options.Now, ObjectCount: -1,
 		},
 		Objects: func(yield func(*sqlstore.ObjectRow, error) bool) {
 			err := source.Each(ctx, func(kv etcd.KeyValue) error {
@@ -199,7 +186,8 @@ func (t *Translator) row(kv etcd.KeyValue) (*sqlstore.ObjectRow, error) {
 	if err != nil || o == nil {
 		return nil, err
 	}
-	row := &sqlstore.ObjectRow{Time: t.options.Now, Author: sqlstore.Author{User: authorUser, Verb: authorVerb}}
+	// etcd does not record who wrote a key.
+	row := &sqlstore.ObjectRow{Time: t.options.Now, Author: sqlstore.Author{User: "byre", Verb: "import"}}
 	row.Created, row.Revision = kv.Created, kv.Revision
 	if kv.TTL > 0 {
 		row.Expires = t.options.Now.Add(kv.TTL)
@@ -209,19 +197,15 @@ func (t *Translator) row(kv etcd.KeyValue) (*sqlstore.ObjectRow, error) {
 
 // SummarizeRows summarizes the objects of a database.
 func (t *Translator) SummarizeRows(snapshot sqlstore.Snapshot) (*Summary, error) {
-	return t.rows(snapshot.Header, snapshot.Objects, func(etcd.KeyValue) error { return nil })
+	return t.Export(snapshot, func(etcd.KeyValue) error { return nil })
 }
 
 // Export calls put with each object of a database in the form in which a stock server
 // stores it, and summarizes the objects.
 func (t *Translator) Export(snapshot sqlstore.Snapshot, put func(etcd.KeyValue) error) (*Summary, error) {
-	return t.rows(snapshot.Header, snapshot.Objects, put)
-}
-
-func (t *Translator) rows(header sqlstore.Header, rows iter.Seq2[*sqlstore.ObjectRow, error], put func(etcd.KeyValue) error) (*Summary, error) {
 	summary := newSummary()
-	summary.Revision = header.Revision
-	for row, err := range rows {
+	summary.Revision = snapshot.Revision
+	for row, err := range snapshot.Objects {
 		if err != nil {
 			return nil, err
 		}
