@@ -142,10 +142,14 @@ func (r *Replicator) Committed() {
 }
 
 // AwaitCopy waits until all destinations have what was committed before the call. It fails if replication ends
-// before. Without Sync it returns at once.
+// before, and at once while the disk is full: nothing is copied then, and the caller has deletes to make. Without
+// Sync it returns at once.
 func (r *Replicator) AwaitCopy() error {
 	if !r.Sync {
 		return nil
+	}
+	if r.isFull() {
+		return fmt.Errorf("nothing is copied: %w", errFull)
 	}
 	now := time.Now()
 	signal(r.committed) // a capture that has begun before may have the commit, but an earlier time

@@ -1,17 +1,22 @@
 package sqlite_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"byre/migrations"
 	"byre/sqlstore"
+	"byre/sqlstore/backup/location"
 	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/replication"
 	"byre/sqlstore/sqlite"
 )
 
@@ -149,4 +154,54 @@ func TestReserve_IsForCompactions(t *testing.T) {
 		t.Error(err)
 	}
 	closeDriver(t, driver)
+}
+
+// On a full disk nothing is copied. A delete that is to be acknowledged with its copy is made, and says that its outcome is
+// unknown: it does not hold up those that follow, with which there is space again.
+func TestReserve_DeletesDoNotWaitForACopy(t *testing.T) {
+	t.Parallel()
+	copies, err := replication.New([]string{"file://" + t.TempDir()}, location.S3{}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	copies.Sync = true
+	path := filepath.Join(t.TempDir(), "byre.db")
+	if _, err := migrations.Up(t.Context(), "sqlite://"+path); err != nil {
+		t.Fatal(err)
+	}
+	driver, err := sqlite.Open(t.Context(), path, sqlite.Options{Reserve: 1 << 20, Replication: copies})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var maintaining sync.WaitGroup
+	maintaining.Go(func() { _ = driver.Maintain(ctx) })
+	defer func() { _ = driver.Close() }() // it copies nothing either
+	defer maintaining.Wait()
+	defer cancel()
+	for _, name := range []string{"a", "b"} {
+		commitOne(t, driver, sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: name}, Value: []byte("{}")})
+	}
+	fill(t, driver)
+	deleted := make(chan error, 2)
+	go func() {
+		for revision, name := range []string{"a", "b"} {
+			_, err := driver.Commit(ctx, []sqlstore.Write{{Op: sqlstore.Delete, Key: sqlstore.Key{Resource: "pods", Name: name}, Replaces: int64(revision) + 1}})
+			deleted <- err
+		}
+	}()
+	for range 2 {
+		select {
+		case err := <-deleted:
+			if !errors.Is(err, sqlstore.ErrUnknown) {
+				t.Errorf("a delete: %v", err)
+			}
+		case <-time.After(time.Minute):
+			t.Error("a delete waits for a copy that nobody makes")
+			cancel()
+		}
+	}
+	if state, err := driver.State(t.Context()); err != nil || state.Revision != 4 {
+		t.Errorf("%+v, %v", state, err)
+	}
 }
