@@ -3,6 +3,7 @@ package query
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -232,12 +233,12 @@ func parseGlob(pattern []rune, _ rune) (letters []letter, ok bool) {
 			if inverted {
 				i++
 			}
-			first := i + 1
-			for i = first; i == first || i < len(pattern) && pattern[i] != ']'; i++ {
-			}
-			if i >= len(pattern) {
+			first := i + 1 // a ] in this place is a letter of the set
+			end := slices.Index(pattern[min(first+1, len(pattern)):], ']')
+			if end < 0 {
 				return nil, false
 			}
+			i = first + 1 + end
 			set := pattern[first:i]
 			letters = append(letters, func(r rune) bool { return isInSet(set, r) != inverted })
 		default:
