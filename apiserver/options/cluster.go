@@ -151,7 +151,8 @@ func (o *ClusterOptions) Validate() []error {
 	if port := o.ServiceNodePort; port < 0 || port > 65535 {
 		errs.add(fmt.Errorf("--kubernetes-service-node-port must be between 0 and 65535, not %d", port))
 	} else {
-		errs.unless(port == 0 || o.NodePortRange.Contains(port), "--kubernetes-service-node-port: %d is not in --service-node-port-range, %s", port, o.NodePortRange.String())
+		errs.unless(port == 0 || o.NodePortRange.Contains(port),
+			"--kubernetes-service-node-port: %d is not in --service-node-port-range, %s", port, o.NodePortRange.String())
 	}
 	switch reconcilers.Type(o.EndpointReconciler) {
 	case reconcilers.LeaseEndpointReconcilerType, reconcilers.NoneEndpointReconcilerType:
@@ -160,7 +161,8 @@ func (o *ClusterOptions) Validate() []error {
 	default:
 		errs.add(fmt.Errorf("--endpoint-reconciler-type: %q is neither lease nor none", o.EndpointReconciler))
 	}
-	errs.unless((o.ProxyCertFile == "") == (o.ProxyKeyFile == ""), "--proxy-client-cert-file and --proxy-client-key-file must be given together")
+	errs.unless((o.ProxyCertFile == "") == (o.ProxyKeyFile == ""),
+		"--proxy-client-cert-file and --proxy-client-key-file must be given together")
 	_, err = ReadEgressSelector(o.EgressSelectorFile)
 	errs.add(err)
 	errs.unless(o.EventTTL > 0, "--event-ttl must be positive")

@@ -25,14 +25,16 @@ func (o *EmulationOptions) AddFlags(fs *pflag.FlagSet) {
 func (o *EmulationOptions) Validate() []error {
 	var errs invalid
 	gate := features.DisableAllocatorDualWrite
-	errs.unless(utilfeature.DefaultFeatureGate.Enabled(gate), "the feature gate %s must be on: cluster IPs are kept as IPAddresses only", gate)
+	errs.unless(utilfeature.DefaultFeatureGate.Enabled(gate),
+		"the feature gate %s must be on: cluster IPs are kept as IPAddresses only", gate)
 	effective := compatibility.DefaultComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent)
 	if !effective.BinaryVersion().WithPatch(0).EqualTo(effective.EmulationVersion()) {
 		return errs
 	}
 	const needs = "--%s needs an --emulated-version below %s"
 	errs.unless(!o.ForwardCompatible, needs, "emulation-forward-compatible", effective.EmulationVersion())
-	errs.unless(!o.RuntimeConfigForwardCompatible, needs, "runtime-config-emulation-forward-compatible", effective.EmulationVersion())
+	errs.unless(!o.RuntimeConfigForwardCompatible, needs,
+		"runtime-config-emulation-forward-compatible", effective.EmulationVersion())
 	return errs
 }
 

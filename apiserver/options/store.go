@@ -229,7 +229,8 @@ func (o *StoreOptions) Validate() []error {
 	errs.add(err)
 	errs.unless(o.DatabaseQuota.Value() >= 0, "--database-quota must not be negative")
 	reserve := o.DiskReserve.Value()
-	errs.unless(reserve == 0 || reserve >= smallestReserve, "--disk-reserve must be 0 or at least 24Mi: the write-ahead log takes up to 16Mi of it")
+	errs.unless(reserve == 0 || reserve >= smallestReserve,
+		"--disk-reserve must be 0 or at least 24Mi: the write-ahead log takes up to 16Mi of it")
 	errs.add(o.checkVolatile())
 	errs.add(o.checkReplication())
 	errs.unless(o.RetentionChanges >= 0, "--retention-changes must not be negative")

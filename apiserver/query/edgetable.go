@@ -38,7 +38,10 @@ const (
 // declareEdgeTable makes an edge known under a name.
 func (e *engine) declareEdgeTable(name string, of edge, known *resources) error {
 	return addModule(e, name, ddl(of.columns), func() *edgeTable {
-		return &edgeTable{edge: of, name: name, engine: e, known: known, views: map[string]*view{}, pods: map[*selection]*podsByNamespace{}}
+		return &edgeTable{
+			edge: of, name: name, engine: e, known: known,
+			views: map[string]*view{}, pods: map[*selection]*podsByNamespace{},
+		}
 	})
 }
 
