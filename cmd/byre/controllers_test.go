@@ -95,10 +95,26 @@ func TestControllers_WithSchedulerAndControllerManagerRunADeployment(t *testing.
 	}
 }
 
-// testStorageVersionMigration has every Deployment written again, one migration after the other.
+// testStorageVersionMigration has every Deployment and Pod written again, one migration after the other. A migration
+// waits until the garbage collector's watch has shown a revision that is not older than the migration. Without other
+// events that is the next bookmark, within a minute, and then for its own next attempt.
 func testStorageVersionMigration(t *testing.T, client kubernetes.Interface) {
 	migrations := client.StoragemigrationV1().StorageVersionMigrations()
-	for _, resource := range []metav1.GroupResource{{Group: "apps", Resource: "deployments"}, {Resource: "pods"}} {
+	changes := 0
+	for resource, change := range map[metav1.GroupResource]func(context.Context, []byte) error{
+		{Group: "apps", Resource: "deployments"}: func(ctx context.Context, patch []byte) error {
+			_, err := client.AppsV1().Deployments("default").Patch(ctx, "web", types.MergePatchType, patch, metav1.PatchOptions{})
+			return err
+		},
+		{Resource: "pods"}: func(ctx context.Context, patch []byte) error {
+			pods, err := client.CoreV1().Pods("default").List(ctx, metav1.ListOptions{LabelSelector: "app=web"})
+			if err != nil || len(pods.Items) == 0 {
+				return fmt.Errorf("no Pod of the Deployment: %w", err)
+			}
+			_, err = client.CoreV1().Pods("default").Patch(ctx, pods.Items[0].Name, types.MergePatchType, patch, metav1.PatchOptions{})
+			return err
+		},
+	} {
 		migration := &storagemigrationv1.StorageVersionMigration{
 			ObjectMeta: metav1.ObjectMeta{Name: resource.Resource},
 			Spec:       storagemigrationv1.StorageVersionMigrationSpec{Resource: resource},
@@ -107,6 +123,10 @@ func testStorageVersionMigration(t *testing.T, client kubernetes.Interface) {
 			t.Fatal(err)
 		}
 		eventually.Done(t, resource.Resource+" are migrated", func(ctx context.Context) (bool, error) {
+			changes++
+			if err := change(ctx, fmt.Appendf(nil, `{"metadata":{"annotations":{"changes":"%d"}}}`, changes)); err != nil {
+				return false, err
+			}
 			got, err := migrations.Get(ctx, resource.Resource, metav1.GetOptions{})
 			if err != nil {
 				return false, err
