@@ -28,7 +28,7 @@ import (
 )
 
 // migrationPoll is how often the resources of unfinished migrations are looked up.
-const migrationPoll = 10 * time.Second
+const migrationPoll = time.Second
 
 // newStorageVersionMigrator builds upstream's controllers of StorageVersionMigrations. It builds
 // none if the feature is off.
