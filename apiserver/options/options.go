@@ -14,9 +14,7 @@ import (
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/component-base/logs"
 	logsapi "k8s.io/component-base/logs/api/v1"
-
-	// Makes --logging-format=json known.
-	_ "k8s.io/component-base/logs/json/register"
+	_ "k8s.io/component-base/logs/json/register" // makes --logging-format=json known
 	"k8s.io/component-base/metrics"
 
 	"byre/apiserver/access/admission"
