@@ -10,7 +10,9 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
 
 	"byre/sqlstore"
 	"byre/sqlstore/dbtest"
@@ -142,4 +144,55 @@ func (s *server) fill(b *testing.B, n, every int) {
 	if err := writers.Wait(); err != nil {
 		b.Fatal(err)
 	}
+}
+
+// TestSelectableFields_FollowTheConversion: after a change of the storage version, objects that are stored in the earlier one
+// are selected by the values that the webhook converts them to.
+func TestSelectableFields_FollowTheConversion(t *testing.T) {
+	t.Parallel()
+	onDatabases(t, func(t *testing.T, s *server) {
+		c := newConverter(t)
+		toBeta := func(r *apiextensionsv1.ConversionResponse) {
+			for i := range r.ConvertedObjects {
+				u := r.ConvertedObjects[i].Object.(*unstructured.Unstructured)
+				if u.GetAPIVersion() == "example.com/v1beta1" {
+					_ = unstructured.SetNestedField(u.Object, "converted", "spec", "schedule")
+				}
+			}
+		}
+		c.spoil.Store(&toBeta)
+		s.defineConverted(t, c)
+		s.change(t, "crontabs.example.com", func(crd *apiextensionsv1.CustomResourceDefinition) {
+			crd.Spec.Versions[1].SelectableFields = []apiextensionsv1.SelectableField{{JSONPath: ".spec.schedule"}}
+		})
+		if w := s.do(t, http.MethodPost, crontabPath("v1"), crontab("v1", "a", `{"schedule":"stored"}`)); w.Code != http.StatusCreated {
+			t.Fatalf("%d %s", w.Code, w.Body)
+		}
+		s.change(t, "crontabs.example.com", storeLast)
+		client := s.dynamic.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1beta1", Resource: "crontabs"}).Namespace("default")
+		selected := metav1.ListOptions{FieldSelector: "spec.schedule=converted"}
+		list, err := client.List(t.Context(), selected)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(list.Items) != 1 {
+			t.Errorf("selected %d objects, want 1", len(list.Items))
+		}
+		selected.ResourceVersion = list.GetResourceVersion()
+		events, err := client.Watch(t.Context(), selected)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer events.Stop()
+		changed := crontab("v1beta1", "a", `{"schedule":"other"}`)
+		if w := s.do(t, http.MethodPatch, crontabPath("v1beta1")+"/a", changed, "Content-Type", "application/merge-patch+json"); w.Code != http.StatusOK {
+			t.Fatalf("%d %s", w.Code, w.Body)
+		}
+		// Where a is not noticed, this ends the wait for it.
+		s.do(t, http.MethodPost, crontabPath("v1beta1"), crontab("v1beta1", "b", `{"schedule":"converted"}`))
+		event := <-events.ResultChan()
+		if got := event.Object.(*unstructured.Unstructured).GetName(); event.Type != apiwatch.Deleted || got != "a" {
+			t.Errorf("watched %s %s, want DELETED a", event.Type, got)
+		}
+	})
 }

@@ -159,10 +159,10 @@ func (s *Serializer) Labels(ctx context.Context, e *watch.Entry) ([]sqlstore.Lab
 }
 
 // Scalar reads the scalar at a path of members from an entry's bytes. It returns false where only a
-// decoder can read it. A missing scalar may have a default value if another version of the program,
-// or a program with another schema, wrote the object.
+// decoder can read it, and where a webhook converts the bytes. A missing scalar may have a default value if another
+// version of the program, or a program with another schema, wrote the object.
 func (s *Serializer) Scalar(e *watch.Entry, path []string) (string, bool) {
-	if !s.Transformer.isPlain {
+	if !s.Transformer.isPlain || s.mayChange(e) {
 		return "", false
 	}
 	text, exists, ok := jsontext.ScalarAt(e.Value(), path)
