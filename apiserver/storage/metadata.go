@@ -7,6 +7,7 @@ import (
 	"errors"
 	"strconv"
 
+	"google.golang.org/grpc/status"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -66,9 +67,9 @@ func NewMetadataWatch(store *sqlstore.Store, feed *watch.Feed, resource sqlstore
 }
 
 // Next returns the objects that exist, perhaps none, at its first call. Each later call
-// waits for changes and returns at least one. The caller may call Next again after an
-// error. Errors: watch.ErrClosed when the server stops; ctx's own; those of reading
-// history.
+// waits for changes and returns at least one. It may return changes with an error. The caller may
+// call Next again after an error. Errors: watch.ErrClosed when the server stops; ctx's own; those of
+// reading history, and of the KMS plugin that decrypts.
 func (w *MetadataWatch) Next(ctx context.Context) ([]MetadataEvent, error) {
 	if w.sub == nil {
 		return w.begin(ctx)
@@ -81,9 +82,14 @@ func (w *MetadataWatch) Next(ctx context.Context) ([]MetadataEvent, error) {
 	if err != nil {
 		return nil, err
 	}
-	events := make([]MetadataEvent, len(changes))
-	for i, c := range changes {
-		events[i] = w.event(ctx, c)
+	events := make([]MetadataEvent, 0, len(changes))
+	for _, c := range changes {
+		event, err := w.event(ctx, c)
+		if err != nil {
+			w.Close() // the next call lists, and finds what this one has not returned
+			return events, err
+		}
+		events = append(events, event)
 	}
 	return events, nil
 }
@@ -105,8 +111,11 @@ func (w *MetadataWatch) begin(ctx context.Context) ([]MetadataEvent, error) {
 	}
 	now := map[types.NamespacedName]knownObject{}
 	var events []MetadataEvent
-	revision, err := w.list(ctx, func(e *watch.Entry) {
-		object := w.metadata(ctx, e, e.Revision)
+	revision, err := w.list(ctx, func(e *watch.Entry) error {
+		object, err := w.metadata(ctx, e, e.Revision)
+		if err != nil {
+			return err
+		}
 		name := nameOf(e.Key)
 		event := MetadataEvent{Type: apiwatch.Added, Object: object}
 		if before, ok := w.known[name]; ok && before.uid == object.UID {
@@ -114,6 +123,7 @@ func (w *MetadataWatch) begin(ctx context.Context) ([]MetadataEvent, error) {
 		}
 		events = append(events, event)
 		now[name] = newKnownObject(object, e.Revision)
+		return nil
 	})
 	if err != nil {
 		sub.Close()
@@ -134,14 +144,16 @@ func (w *MetadataWatch) begin(ctx context.Context) ([]MetadataEvent, error) {
 // collector is its first reader, and the clients that list the resource next find it in
 // memory. Other resources are read from the database, one page at a time, and are not
 // kept.
-func (w *MetadataWatch) list(ctx context.Context, yield func(*watch.Entry)) (int64, error) {
+func (w *MetadataWatch) list(ctx context.Context, yield func(*watch.Entry) error) (int64, error) {
 	snapshot, ok, err := w.feed.SnapshotSmall(ctx, w.resource)
 	if err != nil {
 		return 0, err
 	}
 	if ok {
 		for e := range snapshot.All("", nil) {
-			yield(e)
+			if err := yield(e); err != nil {
+				return 0, err
+			}
 		}
 		return snapshot.Revision(), nil
 	}
@@ -151,9 +163,8 @@ func (w *MetadataWatch) list(ctx context.Context, yield func(*watch.Entry)) (int
 	}
 	for {
 		listed, err := w.store.List(ctx, query, func(r sqlstore.Record) error {
-			yield(watch.NewEntry(r))
 			query.After = &sqlstore.Position{Namespace: r.Namespace, Name: r.Name}
-			return nil
+			return yield(watch.NewEntry(r))
 		})
 		if err != nil || !listed.More {
 			return listed.Revision, err
@@ -162,7 +173,7 @@ func (w *MetadataWatch) list(ctx context.Context, yield func(*watch.Entry)) (int
 	}
 }
 
-func (w *MetadataWatch) event(ctx context.Context, c watch.Event) MetadataEvent {
+func (w *MetadataWatch) event(ctx context.Context, c watch.Event) (MetadataEvent, error) {
 	name := nameOf(c.Key())
 	before, existed := w.known[name]
 	if c.New == nil {
@@ -172,14 +183,18 @@ func (w *MetadataWatch) event(ctx context.Context, c watch.Event) MetadataEvent 
 			event.Object.UID = types.UID(c.Old.UID)
 		}
 		event.Object.ResourceVersion = strconv.FormatInt(c.Revision, 10)
-		return event
+		return event, nil
 	}
-	event := MetadataEvent{Type: apiwatch.Added, Object: w.metadata(ctx, c.New, c.Revision)}
+	object, err := w.metadata(ctx, c.New, c.Revision)
+	if err != nil {
+		return MetadataEvent{}, err
+	}
+	event := MetadataEvent{Type: apiwatch.Added, Object: object}
 	if existed && before.uid == event.Object.UID {
 		event.Type, event.Old = apiwatch.Modified, before.object(name)
 	}
 	w.known[name] = newKnownObject(event.Object, c.Revision)
-	return event
+	return event, nil
 }
 
 func newKnownObject(o *metav1.PartialObjectMetadata, revision int64) knownObject {
@@ -207,9 +222,10 @@ func nameOf(key sqlstore.Key) types.NamespacedName {
 	return types.NamespacedName{Namespace: key.Namespace, Name: key.Name}
 }
 
-// metadata reads the metadata of an entry. One that can't be read counts as an
-// object without owners.
-func (w *MetadataWatch) metadata(ctx context.Context, e *watch.Entry, revision int64) *metav1.PartialObjectMetadata {
+// metadata reads the metadata of an entry. One that can't be read counts as an object without
+// owners. It fails while a KMS plugin does: the garbage collector would not delete an object whose
+// owners it has not seen, until the object changes.
+func (w *MetadataWatch) metadata(ctx context.Context, e *watch.Entry, revision int64) (*metav1.PartialObjectMetadata, error) {
 	o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		Namespace:       e.Namespace,
 		Name:            e.Name,
@@ -218,11 +234,14 @@ func (w *MetadataWatch) metadata(ctx context.Context, e *watch.Entry, revision i
 	}}
 	data, _, err := w.transformer.Decrypt(ctx, e.Value(), w.path+joinName(e.Namespace, e.Name))
 	if err != nil {
-		return o
+		if _, isPlugins := status.FromError(err); isPlugins {
+			return nil, err
+		}
+		return o, nil
 	}
 	if message, ok := bytes.CutPrefix(data, protobufPrefix); ok {
 		readProtobufMetadata(message, &o.ObjectMeta)
-		return o
+		return o, nil
 	}
 	for top := (jsontext.NewScanner(data, 0)); top.NextMember(); top.SkipValue() {
 		if string(top.ReadKey()) == "metadata" {
@@ -230,7 +249,7 @@ func (w *MetadataWatch) metadata(ctx context.Context, e *watch.Entry, revision i
 			break
 		}
 	}
-	return o
+	return o, nil
 }
 
 // protobufPrefix begins a value in Kubernetes' protobuf. Only a value that was imported

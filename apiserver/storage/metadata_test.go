@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -261,4 +263,46 @@ func TestWatch_MetadataOfImportedValues(t *testing.T) {
 			t.Errorf("its deletion is %v, %v", events, err)
 		}
 	})
+}
+
+// plugin decrypts by a KMS plugin, which is not there while isAway.
+type plugin struct {
+	value.Transformer
+	isAway atomic.Bool
+}
+
+func (p *plugin) TransformFromStorage(ctx context.Context, data []byte, at value.Context) ([]byte, bool, error) {
+	if p.isAway.Load() {
+		return nil, false, fmt.Errorf("failed to decrypt DEK, error: %w", status.Error(codes.Unavailable, "connection refused"))
+	}
+	return p.Transformer.TransformFromStorage(ctx, data, at)
+}
+
+// TestWatch_MetadataWaitsForTheKMSPlugin: while the plugin is away, no object is shown without its owners.
+func TestWatch_MetadataWaitsForTheKMSPlugin(t *testing.T) {
+	t.Parallel()
+	p := &plugin{Transformer: gcm(t, "key")}
+	f := newFixture(t, backends()[0], func(cfg *Config) { cfg.Transformer = p })
+	create := func(name string) {
+		f.owned(t, "a", name, func(p *example.Pod) {
+			p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web", UID: "u"}}
+		})
+	}
+	w := f.watchMetadata()
+	defer w.Close()
+	for _, name := range []string{"first", "second"} { // one is listed, the other is a change
+		create(name)
+		p.isAway.Store(true)
+		if events, err := w.Next(t.Context()); err == nil || len(events) > 0 {
+			t.Fatalf("without the plugin: %v, %v", events, err)
+		}
+		p.isAway.Store(false)
+		events, err := w.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := eventText(events[len(events)-1]); got != "ADDED a/"+name+" of ReplicaSet web" {
+			t.Errorf("with the plugin: %s", got)
+		}
+	}
 }
