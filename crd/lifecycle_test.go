@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"byre/sqlstore/dbtest"
 	"byre/sqlstore/eventually"
 )
 
@@ -184,4 +185,15 @@ func TestDefinition_DeletionDeletesManyInstances(t *testing.T) {
 		finalizers(`null`)
 		s.await(t, crd.Name, gone)
 	})
+}
+
+// TestInstances_OfAnInvalidResourceAreNotFound: a path that no definition can serve is answered as any other.
+func TestInstances_OfAnInvalidResourceAreNotFound(t *testing.T) {
+	t.Parallel()
+	s := start(t, dbtest.SQLite(t))
+	for _, path := range []string{"/apis/example.com/v1/%25", "/apis/%25/v1/widgets"} {
+		if w := s.do(t, http.MethodGet, path, ""); w.Code != http.StatusNotFound {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
+	}
 }

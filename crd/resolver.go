@@ -151,7 +151,7 @@ func (r *resolver) refresh(ctx context.Context, name string) (*resolved, error) 
 	last := r.get(name)
 	crd, err := r.store.Get(ctx, name)
 	switch {
-	case apierrors.IsNotFound(err):
+	case apierrors.IsNotFound(err), apierrors.IsBadRequest(err): // no definition can have the name
 		if last == nil {
 			return nil, nil
 		}
