@@ -93,6 +93,41 @@ func TestSelectableFields_Change(t *testing.T) {
 	})
 }
 
+// TestLabels_FollowTheConversion: a webhook may change labels. A selector of a version that is not stored selects by what the
+// webhook answers.
+func TestLabels_FollowTheConversion(t *testing.T) {
+	t.Parallel()
+	onDatabases(t, func(t *testing.T, s *server) {
+		c := newConverter(t)
+		toBeta := func(r *apiextensionsv1.ConversionResponse) {
+			for i := range r.ConvertedObjects {
+				if u := r.ConvertedObjects[i].Object.(*unstructured.Unstructured); u.GetAPIVersion() == "example.com/v1beta1" {
+					u.SetLabels(map[string]string{"by": "webhook"})
+				}
+			}
+		}
+		c.spoil.Store(&toBeta)
+		s.defineConverted(t, c)
+		body := `{"apiVersion":"example.com/v1","kind":"CronTab","metadata":{"name":"a","labels":{"by":"user"}},"spec":{}}`
+		if w := s.do(t, http.MethodPost, crontabPath("v1"), body); w.Code != http.StatusCreated {
+			t.Fatalf("%d %s", w.Code, w.Body)
+		}
+		for _, test := range []struct {
+			version, label string
+			want           int
+		}{{"v1", "user", 1}, {"v1", "webhook", 0}, {"v1beta1", "user", 0}, {"v1beta1", "webhook", 1}} {
+			const metadata = "as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+			for _, accept := range []string{"application/json", "application/json;" + metadata, "application/vnd.kubernetes.protobuf;" + metadata} {
+				w := s.do(t, http.MethodGet, crontabPath(test.version)+"?labelSelector=by%3D"+test.label, "", "Accept", accept)
+				got, shown := strings.Count(w.Body.String(), "default"), strings.Contains(w.Body.String(), test.label)
+				if got != test.want || shown != (test.want > 0) {
+					t.Errorf("%s by the label %s as %s: %d objects, want %d: %s", test.version, test.label, accept, got, test.want, w.Body)
+				}
+			}
+		}
+	})
+}
+
 // redefine changes a version of the definition of widgets.
 func (s *server) redefine(t *testing.T, change func(*apiextensionsv1.CustomResourceDefinitionVersion)) {
 	t.Helper()

@@ -148,7 +148,7 @@ func (s *Serializer) isStored(e *watch.Entry) bool {
 // Labels reads an entry's labels from its bytes, where these equal what a decode and an encode
 // would give. Otherwise it returns false.
 func (s *Serializer) Labels(ctx context.Context, e *watch.Entry) ([]sqlstore.Label, bool) {
-	if !s.isStored(e) {
+	if !s.isStored(e) || s.mayChange(e) {
 		return nil, false
 	}
 	stored, err := s.Represent(ctx, e, &s.stored)
