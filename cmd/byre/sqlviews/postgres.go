@@ -2,6 +2,7 @@ package sqlviews
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"byre/apiserver/query/catalog"
@@ -34,13 +35,27 @@ func (p *Postgres) Statements(tables []Table) string {
 	for i := range tables {
 		t := &tables[i]
 		for _, name := range t.names() {
-			fmt.Fprintf(&b, "%s%s%s AS\n%s;\n", create, identifier(name), option, p.current(t, t.columns()))
+			fmt.Fprintf(&b, "%s%s%s AS\n%s;\n", create, identifier(name), option, p.current(t, postgresColumns(t)))
 		}
 	}
 	for _, e := range edges() {
 		fmt.Fprintf(&b, "%s%s%s AS\n%s;\n", create, e.name, option, e.view(p.dialect(), tables, e.columns()))
 	}
 	return b.String()
+}
+
+// maxIdentifier is the length in bytes to which PostgreSQL cuts names.
+const maxIdentifier = 63
+
+// postgresColumns are the columns of a view of PostgreSQL: under the names that it cuts, without those of a name that is taken then.
+func postgresColumns(t *Table) (columns []catalog.Column) {
+	for _, c := range t.columns() {
+		c.Name = strings.ToValidUTF8(c.Name[:min(len(c.Name), maxIdentifier)], "")
+		if !slices.ContainsFunc(columns, func(other catalog.Column) bool { return other.Name == c.Name }) {
+			columns = append(columns, c)
+		}
+	}
+	return columns
 }
 
 // current returns the query of a table's objects, with the columns in their order.

@@ -85,7 +85,7 @@ func (s *Schema) Update(ctx context.Context, tables []Table) (map[string]error, 
 			wanted[name] = true
 			t := &tables[i]
 			left[name] = s.keep(ctx, name, kept{
-				t.Description, t.columns(),
+				t.Description, postgresColumns(t),
 				func(columns []catalog.Column) string { return s.views.current(t, columns) },
 				func(columns []catalog.Column) string { return s.views.past(t, columns) },
 			})
