@@ -47,7 +47,8 @@ func (p *Postgres) Statements(tables []Table) string {
 // maxIdentifier is the length in bytes to which PostgreSQL cuts names.
 const maxIdentifier = 63
 
-// postgresColumns are the columns of a view of PostgreSQL: under the names that it cuts, without those of a name that is taken then.
+// postgresColumns are the columns of a view of PostgreSQL: with the names that it cuts, and without those whose name another one
+// has then.
 func postgresColumns(t *Table) (columns []catalog.Column) {
 	for _, c := range t.columns() {
 		c.Name = strings.ToValidUTF8(c.Name[:min(len(c.Name), maxIdentifier)], "")

@@ -11,8 +11,8 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// TestSchema_CutsLongColumns: PostgreSQL cuts names of more than 63 bytes. A view of such columns is made, and is replaced with the
-// rights on it where it gets another column.
+// TestSchema_CutsLongColumns: PostgreSQL cuts names of more than 63 bytes. A view of such columns is made, and is replaced while
+// another view depends on it, where it gets another column.
 func TestSchema_CutsLongColumns(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)
