@@ -250,12 +250,17 @@ func parseGlob(pattern []rune, _ rune) (letters []letter, ok bool) {
 
 // isInSet reports whether a letter is in a set of GLOB, such as a-z_.
 func isInSet(set []rune, r rune) bool {
+	first := 0 // what a range may begin with: no ] in the first place, and no end of another range
+	if len(set) > 0 && set[0] == ']' {
+		first = 1
+	}
 	for i := 0; i < len(set); i++ {
-		if i > 0 && set[i] == '-' && i+1 < len(set) {
+		if i > first && set[i] == '-' && i+1 < len(set) {
 			if r >= set[i-1] && r <= set[i+1] {
 				return true
 			}
 			i++
+			first = i + 1
 			continue
 		}
 		if set[i] == r {

@@ -146,6 +146,7 @@ func TestLimits_FunctionsAreThoseOfSQLite(t *testing.T) {
 		"SELECT 'aXñb' LIKE 'Ax_%B', 'abc' LIKE 'b', '' LIKE '%%', 'a%b' LIKE 'a!%b' ESCAPE '!', 'axb' LIKE 'a!%b' ESCAPE '!', 'a' LIKE 'a!' ESCAPE '!', NULL LIKE 'a', 'Ñ' LIKE 'ñ', 'a' LIKE NULL, 12 LIKE '1_', 'aab' LIKE '%ab', 'a' NOT LIKE 'b'":                      "1 0 1 1 0 0 null 0 null 1 1 1",
 		"SELECT 'a' LIKE 'a' ESCAPE NULL, 'abab' LIKE '%ab%ab', 'aba' LIKE '%ab%ab', 'a_b' LIKE 'a__b' ESCAPE '_', 'AB' LIKE 'a' || 'b'":                                                                                                                                    "null 1 0 1 1",
 		"SELECT 'abc' GLOB 'a*', 'abc' GLOB 'A*', 'abc' GLOB '?b?', 'b' GLOB '[a-c]', 'd' GLOB '[^a-c]', 'd' GLOB '[^d]', ']' GLOB '[]]', '-' GLOB '[a-]', 'x' GLOB '[x', '[' GLOB '[[]', 'b' GLOB '[^^]', '^' GLOB '[^^]', 'c' GLOB '[a-b-c]', '' GLOB '*', 'a' GLOB '[]'": "1 0 1 1 1 0 1 1 0 1 1 0 1 1 0",
+		"SELECT 'd' GLOB '[a-c-e]', '-' GLOB '[a-c-e]', 'a' GLOB '[]-a]', '^' GLOB '[]-a]', '-' GLOB '[]-a]', '^' GLOB '[^]-a]'":                                                                                                                                            "0 1 1 0 1 1",
 		"SELECT typeof(trim(1, 2)), typeof(replace(1, 2, 3)), typeof(instr(1, 2))":                                                                                                                                                                                          `"text" "text" "integer"`,
 	} {
 		f.expect("admin", sql, want)

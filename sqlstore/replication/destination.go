@@ -2,8 +2,11 @@ package replication
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -83,23 +86,38 @@ func (d *destination) succeeded(ctx context.Context, until time.Time) {
 		d.logger.InfoContext(ctx, "replication: the destination has everything again")
 	}
 	d.lastSuccess, d.err, d.until = time.Now(), nil, until
+	d.signalChanged()
+}
+
+// wake has await look again.
+func (d *destination) wake() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.signalChanged()
+}
+
+func (d *destination) signalChanged() {
 	close(d.changed)
 	d.changed = make(chan struct{})
 }
 
-// await waits until the destination has all commits until a time. It returns false if ended is closed before.
-func (d *destination) await(at time.Time, ended <-chan struct{}) bool {
+// await waits until the destination has all commits until a time. It fails if ended is closed before, or hasNoSpace
+// becomes true, after which wake is called.
+func (d *destination) await(at time.Time, ended <-chan struct{}, hasNoSpace *atomic.Bool) error {
 	for {
 		d.mu.Lock()
 		has, changed := !d.until.Before(at), d.changed
 		d.mu.Unlock()
-		if has {
-			return true
+		switch {
+		case has:
+			return nil
+		case hasNoSpace.Load():
+			return fmt.Errorf("nothing is copied: %w", errFull)
 		}
 		select {
 		case <-changed:
 		case <-ended:
-			return false
+			return errors.New("the server stops before " + d.name + " has the commit")
 		}
 	}
 }

@@ -52,6 +52,8 @@ type Replicator struct {
 	committed chan struct{}
 	// attached is true while there is a session, or one begins.
 	attached atomic.Bool
+	// hasNoSpace is true from when a session has ended, or could not begin, because the disk is full, until one begins.
+	hasNoSpace atomic.Bool
 	// hasRun is true after Run has begun.
 	hasRun bool
 	// session is nil while Litestream is not attached. Run owns it, and Close afterwards.
@@ -142,20 +144,17 @@ func (r *Replicator) Committed() {
 }
 
 // AwaitCopy waits until all destinations have what was committed before the call. It fails if replication ends
-// before, and at once while the disk is full: nothing is copied then, and the caller has deletes to make. Without
+// before, and while the disk has no space for it: nothing is copied then, and the caller has deletes to make. Without
 // Sync it returns at once.
 func (r *Replicator) AwaitCopy() error {
 	if !r.Sync {
 		return nil
 	}
-	if r.isFull() {
-		return fmt.Errorf("nothing is copied: %w", errFull)
-	}
 	now := time.Now()
 	signal(r.committed) // a capture that has begun before may have the commit, but an earlier time
 	for _, d := range r.destinations {
-		if !d.await(now, r.ended) {
-			return errors.New("the server stops before " + d.name + " has the commit")
+		if err := d.await(now, r.ended, &r.hasNoSpace); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -177,6 +176,7 @@ func (r *Replicator) Run(ctx context.Context) {
 				r.logger.InfoContext(ctx, "replication: the database is captured again")
 			}
 			failing, pause = false, captureInterval
+			r.hasNoSpace.Store(false)
 			err = r.session.run(ctx)
 		}
 		if ctx.Err() != nil {
@@ -188,6 +188,10 @@ func (r *Replicator) Run(ctx context.Context) {
 		failing = true
 		if r.session != nil {
 			_ = r.detach() // what Litestream could not write is why
+		}
+		r.hasNoSpace.Store(errors.Is(err, errFull) || errors.Is(err, syscall.ENOSPC))
+		for _, d := range r.destinations {
+			d.wake()
 		}
 		select {
 		case <-ctx.Done():

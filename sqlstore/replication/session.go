@@ -72,7 +72,7 @@ func openSession(ctx context.Context, r *Replicator) (*session, error) {
 		return nil, err
 	}
 	if free := int64(disk.Bavail) * int64(disk.Bsize); free < 2*info.Size()+spareBytes { //nolint:unconvert // of other types on other systems
-		return nil, fmt.Errorf("the disk of %s has %d MiB free, and replication begins with two copies of the database, which has %d MiB: make room", r.path, free>>20, info.Size()>>20)
+		return nil, fmt.Errorf("%w: that of %s has %d MiB free, and replication begins with two copies of the database, which has %d MiB: make room", errFull, r.path, free>>20, info.Size()>>20)
 	}
 	for _, d := range r.destinations {
 		s.copies = append(s.copies, newCopier(d, s))

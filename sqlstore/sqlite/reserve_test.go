@@ -160,12 +160,28 @@ func TestReserve_IsForCompactions(t *testing.T) {
 // unknown: it does not hold up those that follow, with which there is space again.
 func TestReserve_DeletesDoNotWaitForACopy(t *testing.T) {
 	t.Parallel()
+	t.Run("the database has no space", func(t *testing.T) {
+		t.Parallel()
+		testDeletesDoNotWait(t, t.TempDir(), func(driver *sqlite.Driver) { fill(t, driver) })
+	})
+	t.Run("the copy has no space", func(t *testing.T) { // the log of the database has some of its own
+		t.Parallel()
+		disk := pgtest.NewDisk(t, 160)
+		testDeletesDoNotWait(t, disk.Dir, func(*sqlite.Driver) {
+			if err := disk.Fill(); err != nil {
+				t.Fatal(err)
+			}
+		})
+	})
+}
+
+func testDeletesDoNotWait(t *testing.T, dir string, fillDisk func(*sqlite.Driver)) {
+	t.Helper()
 	copies, err := replication.New([]string{"file://" + t.TempDir()}, location.S3{}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	copies.Sync = true
-	path := filepath.Join(t.TempDir(), "byre.db")
+	path := filepath.Join(dir, "byre.db")
 	if _, err := migrations.Up(t.Context(), "sqlite://"+path); err != nil {
 		t.Fatal(err)
 	}
@@ -173,35 +189,41 @@ func TestReserve_DeletesDoNotWaitForACopy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	value := []byte(`"` + strings.Repeat("x", 1<<20) + `"`)
+	commitOne(t, driver, sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: "first"}, Value: value})
+	if err := driver.ExecWriter(t.Context(), "PRAGMA wal_checkpoint"); err != nil { // the log begins anew, and has space
+		t.Fatal(err)
+	}
+	copies.Sync = true
 	ctx, cancel := context.WithCancel(t.Context())
 	var maintaining sync.WaitGroup
 	maintaining.Go(func() { _ = driver.Maintain(ctx) })
 	defer func() { _ = driver.Close() }() // it copies nothing either
 	defer maintaining.Wait()
 	defer cancel()
-	for _, name := range []string{"a", "b"} {
-		commitOne(t, driver, sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: name}, Value: []byte("{}")})
+	const objects = 8
+	for i := range objects {
+		commitOne(t, driver, sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: fmt.Sprint(i)}, Value: []byte("{}")})
 	}
-	fill(t, driver)
-	deleted := make(chan error, 2)
+	fillDisk(driver)
+	deleted := make(chan error, objects)
 	go func() {
-		for revision, name := range []string{"a", "b"} {
-			_, err := driver.Commit(ctx, []sqlstore.Write{{Op: sqlstore.Delete, Key: sqlstore.Key{Resource: "pods", Name: name}, Replaces: int64(revision) + 1}})
+		for i := range objects {
+			_, err := driver.Commit(ctx, []sqlstore.Write{{Op: sqlstore.Delete, Key: sqlstore.Key{Resource: "pods", Name: fmt.Sprint(i)}, Replaces: int64(i) + 2}})
 			deleted <- err
 		}
 	}()
-	for range 2 {
+	for range objects {
 		select {
-		case err := <-deleted:
-			if !errors.Is(err, sqlstore.ErrUnknown) {
-				t.Errorf("a delete: %v", err)
-			}
+		case err = <-deleted: // what was begun may still be copied
 		case <-time.After(time.Minute):
-			t.Error("a delete waits for a copy that nobody makes")
-			cancel()
+			t.Fatal("a delete waits for a copy that nobody makes")
 		}
 	}
-	if state, err := driver.State(t.Context()); err != nil || state.Revision != 4 {
+	if !errors.Is(err, sqlstore.ErrUnknown) {
+		t.Errorf("the last delete: %v", err)
+	}
+	if state, err := driver.State(t.Context()); err != nil || state.Revision != 2*objects+1 {
 		t.Errorf("%+v, %v", state, err)
 	}
 }

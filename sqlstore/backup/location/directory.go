@@ -98,7 +98,9 @@ func (d Directory) Remove(ctx context.Context, name string) error {
 		return err
 	}
 	for _, key := range []string{name, name + KeysSuffix} {
-		if err := client.RemoveObject(ctx, address.bucket, address.key+key, minio.RemoveObjectOptions{}); err != nil {
+		// Some services say that there was no such object.
+		err := client.RemoveObject(ctx, address.bucket, address.key+key, minio.RemoveObjectOptions{})
+		if err != nil && minio.ToErrorResponse(err).Code != minio.NoSuchKey {
 			return d.File(key).explain(err)
 		}
 	}

@@ -151,16 +151,17 @@ func (s *Schedule) make(ctx context.Context) error {
 	s.made = time.Now().Round(0)
 	recording, recorded := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout) // the backup is there, though the server stops
 	defer recorded()
+	var errs []error
 	if err := s.Database.Record(recording, sqlstore.LastBackup{Time: s.made, Revision: revision, Location: file.Name}); err != nil {
-		return fmt.Errorf("%s is complete, but could not be recorded: %w", file.Name, err)
+		errs = append(errs, fmt.Errorf("%s is complete, but could not be recorded: %w", file.Name, err))
 	}
 	if s.WriteKeys != nil {
 		if err := s.To.File(Name(start)+location.KeysSuffix).Write(ctx, s.WriteKeys); err != nil {
-			return fmt.Errorf("%s is complete, but has no certificates and keys beside it: %w", file.Name, err)
+			errs = append(errs, fmt.Errorf("%s is complete, but has no certificates and keys beside it: %w", file.Name, err))
 		}
 	}
 	s.Logger.Info("backup: made", "location", file.Name, "revision", revision, "duration", time.Since(start).Round(time.Millisecond))
-	return s.prune(ctx)
+	return errors.Join(append(errs, s.prune(ctx))...)
 }
 
 // prune deletes all backups of schedules but the last ones. It leaves those of a clock that was set back since,

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -107,13 +108,18 @@ func (d *database) record(_ context.Context, b sqlstore.LastBackup) error {
 // run runs a schedule of the database until the test's bubble calls stop. It returns what it logs.
 func (d *database) run(times, dir string, keep int) (log *logged, stop func()) {
 	d.t.Helper()
+	return d.runWithKeys(times, dir, keep, nil)
+}
+
+func (d *database) runWithKeys(times, dir string, keep int, keys func(io.Writer) error) (log *logged, stop func()) {
+	d.t.Helper()
 	parsed, err := schedule.Parse(times)
 	if err != nil {
 		d.t.Fatal(err)
 	}
 	log = new(logged)
 	s := schedule.Schedule{
-		Times: parsed, To: location.Directory{Name: dir}, Keep: keep, Program: "test",
+		Times: parsed, To: location.Directory{Name: dir}, Keep: keep, Program: "test", WriteKeys: keys,
 		Database: schedule.Database{Read: d.read, Last: d.lastBackup, Record: d.record, Shared: d},
 		Logger:   slog.New(slog.NewTextHandler(log, nil)),
 	}
@@ -299,6 +305,37 @@ func TestSchedule_MakesABackupOnceThatIsNotRecorded(t *testing.T) {
 			t.Errorf("logged is\n%s", text)
 		}
 	})
+}
+
+// What a backup misses beside it, or in the database, is no reason to keep all that are older, nor to miss more.
+func TestSchedule_DeletesOldBackupsBesideFailures(t *testing.T) {
+	t.Parallel()
+	for name, keys := range map[string]func(io.Writer) error{
+		"no record": func(w io.Writer) error { _, err := io.WriteString(w, "keys"); return err },
+		"no keys":   func(io.Writer) error { return errors.New("no files") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			synctest.Test(t, func(t *testing.T) {
+				d := newDatabase(t)
+				want := []string{"byre-20000103T030000Z.zst"}
+				if name == "no record" {
+					d.forgets = errors.New("the disk is full")
+					want = append(want, want[0]+location.KeysSuffix)
+				}
+				log, stop := d.runWithKeys("CRON_TZ=UTC 0 3 * * *", dir, 1, keys)
+				defer stop()
+				after(52 * time.Hour)
+				if got := files(t, dir); !slices.Equal(got, want) {
+					t.Errorf("there are %q, want %q", got, want)
+				}
+				if text := log.String(); !strings.Contains(text, "is complete, but") {
+					t.Errorf("logged is\n%s", text)
+				}
+			})
+		})
+	}
 }
 
 func TestParse_RefusesWhatNeverComes(t *testing.T) {
