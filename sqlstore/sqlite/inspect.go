@@ -220,7 +220,8 @@ func readAhead(ctx context.Context, path string) {
 // Invariant: the counters of the file alone are never later than those of the file with its
 // own log, because the log only adds commits. With another log they may be.
 func (f *file) compareWithLog(ctx context.Context) error {
-	alone, err := (&file{path: f.path, busy: f.busy, ignoreLog: true}).readState(ctx)
+	withoutLog := &file{path: f.path, busy: f.busy, ignoreLog: true}
+	alone, err := withoutLog.readState(ctx)
 	if err != nil {
 		return nil //nolint:nilerr // the process may have ended during a checkpoint, when the file alone is not consistent
 	}
@@ -228,11 +229,13 @@ func (f *file) compareWithLog(ctx context.Context) error {
 	switch {
 	case err != nil:
 		return err
-	case alone.Revision > both.Revision || alone.Compacted > both.Compacted:
-		return fmt.Errorf("the write-ahead log is not that of this file (revision %d, with the log %d): "+
-			"if the file was restored, delete %s-wal and %s-shm", alone.Revision, both.Revision, f.path, f.path)
+	case alone.Revision <= both.Revision && alone.Compacted <= both.Compacted:
+		return nil
+	case withoutLog.quickCheck(ctx) != nil:
+		return nil // pages that the power failure has torn in a checkpoint: the log has them whole
 	}
-	return nil
+	return fmt.Errorf("the write-ahead log is not that of this file (revision %d, with the log %d): "+
+		"if the file was restored, delete %s-wal and %s-shm", alone.Revision, both.Revision, f.path, f.path)
 }
 
 func (f *file) readState(ctx context.Context) (s sqlstore.State, err error) {
