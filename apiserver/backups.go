@@ -32,7 +32,7 @@ var lastBackupDesc = prometheus.NewDesc("byre_store_last_backup_timestamp_second
 	"When byre backup, or --backup-schedule, has last completed a backup of this database, with its revision and where it was written to.",
 	[]string{"revision", "location"}, nil)
 
-// writeKeys returns what writes the certificates and keys of the server for --age-recipient; nil if nobody is.
+// writeKeys returns what writes the certificates and keys of the server for the keys of --age-recipient; nil if there are none.
 func writeKeys(o options.Completed) (func(io.Writer) error, error) {
 	to, err := pkiarchive.Recipients(o.Backup.Recipients)
 	if err != nil || len(to) == 0 {

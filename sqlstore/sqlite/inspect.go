@@ -218,7 +218,8 @@ func readAhead(ctx context.Context, path string) {
 // replaced. SQLite would copy the pages of such a log into the file without an error.
 //
 // Invariant: the counters of the file alone are never later than those of the file with its
-// own log, because the log only adds commits. With another log they may be.
+// own log, because the log only adds commits. With another log they may be, and where a page of the file is
+// torn, which the log has whole.
 func (f *file) compareWithLog(ctx context.Context) error {
 	withoutLog := &file{path: f.path, busy: f.busy, ignoreLog: true}
 	alone, err := withoutLog.readState(ctx)
