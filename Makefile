@@ -18,7 +18,7 @@ STORAGE      := apiserver/storage
 RACE_PKGS    := ./migrations/... ./sqlstore/... ./watch/... ./$(STORAGE) ./$(STORAGE)/changes ./$(STORAGE)/lookup
 RACE_PATTERN := byre/((migrations|sqlstore|watch)(/|$$)|$(STORAGE)(/changes|/lookup)?$$)
 
-.PHONY: all build run kubectl controller-runtime apiextensions conformance dist dist-check deb rpm image packages-test alerts-test machines-test test test-short test-setup test-postgres-versions test-race test-race-all test-unit test-e2e oracle lint fmt-check tidy-check vulncheck outdated vet transfer litestream bench robustness failover growth fuzz fuzz-short clean
+.PHONY: all build run kubectl controller-runtime apiextensions conformance dist dist-check deb rpm image packages-test alerts-test machines-test test test-short test-setup test-postgres-versions test-race test-race-all test-unit test-e2e oracle lint fmt-check tidy-check vulncheck outdated vet transfer litestream bench shards model robustness failover growth fuzz fuzz-short clean
 
 all: build
 
@@ -292,6 +292,16 @@ SOAK_PODS     ?= 5000
 SOAK          ?=
 soak: build test-setup
 	cd e2e && $(GO) run ./soak -duration $(SOAK_DURATION) $(if $(NODES),-suites cluster -only postgres -replicas 3 -nodes $(NODES) -pods $$((10 * $(NODES))),-nodes $(SOAK_NODES) -pods $(SOAK_PODS)) $(SOAK)
+
+# What several writers' locks in one PostgreSQL would bring (docs/decisions/0032-one-writers-lock.md). It
+# takes some minutes.
+shards: test-setup
+	$(TEST) -run '^$$' -bench BenchmarkShards -benchtime 100000x -timeout 60m ./sqlstore/postgres
+
+# Computes what clusters of 1,000 to 130,000 nodes ask of byre, from the measurements in
+# docs/performance.md, and writes the table there.
+model:
+	cd e2e && $(GO) run ./model
 
 # Moves 20,000 objects of all built-in kinds from etcd and from kine to byre and back, and
 # restores a backup of 20,000 under clients that watch.

@@ -1,6 +1,7 @@
 package pgtest
 
 import (
+	"bytes"
 	"encoding/binary"
 	"net"
 	"net/url"
@@ -250,29 +251,45 @@ func (p *Proxy) copyAnswers(c *connection) {
 }
 
 // copy reads from one side and forwards to the other until either side closes. If the
-// connection is in a black hole it drops what it reads. It calls inspect, under mu, with each
-// chunk that it has read. It calls pass with the bytes that are not forwarded yet; pass
-// forwards the complete messages and returns the rest.
+// connection is in a black hole it drops what it reads. A delay is that of a long way: what follows
+// is under way meanwhile. It calls inspect, under mu, with each chunk. It calls pass with the bytes
+// that are not forwarded yet; pass forwards the complete messages and returns the rest.
 func (p *Proxy) copy(to, from net.Conn, inspect func([]byte), pass func(stream []byte, out *pending) (rest []byte, ok bool)) {
-	chunk := make([]byte, 64<<10)
+	type chunk struct {
+		bytes []byte
+		due   time.Time
+	}
+	// More chunks than this are not under way at the same time.
+	underWay, ended := make(chan chunk, 64), make(chan struct{})
+	defer close(ended)
+	p.running.Go(func() {
+		defer close(underWay)
+		for buffer := make([]byte, 64<<10); ; {
+			n, err := from.Read(buffer)
+			if err != nil {
+				return
+			}
+			p.mu.Lock()
+			silent, delay := p.conns[from], p.delay
+			p.mu.Unlock()
+			if silent {
+				continue
+			}
+			select {
+			case underWay <- chunk{bytes.Clone(buffer[:n]), time.Now().Add(delay)}:
+			case <-ended:
+				return
+			}
+		}
+	})
 	var stream []byte
 	out := &pending{proxy: p, to: to, from: from}
-	for {
-		n, err := from.Read(chunk)
-		if err != nil {
-			return
-		}
+	for c := range underWay {
+		time.Sleep(time.Until(c.due))
 		p.mu.Lock()
-		inspect(chunk[:n])
-		silent, delay := p.conns[from], p.delay
+		inspect(c.bytes)
 		p.mu.Unlock()
-		if silent {
-			continue
-		}
-		if delay > 0 {
-			time.Sleep(delay)
-		}
-		rest, ok := pass(append(stream, chunk[:n]...), out)
+		rest, ok := pass(append(stream, c.bytes...), out)
 		if !ok {
 			return
 		}
