@@ -45,10 +45,7 @@ func NewKubeAPIServer() *KubeAPIServer {
 func (s *KubeAPIServer) Flags() cliflag.NamedFlagSets {
 	sets := s.Options.Flags()
 	misc := sets.FlagSet("misc")
-	for name := range refusedFlags() {
-		s.ignore(misc.Lookup(name), false)
-	}
-	for name, value := range fixedFlags() {
+	for name, value := range refusedFlags() {
 		s.ignore(misc.Lookup(name), value.kind == "bool")
 	}
 	s.reconciler.name = &s.Cluster.EndpointReconciler

@@ -11,37 +11,25 @@ import (
 	netutils "k8s.io/utils/net"
 )
 
-// Options say where and how the server listens. They are plain data.
+// Options say where and how the server listens. They are plain data. The usage of each flag says
+// what its field means.
 type Options struct {
-	BindAddress net.IP
-	// Port is the port of HTTPS; 0 lets the system choose.
-	Port             int
-	AdvertiseAddress net.IP
-	ExternalHostname string
-	// InsecurePort is the port of plain HTTP without authentication; 0 means off.
+	BindAddress         net.IP
+	Port                int
+	AdvertiseAddress    net.IP
+	ExternalHostname    string
 	InsecurePort        int
 	InsecureBindAddress net.IP
 
-	// CertDir is the directory of the server's own certificates; empty means pki in the
-	// data directory.
-	CertDir  string
-	CertFile string
-	KeyFile  string
-	// RootCAFile has the CA that clients verify the server by, as kubeconfigs and Pods get
-	// it; empty means the server's own CA.
-	RootCAFile   string
-	SNICertKeys  []cliflag.NamedCertKey
-	MinVersion   string
-	CipherSuites []string
-	// CurvePreferences are identifiers of crypto/tls (tls.CurveID).
-	CurvePreferences []int32
+	CertDir, CertFile, KeyFile, RootCAFile string
+	SNICertKeys                            []cliflag.NamedCertKey
+	MinVersion                             string
+	CipherSuites                           []string
+	CurvePreferences                       []int32 // identifiers of crypto/tls (tls.CurveID)
 
-	DisableHTTP2 bool
-	// MaxStreams bounds the streams of an HTTP/2 connection; 0 means 100.
-	MaxStreams int
-	// ShareAddress and SharePort set SO_REUSEADDR and SO_REUSEPORT.
-	ShareAddress bool
-	SharePort    bool
+	DisableHTTP2            bool
+	MaxStreams              int
+	ShareAddress, SharePort bool
 }
 
 // NewOptions returns the defaults.
