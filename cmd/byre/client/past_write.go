@@ -72,7 +72,7 @@ func newUndoCommand() *cobra.Command {
 			}
 			out := cmd.OutOrStdout()
 			switch {
-			case undo.Deletes:
+			case undo.Verb == "delete":
 				fmt.Fprintf(out, "delete %s\n", undo.Object)
 			case len(undo.Patch) == 0:
 				fmt.Fprintln(out, "nothing to undo")
@@ -84,7 +84,7 @@ func newUndoCommand() *cobra.Command {
 			if ok, err := write.confirm(cmd); err != nil || !ok {
 				return err
 			}
-			if err := client.Undo(cmd.Context(), undo, write.isDry()); err != nil {
+			if err := client.Do(cmd.Context(), nil, undo, write.isDry()); err != nil {
 				return err
 			}
 			write.done(out, fmt.Sprintf("revision %d of %s is undone", moment.Revision, undo.Object))
