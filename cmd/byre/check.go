@@ -8,7 +8,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
-	"k8s.io/apiserver/pkg/util/compatibility"
 	"k8s.io/klog/v2"
 
 	"byre/apiserver"
@@ -80,13 +79,9 @@ func newOpener(ctx context.Context, config string) (integrity.Open, error) {
 	if err != nil {
 		return nil, err
 	}
-	opener, err := transfer.NewOpener(compatibility.DefaultBuildEffectiveVersion(), transformers)
-	if err != nil {
-		return nil, err
-	}
 	// Upstream logs each value that does not decrypt. The findings say which.
 	klog.SetLogger(logr.Discard())
-	return func(key sqlstore.Key, stored []byte) ([]byte, error) { return opener.Open(ctx, key, stored) }, nil
+	return transfer.NewOpener(ctx, transformers)
 }
 
 func check(cmd *cobra.Command, p *progress, endpoint string, open integrity.Open, repair bool, output string) error {
