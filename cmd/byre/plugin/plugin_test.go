@@ -71,7 +71,7 @@ func TestUndo_RefusesAnUnreadableChange(t *testing.T) {
 // Pods have a shorter history than what makes them.
 func TestRollback_LeavesOutWhatIsNotThereAnyMore(t *testing.T) {
 	t.Parallel()
-	plan, err := fake(t, "pods", unreadableChange()).PlanRollback(t.Context(), "shop", Moment{Revision: 3}, labels.Everything(), true)
+	plan, err := fake(t, "pods", unreadableChange()).PlanRollback(t.Context(), Moment{Revision: 3}, labels.Everything(), true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func TestRollback_LeavesOutWhatIsNotThereAnyMore(t *testing.T) {
 
 func TestRollback_NeedsTheHistoryOfWhatPeopleWrite(t *testing.T) {
 	t.Parallel()
-	_, err := fake(t, "configmaps", unreadableChange()).PlanRollback(t.Context(), "shop", Moment{Revision: 3}, labels.Everything(), true)
+	_, err := fake(t, "configmaps", unreadableChange()).PlanRollback(t.Context(), Moment{Revision: 3}, labels.Everything(), true)
 	if err == nil || !strings.Contains(err.Error(), "the history of configmaps does not reach back to 3") || apierrors.IsNotFound(err) {
 		t.Errorf("the error is %v", err)
 	}
