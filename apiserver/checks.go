@@ -18,10 +18,10 @@ import (
 func newChecks(o options.Completed, s *storageBackend, c clients, a *access, b *registry.Builtin, h *hooks, signals *lifecycle.Signals) health.Checks {
 	store, storeReady := health.Store(s.checkDatabase)
 	return health.Checks{
-		Always:           slices.Concat([]health.Checker{health.Log(), store}, s.encryption.checks),
+		Always:           slices.Concat([]health.Checker{healthz.LogHealthz, store}, s.encryption.checks),
 		BootSequence:     newBootChecks(a, b, h, signals),
 		Writes:           append([]health.Checker{s.writable(storeReady)}, s.quotaCheck(o.Store.DatabaseQuota.Value())...),
-		ReadyzOnly:       []health.Checker{informerCheck(a.auth.Ready, c.informers), health.Shutdown(signals.ShutdownInitiated.Signaled())},
+		ReadyzOnly:       []health.Checker{informerCheck(a.auth.Ready, c.informers), healthz.NewShutdownHealthz(signals.ShutdownInitiated.Signaled())},
 		Separate:         s.replicationCheck(),
 		LivezGracePeriod: o.LivezGracePeriod,
 	}

@@ -89,16 +89,15 @@ const leaveTimeout = replicaTTL
 func (s *Server) shutdown(stages *lifecycle.Stages) {
 	klog.InfoS("Stopping", "delay", s.options.ShutdownDelay)
 	systemd.NotifyStopping()
-	s.signals.ShutdownInitiated.Signal()
 	var leaving sync.WaitGroup
-	lifecycle.Run(s.signals.Shutdown(lifecycle.Actions{
+	s.signals.Shutdown(lifecycle.Actions{
 		Delay:            func() { time.Sleep(s.options.ShutdownDelay) },
 		PreShutdown:      func() { leave(stages, &leaving) },
 		DrainRequests:    s.http.drainRequests,
 		DrainWatches:     s.http.drainWatches,
 		StopListening:    func() { stages.StopStage(servingStage) },
 		CloseConnections: s.http.closeConnections,
-	}, s.options.Filters.ShutdownSendRetryAfter))
+	}, s.options.Filters.ShutdownSendRetryAfter)
 	klog.InfoS("Drained")
 	leaving.Wait()
 }

@@ -89,34 +89,18 @@ const (
 
 // timeline is the changes that a page shows, the newest first.
 type timeline struct {
-	Changes []linked
+	Changes []change
 	// Cut says that there may be older changes than the page shows, and Problem why there are none.
 	Cut     bool
 	Problem string
-	// Spans are links to the changes of spans of time up to now.
-	Spans []span
 }
 
-type span struct {
-	Name, Link string
-	Chosen     bool
-}
-
-// linked is a change with links.
-type linked struct {
-	change
-	Link, ObjectLink, Undelete string
-}
-
-// spans are the values of the parameter since.
+// spans are the values of the parameter since: the changes of spans of time up to now.
 var spans = []struct{ name, value string }{{"1 hour", "1h"}, {"1 day", "24h"}, {"1 week", "168h"}, {"all that is kept", ""}}
 
 // changes finds the changes in a namespace ("" means all) that selectors and the parameter since select, and
 // of these the newest that keep keeps.
 func (v *visit) changes(namespace string, keep func(*change) bool, selectors ...fields.Selector) (t timeline) {
-	for _, s := range spans {
-		t.Spans = append(t.Spans, span{s.name, v.here("since", s.value), v.param("since") == s.value})
-	}
 	if since, err := time.ParseDuration(v.param("since")); err == nil {
 		selectors = append(selectors, fields.OneTermEqualSelector("since", v.console.config.Now().Add(-since).UTC().Format(time.RFC3339)))
 	}
@@ -142,7 +126,7 @@ func (v *visit) changes(namespace string, keep func(*change) bool, selectors ...
 			if t.Cut = len(t.Changes) == changesPerPage; t.Cut {
 				return t
 			}
-			t.Changes = append(t.Changes, linked{change: c, Link: v.link(nil, "change", shownIn(c.Object.Namespace), strconv.FormatInt(c.Revision, 10))})
+			t.Changes = append(t.Changes, c)
 		}
 		if t.Cut = list.Continue != ""; !t.Cut {
 			break
@@ -153,25 +137,28 @@ func (v *visit) changes(namespace string, keep func(*change) bool, selectors ...
 }
 
 // choices lets the user choose the span of time.
-func (t *timeline) choices() g.Node {
-	return h.P(h.Class("choice"), g.Text("Changes of the last "), g.Map(t.Spans, func(s span) g.Node {
-		return g.Group{h.A(h.Href(s.Link), g.If(s.Chosen, h.Aria("current", "true")), g.Text(s.Name)), g.Text(" ")}
-	}))
+func (v *visit) choices() g.Node {
+	choices := g.Group{g.Text("Changes of the last ")}
+	for _, s := range spans {
+		choices = append(choices, h.A(h.Href(v.here("since", s.value)), g.If(v.param("since") == s.value, h.Aria("current", "true")), g.Text(s.name)), g.Text(" "))
+	}
+	return h.P(h.Class("choice"), choices)
 }
 
 // list shows the changes, or what to say if there are none.
-func (t *timeline) list(show func(linked) g.Node, none string) g.Node {
+func (t *timeline) list(show func(change) g.Node, none string) g.Node {
 	return g.Group{
 		problem(t.Problem),
 		g.If(t.Cut, facts(g.Text("There may be older changes than a page shows."))),
-		h.Ol(h.Class("timeline"), g.Map(t.Changes, func(c linked) g.Node { return h.Li(show(c)) }),
+		h.Ol(h.Class("timeline"), g.Map(t.Changes, func(c change) g.Node { return h.Li(show(c)) }),
 			g.If(len(t.Changes) == 0, h.Li(h.Class("absent"), g.Text(none)))),
 	}
 }
 
 // when links to the page of a change, and says when it was.
-func (c *linked) when(v *visit) g.Node {
-	return g.Group{a(c.Link, strconv.FormatInt(c.Revision, 10)), g.Text(" "), v.ago(c.Time), g.Text(" ")}
+func (v *visit) when(c *change) g.Node {
+	revision := strconv.FormatInt(c.Revision, 10)
+	return g.Group{a(v.link(nil, "change", shownIn(c.Object.Namespace), revision), revision), g.Text(" "), v.ago(c.Time), g.Text(" ")}
 }
 
 // author is who made a change.
@@ -179,30 +166,18 @@ func (c *change) author() g.Node {
 	return g.Group{h.Strong(bdi(c.Who)), g.If(c.RealUser != "", g.Group{g.Text(" (impersonated by "), bdi(c.RealUser), g.Text(")")})}
 }
 
-// of names the object of a change.
-func (c *linked) of() g.Node {
-	return g.Group{a(c.ObjectLink, c.FullName()), labelled(" in ", c.Object.Namespace)}
-}
-
-// changePage is the page of a change.
-type changePage struct {
-	linked
-	Diff []diffLine
-	Undo string
-}
-
-func (p changePage) body(*visit) g.Node {
-	return g.Group{
-		facts(p.author(), say(": "+p.Does()+" "), p.of(), g.Text(", "), h.Time(h.DateTime(moment(p.Time)), g.Text(moment(p.Time))), labelled(", by ", p.Manager),
-			g.If(p.AuditID != "", g.Group{g.Text(", audit ID "), h.Code(say(p.AuditID))}), g.Text(".")),
-		g.If(p.Undo != "", g.Group{h.P(g.Text("To reverse it:")), h.Pre(h.Class("command"), g.Text(p.Undo))}),
-		g.If(p.Unreadable, problem("The object can't be read any more: its key is no longer in the encryption configuration.")),
-		h.Pre(h.Class("diff"),
-			g.Map(p.Diff, func(l diffLine) g.Node {
-				return g.Group{h.Span(g.If(l.Kind != "", h.Class(l.Kind)), say(l.Text)), g.Text("\n")}
-			}),
-			g.If(len(p.Diff) == 0, g.Text("No field that is shown has changed."))),
+// of names the object of a change, and links to it if its resource is served.
+func (v *visit) of(c *change, all []resource) g.Node {
+	of, link := c.Object, ""
+	if i := slices.IndexFunc(all, func(r resource) bool { return r.Group == of.Group && r.Resource == of.Resource }); i >= 0 {
+		link = v.objectLink(all[i], of.Namespace, of.Name)
 	}
+	return g.Group{a(link, c.FullName()), labelled(" in ", of.Namespace)}
+}
+
+// proposed shows a command, after what it is for; nothing if there is none.
+func proposed(purpose, command string) g.Node {
+	return g.If(command != "", g.Group{h.P(g.Text(purpose)), h.Pre(h.Class("command"), g.Text(command))})
 }
 
 // diffLine is a line of a unified diff. Kind is added, removed, place or empty.
@@ -222,22 +197,21 @@ func (v *visit) showChange() error {
 	if err != nil {
 		return err
 	}
-	page := changePage{linked: linked{change: c}, Diff: lines, Undo: command("kubectl", "byre", "undo", revision, "-n", namespace)}
 	all, err := v.client.discover()
 	if err != nil {
 		return err
 	}
-	v.linkObject(&page.linked, all)
-	v.render(http.StatusOK, "Revision "+revision, page)
+	v.render(http.StatusOK, "Revision "+revision,
+		facts(c.author(), say(": "+c.Does()+" "), v.of(&c, all), g.Text(", "), h.Time(h.DateTime(moment(c.Time)), g.Text(moment(c.Time))), labelled(", by ", c.Manager),
+			g.If(c.AuditID != "", g.Group{g.Text(", audit ID "), h.Code(say(c.AuditID))}), g.Text(".")),
+		proposed("To reverse it:", command("kubectl", "byre", "undo", revision, "-n", namespace)),
+		g.If(c.Unreadable, problem("The object can't be read any more: its key is no longer in the encryption configuration.")),
+		h.Pre(h.Class("diff"),
+			g.Map(lines, func(l diffLine) g.Node {
+				return g.Group{h.Span(g.If(l.Kind != "", h.Class(l.Kind)), say(l.Text)), g.Text("\n")}
+			}),
+			g.If(len(lines) == 0, g.Text("No field that is shown has changed."))))
 	return nil
-}
-
-// linkObject sets the link to the object of a change, if its resource is served.
-func (v *visit) linkObject(c *linked, all []resource) {
-	of := c.Object
-	if i := slices.IndexFunc(all, func(r resource) bool { return r.Group == of.Group && r.Resource == of.Resource }); i >= 0 {
-		c.ObjectLink = v.objectLink(all[i], of.Namespace, of.Name)
-	}
 }
 
 // diff compares the object before and after the change, as YAML.
@@ -301,59 +275,26 @@ func yamlLines(object json.RawMessage) ([]string, error) {
 // ignored are resources whose deletions are no loss.
 var ignored = []string{"events", "leases", "endpointslices", "endpoints", "ipaddresses"}
 
-// deletedPage is the page of what was deleted.
-type deletedPage struct {
-	timeline
-	Who string
-	// System says that the deletions of the cluster's own components are shown, and Toggle links to the
-	// page with the other choice.
-	System bool
-	Toggle string
-}
-
-func (p deletedPage) body(v *visit) g.Node {
-	system, others := "", facts(g.Text("Those of the cluster's own components, whose names begin with system:, are left out: "), a(p.Toggle, "show them"), g.Text(commandsAsk))
-	if p.System {
-		system, others = "1", facts(g.Text("Those of the cluster's own components are shown too: "), a(p.Toggle, "leave them out"), g.Text(commandsAsk))
-	}
-	return g.Group{
-		h.Form(h.Method("get"), h.Class("filters"), v.namespaceField(), field("Who", "who", p.Who, ""), hidden("system", system), h.Button(g.Text("Filter"))),
-		p.choices(), others,
-		p.list(func(c linked) g.Node {
-			return g.Group{
-				h.P(c.when(v), h.Strong(bdi(c.Who)), say(" "+c.Does()+" "), c.of()),
-				g.If(c.Undelete != "", h.Pre(h.Class("command"), g.Text(c.Undelete))),
-				g.If(c.Undelete == "", h.P(h.Class("absent"), g.Text("Its name has characters that are not safe in a terminal."))),
-			}
-		}, "Nothing."),
-	}
-}
-
-const commandsAsk = ". A command asks before it does anything, and is an ordinary request with the rights of whoever runs it."
-
 // showDeleted shows what was deleted, and how to bring it back.
 func (v *visit) showDeleted() error {
-	page := deletedPage{Who: v.param("who"), System: v.param("system") != ""}
-	page.Toggle = v.here("system", "1")
-	if page.System {
-		page.Toggle = v.here("system", "")
-	}
-	keep := func(c *change) bool { return page.System || !strings.HasPrefix(c.Who, "system:") }
+	system, who := v.param("system") != "", v.param("who")
+	keep := func(c *change) bool { return system || !strings.HasPrefix(c.Who, "system:") }
+	var deleted timeline
 	for _, verb := range []string{"delete", "deletecollection"} {
 		selectors := []fields.Selector{fields.OneTermEqualSelector("verb", verb)}
 		for _, name := range ignored {
 			selectors = append(selectors, fields.OneTermNotEqualSelector("object.resource", name))
 		}
-		if page.Who != "" {
-			selectors = append(selectors, fields.OneTermEqualSelector("who", page.Who))
+		if who != "" {
+			selectors = append(selectors, fields.OneTermEqualSelector("who", who))
 		}
 		found := v.changes(v.param("namespace"), keep, selectors...)
-		page.timeline = timeline{append(page.Changes, found.Changes...), page.Cut || found.Cut, found.Problem, found.Spans}
+		deleted = timeline{append(deleted.Changes, found.Changes...), deleted.Cut || found.Cut, found.Problem}
 	}
-	slices.SortFunc(page.Changes, func(a, b linked) int { return cmp.Compare(b.Revision, a.Revision) })
+	slices.SortFunc(deleted.Changes, func(a, b change) int { return cmp.Compare(b.Revision, a.Revision) })
 	// A deletion that finalizers delay is several changes.
 	seen := map[string]bool{}
-	page.Changes = slices.DeleteFunc(page.Changes, func(c linked) bool {
+	deleted.Changes = slices.DeleteFunc(deleted.Changes, func(c change) bool {
 		again := seen[c.Object.UID]
 		seen[c.Object.UID] = c.Object.UID != ""
 		return again
@@ -362,11 +303,22 @@ func (v *visit) showDeleted() error {
 	if err != nil {
 		return err
 	}
-	for i := range page.Changes {
-		c := &page.Changes[i]
-		v.linkObject(c, all)
-		c.Undelete = undelete(resource{Group: c.Object.Group, Resource: c.Object.Resource}, c.Object.Namespace, c.Object.Name)
+	others := facts(g.Text("Those of the cluster's own components, whose names begin with system:, are left out: "), a(v.here("system", "1"), "show them"), g.Text(commandsAsk))
+	if system {
+		others = facts(g.Text("Those of the cluster's own components are shown too: "), a(v.here("system", ""), "leave them out"), g.Text(commandsAsk))
 	}
-	v.render(http.StatusOK, "Deleted", page)
+	v.render(http.StatusOK, "Deleted",
+		h.Form(h.Method("get"), h.Class("filters"), v.namespaceField(), field("Who", "who", who, ""), g.If(system, hidden("system", "1")), h.Button(g.Text("Filter"))),
+		v.choices(), others,
+		deleted.list(func(c change) g.Node {
+			command := undelete(resource{Group: c.Object.Group, Resource: c.Object.Resource}, c.Object.Namespace, c.Object.Name)
+			return g.Group{
+				h.P(v.when(&c), h.Strong(bdi(c.Who)), say(" "+c.Does()+" "), v.of(&c, all)),
+				g.If(command != "", h.Pre(h.Class("command"), g.Text(command))),
+				g.If(command == "", h.P(h.Class("absent"), g.Text("Its name has characters that are not safe in a terminal."))),
+			}
+		}, "Nothing."))
 	return nil
 }
+
+const commandsAsk = ". A command asks before it does anything, and is an ordinary request with the rights of whoever runs it."

@@ -195,21 +195,10 @@ func (v *visit) showError(err error) {
 	if code < http.StatusBadRequest {
 		code = http.StatusInternalServerError
 	}
-	v.render(code, "Error", errorPage{code, status.Message})
-}
-
-// errorPage says why there is no page.
-type errorPage struct {
-	code    int
-	message string
-}
-
-func (p errorPage) body(*visit) g.Node {
-	return g.Group{
-		problem(strconv.Itoa(p.code) + " " + http.StatusText(p.code) + ": " + p.message),
-		g.If(p.code == http.StatusUnauthorized || p.code == http.StatusForbidden, h.P(
+	v.render(code, "Error",
+		problem(strconv.Itoa(code)+" "+http.StatusText(code)+": "+status.Message),
+		g.If(code == http.StatusUnauthorized || code == http.StatusForbidden, h.P(
 			g.Text("The console has the rights of the user who asks, and no login of its own. "), h.Code(g.Text("byre console")), g.Text(" or "), h.Code(g.Text("kubectl proxy")),
 			g.Text(" opens it with the credentials of a kubeconfig. Users other than administrators need the ClusterRole "), h.Code(g.Text("byre:console-user")),
-			g.Text(", and what they see is what they may list and get."))),
-	}
+			g.Text(", and what they see is what they may list and get."))))
 }

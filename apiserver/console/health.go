@@ -6,7 +6,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -16,16 +15,6 @@ import (
 	g "maragu.dev/gomponents"
 	h "maragu.dev/gomponents/html"
 )
-
-// healthPage is the page of the server's health.
-type healthPage struct {
-	Ready, Live probe
-	Version     string
-	Metrics     []metric
-	Replicas    []replica
-	// MetricsProblem and ReplicasProblem are why there are none.
-	MetricsProblem, ReplicasProblem string
-}
 
 // probe is the answer of a health check.
 type probe struct {
@@ -38,14 +27,6 @@ type check struct {
 	OK   bool
 }
 
-type metric struct{ Name, Labels, Value string }
-
-// replica is a server, as its identity Lease has it.
-type replica struct {
-	Name, Host string
-	Renewed    time.Time
-}
-
 // shownMetrics are the metrics of the store that the page shows.
 var shownMetrics = regexp.MustCompile(`(?m)^(byre_store_[a-z_]+|byre_watch_revision|byre_watch_resources|byre_watch_state_bytes|byre_schema_version|apiserver_storage_size_bytes)(\{.*\})? ([^ \n]+)`)
 
@@ -54,44 +35,39 @@ var hiddenMetrics = regexp.MustCompile(`_(bucket|sum|count|created)$`)
 
 // showHealth shows the checks, the state of the store, and the servers of the cluster.
 func (v *visit) showHealth() error {
-	page := healthPage{Ready: v.probe("/readyz"), Live: v.probe("/livez")}
+	ready, live := v.probe("/readyz"), v.probe("/livez")
 	var info version.Info
-	if err := v.client.get(question{path: "/version", accept: asJSON}, &info); err == nil {
-		page.Version = info.GitVersion
+	if err := v.client.get(question{path: "/version", accept: asJSON}, &info); err != nil {
+		info.GitVersion = ""
 	}
-	if text, err := v.client.ask(question{path: "/metrics", accept: "text/plain"}); err != nil {
-		page.MetricsProblem = message(err)
-	} else {
-		for _, m := range shownMetrics.FindAllSubmatch(text, -1) {
-			if !hiddenMetrics.Match(m[1]) {
-				page.Metrics = append(page.Metrics, metric{string(m[1]), string(m[2]), number(string(m[3]))})
-			}
-		}
-	}
-	if err := v.replicas(&page); err != nil {
-		page.ReplicasProblem = message(err)
-	}
-	v.render(http.StatusOK, "Health", page)
+	metrics, why := v.metrics()
+	servers, whyNoServers := v.servers()
+	v.render(http.StatusOK, "Health", v.refreshed(
+		facts(g.If(info.GitVersion != "", say("Kubernetes "+info.GitVersion+", ")), ready.says("ready"), g.Text(", "), live.says("live"), g.Text(".")),
+		h.H2(g.Text("Store")), problem(why),
+		grid(g.Group{h.Th(g.Text("Metric")), h.Th(h.Class("number"), g.Text("Value"))}, metrics),
+		h.H2(g.Text("Servers")), problem(whyNoServers),
+		grid(g.Group{h.Th(g.Text("Server")), h.Th(g.Text("Host")), h.Th(g.Text("Renewed"))}, servers,
+			g.If(len(servers) == 0, h.Tr(h.Td(h.ColSpan("3"), h.Class("absent"), g.Text("None are known."))))),
+		h.H2(g.Text("Checks")),
+		h.Ul(h.Class("checks"), g.Map(ready.Checks, func(c check) g.Node { return h.Li(h.Class(quality(c.OK)), say(c.Name)) }),
+			g.If(len(ready.Checks) == 0, h.Li(h.Class("absent"), g.Text("They are not shown.")))),
+	))
 	return nil
 }
 
-func (p healthPage) body(v *visit) g.Node {
-	return v.refreshed(
-		facts(g.If(p.Version != "", say("Kubernetes "+p.Version+", ")), p.Ready.says("ready"), g.Text(", "), p.Live.says("live"), g.Text(".")),
-		h.H2(g.Text("Store")), problem(p.MetricsProblem),
-		grid(g.Group{h.Th(g.Text("Metric")), h.Th(h.Class("number"), g.Text("Value"))}, g.Map(p.Metrics, func(m metric) g.Node {
-			return h.Tr(h.Td(h.Code(g.Text(m.Name)), g.If(m.Labels != "", g.Group{g.Text(" "), h.Small(say(m.Labels))})), h.Td(h.Class("number"), g.Text(m.Value)))
-		})),
-		h.H2(g.Text("Servers")), problem(p.ReplicasProblem),
-		grid(g.Group{h.Th(g.Text("Server")), h.Th(g.Text("Host")), h.Th(g.Text("Renewed"))},
-			g.Map(p.Replicas, func(r replica) g.Node {
-				return h.Tr(h.Td(say(r.Name)), h.Td(say(r.Host)), h.Td(v.age(r.Renewed), g.Text(" ago")))
-			}),
-			g.If(len(p.Replicas) == 0, h.Tr(h.Td(h.ColSpan("3"), h.Class("absent"), g.Text("None are known."))))),
-		h.H2(g.Text("Checks")),
-		h.Ul(h.Class("checks"), g.Map(p.Ready.Checks, func(c check) g.Node { return h.Li(h.Class(quality(c.OK)), say(c.Name)) }),
-			g.If(len(p.Ready.Checks) == 0, h.Li(h.Class("absent"), g.Text("They are not shown.")))),
-	)
+// metrics returns the rows of shownMetrics, or why there are none.
+func (v *visit) metrics() (rows g.Group, why string) {
+	text, err := v.client.ask(question{path: "/metrics", accept: "text/plain"})
+	if err != nil {
+		return nil, message(err)
+	}
+	for _, m := range shownMetrics.FindAllSubmatch(text, -1) {
+		if name, labels := string(m[1]), string(m[2]); !hiddenMetrics.MatchString(name) {
+			rows = append(rows, h.Tr(h.Td(h.Code(g.Text(name)), g.If(labels != "", g.Group{g.Text(" "), h.Small(say(labels))})), h.Td(h.Class("number"), g.Text(number(string(m[3]))))))
+		}
+	}
+	return rows, ""
 }
 
 // quality is the class of what is well, or not.
@@ -134,16 +110,18 @@ func (v *visit) probe(path string) (p probe) {
 	return p
 }
 
-// replicas lists the identity Leases of the servers.
-func (v *visit) replicas(page *healthPage) error {
+// servers returns the rows of the identity Leases of the servers, or why there are none.
+func (v *visit) servers() (rows g.Group, why string) {
 	var list coordinationv1.LeaseList
-	err := v.client.get(question{
+	if err := v.client.get(question{
 		path: "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases", accept: asJSON,
 		query: url.Values{"labelSelector": {"apiserver.kubernetes.io/identity=kube-apiserver"}},
-	}, &list)
+	}, &list); err != nil {
+		return nil, message(err)
+	}
 	for _, lease := range list.Items {
 		renewed := ptr.Deref(lease.Spec.RenewTime, metav1.MicroTime{})
-		page.Replicas = append(page.Replicas, replica{lease.Name, lease.Labels[corev1.LabelHostname], renewed.Time})
+		rows = append(rows, h.Tr(h.Td(say(lease.Name)), h.Td(say(lease.Labels[corev1.LabelHostname])), h.Td(v.age(renewed.Time), g.Text(" ago"))))
 	}
-	return err
+	return rows, ""
 }

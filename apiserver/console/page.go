@@ -11,11 +11,8 @@ import (
 	h "maragu.dev/gomponents/html"
 )
 
-// page is what differs between the pages.
-type page interface{ body(v *visit) g.Node }
-
-// render answers with a page.
-func (v *visit) render(status int, title string, p page) {
+// render answers with a page. body is what differs between the pages.
+func (v *visit) render(status int, title string, body ...g.Node) {
 	user, _ := v.r.Context().Value(userKey{}).(string)
 	namespace := url.Values{"namespace": {v.param("namespace")}}
 	if in := v.r.PathValue("namespace"); in != "" && in != clusterScoped {
@@ -39,7 +36,7 @@ func (v *visit) render(status int, title string, p page) {
 					a(root+"sql", "SQL"), g.Text(" "), a(root+"health", "Health")),
 				g.If(user != "", h.Span(h.Class("user"), h.Title("The user whose rights the pages have"), bdi(user))),
 			),
-			h.Main(h.H1(bdi(title)), p.body(v)),
+			h.Main(h.H1(bdi(title)), g.Group(body)),
 		),
 	))
 	v.w.Header().Set("Content-Type", "text/html; charset=utf-8")

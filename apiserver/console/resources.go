@@ -106,7 +106,6 @@ func (v *visit) objectLink(r resource, namespace, name string) string {
 // counted is a resource with the number of its objects.
 type counted struct {
 	resource
-	Link string
 	// Count is a number, or why there is none.
 	Count string
 	Known bool
@@ -133,7 +132,7 @@ func (v *visit) showResources() error {
 			continue
 		}
 		known[r.FullName()] = true
-		shown = append(shown, counted{resource: r, Link: v.tableLink(r, namespace)})
+		shown = append(shown, counted{resource: r})
 	}
 	slices.SortStableFunc(shown, func(a, b counted) int { return strings.Compare(a.Group, b.Group) })
 	ctx, cancel := context.WithTimeout(v.r.Context(), countTimeout)
@@ -148,23 +147,15 @@ func (v *visit) showResources() error {
 		})
 	}
 	_ = group.Wait() // no goroutine returns an error
-	v.render(http.StatusOK, "Resources", resourcesPage(shown))
-	return nil
-}
-
-// resourcesPage is the first page.
-type resourcesPage []counted
-
-func (p resourcesPage) body(v *visit) g.Node {
-	return g.Group{
+	v.render(http.StatusOK, "Resources",
 		h.Form(h.Method("get"), h.Class("filters"), v.namespaceField(), h.Button(g.Text("Show"))),
 		grid(g.Group{h.Th(g.Text("Resource")), h.Th(g.Text("Kind")), h.Th(g.Text("Group")), h.Th(h.Class("number"), g.Text("Objects"))},
-			g.Map(p, func(c counted) g.Node {
+			g.Map(shown, func(c counted) g.Node {
 				return h.Tr(
-					h.Td(a(c.Link, c.Resource)), h.Td(say(c.Kind)), h.Td(say(strings.TrimPrefix(c.Group+"/"+c.Version, "/"))),
+					h.Td(a(v.tableLink(c.resource, namespace), c.Resource)), h.Td(say(c.Kind)), h.Td(say(strings.TrimPrefix(c.Group+"/"+c.Version, "/"))),
 					h.Td(h.Class("number"), g.If(c.Known, g.Text(c.Count)), g.If(!c.Known, h.Span(h.Class("absent"), h.Title(visible(c.Count)), g.Text("not shown")))))
-			})),
-	}
+			})))
+	return nil
 }
 
 // count returns the number of a resource's objects.

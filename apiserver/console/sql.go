@@ -50,24 +50,6 @@ func (c *client) query(statement string, limit int, parameters ...string) (*quer
 	return q, err
 }
 
-// sqlPage is the page of SQL.
-type sqlPage struct {
-	Statement string
-	Saved     []saved
-	// Problem is what is wrong with the statement.
-	Problem     string
-	Asked       bool
-	Columns     []string
-	Rows        [][]string
-	Truncated   bool
-	Version     string
-	Took        time.Duration
-	CSV, NDJSON string
-}
-
-// saved is a statement that the page offers.
-type saved struct{ Title, Statement, Link string }
-
 // showSQL shows the result of the statement in the URL.
 func (v *visit) showSQL() error {
 	statement := v.param("q")
@@ -82,67 +64,54 @@ func (v *visit) showSQL() error {
 		v.client.forward(v.w, download)
 		return nil
 	}
-	page := sqlPage{Statement: statement, Saved: savedQueries(), CSV: v.here("format", "csv"), NDJSON: v.here("format", "ndjson")}
-	for i := range page.Saved {
-		page.Saved[i].Link = v.link(url.Values{"q": {page.Saved[i].Statement}}, "sql")
-	}
-	status := http.StatusOK
+	var result g.Node
+	status, why := http.StatusOK, ""
 	if statement != "" {
-		page.Asked = true
 		start := v.console.config.Now()
-		result, err := v.client.query(statement, resultRows)
-		page.Took = v.console.config.Now().Sub(start).Round(time.Millisecond)
+		q, err := v.client.query(statement, resultRows)
+		took := v.console.config.Now().Sub(start).Round(time.Millisecond)
 		var failed apierrors.APIStatus
 		switch {
 		case errors.As(err, &failed):
-			status, page.Problem = int(failed.Status().Code), failed.Status().Message
+			status, why = int(failed.Status().Code), failed.Status().Message
 		case err != nil:
 			return err
 		default:
-			page.setResult(result)
+			result = v.result(q, took)
 		}
 	}
-	v.render(status, "SQL", page)
-	return nil
-}
-
-func (p sqlPage) body(*visit) g.Node {
-	return g.Group{
+	v.render(status, "SQL",
 		h.Form(h.Method("get"), h.Class("statement"),
 			h.Label(h.For("q"), g.Text("One SELECT, in SQLite's dialect")),
 			// A line break after the tag is no part of the text.
-			h.Textarea(h.ID("q"), h.Name("q"), h.Rows("6"), g.Attr("spellcheck", "false"), g.Attr("autocapitalize", "off"), g.Text("\n"+p.Statement)),
+			h.Textarea(h.ID("q"), h.Name("q"), h.Rows("6"), g.Attr("spellcheck", "false"), g.Attr("autocapitalize", "off"), g.Text("\n"+statement)),
 			h.Button(g.Text("Ask"))),
-		h.Details(g.If(!p.Asked, g.Attr("open")), h.Summary(g.Text("Saved queries")),
-			h.Ul(h.Class("saved"), g.Map(p.Saved, func(s saved) g.Node { return h.Li(a(s.Link, s.Title)) }))),
-		problem(p.Problem),
-		g.Iff(p.Asked && p.Problem == "", p.result),
-	}
+		h.Details(g.If(statement == "", g.Attr("open")), h.Summary(g.Text("Saved queries")),
+			h.Ul(h.Class("saved"), g.Map(savedQueries(), func(s saved) g.Node {
+				return h.Li(a(v.link(url.Values{"q": {s.Statement}}, "sql"), s.Title))
+			}))),
+		problem(why), result)
+	return nil
 }
 
-func (p sqlPage) result() g.Node {
+// result shows the rows of an answer.
+func (v *visit) result(q *query, took time.Duration) g.Node {
+	var names g.Group
+	for _, c := range q.Status.Columns {
+		names = append(names, h.Th(say(c.Name)))
+	}
 	return g.Group{
-		facts(g.Textf("%d rows at revision %s, in %s", len(p.Rows), p.Version, p.Took),
-			g.If(p.Truncated, g.Text("; there are more, up to 100,000 of which the downloads have")), g.Text(". "), a(p.CSV, ".csv"), g.Text(" "), a(p.NDJSON, ".ndjson")),
-		grid(g.Map(p.Columns, func(name string) g.Node { return h.Th(say(name)) }), g.Map(p.Rows, func(row []string) g.Node {
-			return h.Tr(g.Map(row, func(value string) g.Node { return h.Td(say(value)) }))
+		facts(g.Textf("%d rows at revision %s, in %s", len(q.Status.Rows), q.Status.ResourceVersion, took),
+			g.If(q.Status.Truncated, g.Text("; there are more, up to 100,000 of which the downloads have")), g.Text(". "),
+			a(v.here("format", "csv"), ".csv"), g.Text(" "), a(v.here("format", "ndjson"), ".ndjson")),
+		grid(names, g.Map(q.Status.Rows, func(row []json.RawMessage) g.Node {
+			return h.Tr(g.Map(row, func(value json.RawMessage) g.Node { return h.Td(say(text(value))) }))
 		})),
 	}
 }
 
-func (p *sqlPage) setResult(q *query) {
-	p.Version, p.Truncated = q.Status.ResourceVersion, q.Status.Truncated
-	for _, c := range q.Status.Columns {
-		p.Columns = append(p.Columns, c.Name)
-	}
-	for _, row := range q.Status.Rows {
-		cells := make([]string, len(row))
-		for i, value := range row {
-			cells[i] = text(value)
-		}
-		p.Rows = append(p.Rows, cells)
-	}
-}
+// saved is a statement that the page offers.
+type saved struct{ Title, Statement string }
 
 // savedQueries returns the statements that the page offers. A test asks each of them.
 func savedQueries() []saved {

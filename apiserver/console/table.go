@@ -109,31 +109,6 @@ func (v *visit) list(r resource, accept string) question {
 	return question{path: r.path(v.param("namespace")), query: query, accept: accept}
 }
 
-// tablePage is the page of a resource's objects.
-type tablePage struct {
-	resource
-	Columns []header
-	Rows    []link
-	// Version is the revision of the list. Remaining is how many objects are left out, of which Next
-	// has the link to the first ones.
-	Version                            string
-	Next                               string
-	Remaining                          int64
-	LabelSelector, FieldSelector, Text string
-	Sort, Descending                   string
-	CSV, JSON                          string
-	SQL                                string
-}
-
-type header struct{ Name, Link, Sorted string }
-
-// link is a row, whose cell First links to an object.
-type link struct {
-	To    string
-	First int
-	Cells []string
-}
-
 // showTable shows the objects of a resource.
 func (v *visit) showTable() error {
 	r, _, err := v.find()
@@ -155,89 +130,75 @@ func (v *visit) showTable() error {
 	}
 	t.keep(v.param("q"))
 	t.sort(v.param("sort"), v.param("desc") != "")
-	page := tablePage{
-		resource: r, Version: t.ResourceVersion, LabelSelector: v.param("labelSelector"), FieldSelector: v.param("fieldSelector"), Text: v.param("q"),
-		Sort: v.param("sort"), Descending: v.param("desc"),
-		CSV: v.here("format", "csv", "continue", ""), JSON: v.here("format", "json", "continue", ""),
-		SQL: v.link(url.Values{"q": {"SELECT * FROM " + quoteName(r.FullName()) + " LIMIT 100"}}, "sql"),
-	}
-	if t.Continue != "" {
-		page.Next = v.here("continue", t.Continue)
-		page.Remaining = ptr.Deref(t.RemainingItemCount, 0)
-	}
-	v.fill(&page, &t)
-	v.render(http.StatusOK, r.FullName(), page)
+	sql := v.link(url.Values{"q": {"SELECT * FROM " + quoteName(r.FullName()) + " LIMIT 100"}}, "sql")
+	heads, rows := v.fill(r, &t)
+	v.render(http.StatusOK, r.FullName(),
+		h.Form(h.Method("get"), h.Class("filters"),
+			g.If(r.Namespaced, v.namespaceField()),
+			field("Labels", "labelSelector", v.param("labelSelector"), "app=web"), field("Fields", "fieldSelector", v.param("fieldSelector"), "metadata.name=web"),
+			field("Text", "q", v.param("q"), ""),
+			hidden("sort", v.param("sort")), hidden("desc", v.param("desc")), h.Button(g.Text("Filter"))),
+		v.refreshed(
+			facts(g.Textf("%d shown, at revision %s", len(rows), t.ResourceVersion), v.next(&t), g.Text(". "), a(v.here("format", "csv", "continue", ""), ".csv"), g.Text(" "),
+				a(v.here("format", "json", "continue", ""), ".json"), g.Text(" "), a(sql, "SQL")),
+			grid(heads, rows,
+				g.If(len(rows) == 0, h.Tr(h.Td(h.ColSpan(strconv.Itoa(len(heads))), h.Class("absent"), g.Text("There are none."))))),
+		))
 	return nil
 }
 
-func (p tablePage) body(v *visit) g.Node {
-	shown := g.Group{g.Textf("%d shown, at revision %s", len(p.Rows), p.Version)}
-	if p.Next != "" {
-		shown = append(shown, g.Text("; "), a(p.Next, "the next page"), g.If(p.Remaining > 0, g.Textf(" of %d more", p.Remaining)), g.Text("; text and order are of this page"))
+// next links to the objects that the page leaves out; nothing if it has all.
+func (v *visit) next(t *table) g.Node {
+	if t.Continue == "" {
+		return nil
 	}
+	remaining := ptr.Deref(t.RemainingItemCount, 0)
 	return g.Group{
-		h.Form(h.Method("get"), h.Class("filters"),
-			g.If(p.Namespaced, v.namespaceField()),
-			field("Labels", "labelSelector", p.LabelSelector, "app=web"), field("Fields", "fieldSelector", p.FieldSelector, "metadata.name=web"), field("Text", "q", p.Text, ""),
-			hidden("sort", p.Sort), hidden("desc", p.Descending), h.Button(g.Text("Filter"))),
-		v.refreshed(
-			facts(shown, g.Text(". "), a(p.CSV, ".csv"), g.Text(" "), a(p.JSON, ".json"), g.Text(" "), a(p.SQL, "SQL")),
-			grid(g.Map(p.Columns, func(c header) g.Node { return h.Th(g.If(c.Sorted != "", h.Aria("sort", c.Sorted)), a(c.Link, c.Name)) }),
-				g.Map(p.Rows, link.body),
-				g.If(len(p.Rows) == 0, h.Tr(h.Td(h.ColSpan(strconv.Itoa(len(p.Columns))), h.Class("absent"), g.Text("There are none."))))),
-		),
+		g.Text("; "), a(v.here("continue", t.Continue), "the next page"), g.If(remaining > 0, g.Textf(" of %d more", remaining)),
+		g.Text("; text and order are of this page"),
 	}
-}
-
-func (l link) body() g.Node {
-	cells := make(g.Group, len(l.Cells))
-	for i, text := range l.Cells {
-		to := ""
-		if i == l.First {
-			to = l.To
-		}
-		cells[i] = h.Td(a(to, text))
-	}
-	return h.Tr(cells)
 }
 
 // quoteName quotes a name of SQL.
 func quoteName(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
 
-// fill fills in the columns and the rows, without those columns that kubectl shows with -o wide.
-func (v *visit) fill(page *tablePage, t *table) {
-	withNamespace := page.Namespaced && v.param("namespace") == ""
+// fill returns the heads and the rows of a table, without those columns that kubectl shows with -o wide.
+func (v *visit) fill(of resource, t *table) (heads, rows g.Group) {
+	withNamespace := of.Namespaced && v.param("namespace") == ""
 	if withNamespace {
-		page.Columns = append(page.Columns, v.header(namespaceColumn))
+		heads = append(heads, v.head(namespaceColumn))
 	}
 	for _, c := range t.Columns {
 		if c.Priority == 0 {
-			page.Columns = append(page.Columns, v.header(c.Name))
+			heads = append(heads, v.head(c.Name))
 		}
 	}
 	for _, r := range t.Rows {
-		to := link{To: v.objectLink(page.resource, r.Object.Namespace, r.Object.Name)}
+		var cells g.Group
 		if withNamespace {
-			to.First, to.Cells = 1, []string{r.Object.Namespace}
+			cells = append(cells, h.Td(say(r.Object.Namespace)))
 		}
+		to := v.objectLink(of, r.Object.Namespace, r.Object.Name)
 		for i, value := range r.Cells {
 			if i < len(t.Columns) && t.Columns[i].Priority == 0 {
-				to.Cells = append(to.Cells, cell(value))
+				cells = append(cells, h.Td(a(to, cell(value))))
+				to = "" // the first cell alone
 			}
 		}
-		page.Rows = append(page.Rows, to)
+		rows = append(rows, h.Tr(cells))
 	}
+	return heads, rows
 }
 
-// header makes the head of a column, which links to the page that is sorted by it.
-func (v *visit) header(column string) header {
+// head is the head of a column, which links to the page that is sorted by it.
+func (v *visit) head(column string) g.Node {
 	switch {
 	case v.param("sort") != column:
-		return header{column, v.here("sort", column, "desc", ""), ""}
+		return h.Th(a(v.here("sort", column, "desc", ""), column))
 	case v.param("desc") == "":
-		return header{column, v.here("desc", "1"), "ascending"}
+		return h.Th(h.Aria("sort", "ascending"), a(v.here("desc", "1"), column))
 	}
-	return header{column, v.here("sort", "", "desc", ""), "descending"}
+	return h.Th(h.Aria("sort", "descending"), a(v.here("sort", "", "desc", ""), column))
 }
 
 // writeCSV answers with all objects that the parameters select, in the order of the list, with all columns.

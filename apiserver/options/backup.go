@@ -9,14 +9,10 @@ import (
 
 // BackupOptions say when the server makes backups of its database by itself, and where.
 type BackupOptions struct {
-	// Schedule is the times, in the form of schedule.Parse; empty means none.
-	Schedule string
-	// To is the name of a location.Directory, and Keep how many are kept there.
-	To   string
-	Keep int
-	// Recipients are public keys of age. Who has the private key of one can decrypt the certificates and
-	// keys that lie beside the backups and the continuous copies. If there are none, nothing lies there.
-	Recipients []string
+	// Schedule is in the form of schedule.Parse, and To is the name of a location.Directory.
+	Schedule, To string
+	Keep         int
+	Recipients   []string
 }
 
 // AddFlags adds the flags.

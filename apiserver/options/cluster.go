@@ -16,35 +16,21 @@ import (
 	"byre/apiserver/registry"
 )
 
-// ClusterOptions are the settings that objects of the cluster depend on.
+// ClusterOptions are the settings that objects of the cluster depend on. The usage of each flag
+// says what its field means.
 type ClusterOptions struct {
-	// ServiceIPRanges is one CIDR, or two of different families, comma-separated.
 	ServiceIPRanges string
 	NodePortRange   utilnet.PortRange
-	// ServiceNodePort makes the Service "kubernetes" one of type NodePort with this
-	// port; 0 does not.
 	ServiceNodePort int
-	// EndpointReconciler says how this server becomes an endpoint of that Service:
-	// reconcilers.LeaseEndpointReconcilerType or NoneEndpointReconcilerType.
-	EndpointReconciler string
-	EventTTL           time.Duration
-	AllowPrivileged    bool
-	// MaxConnectionBytesPerSec throttles each long-running connection, in bytes a
-	// second; 0 does not.
-	MaxConnectionBytesPerSec int64
-	// ProxyCertFile and ProxyKeyFile are the client certificate with which this server
-	// authenticates itself to aggregated API servers; empty means the pair that it
-	// issues itself.
-	ProxyCertFile, ProxyKeyFile string
-	// RouteToEndpoints sends requests to the endpoints of the Service of an aggregated
-	// API server or a webhook, if there are any, instead of to its cluster IP.
-	RouteToEndpoints bool
-	// RejectRedirects does not pass redirects of aggregated API servers on to clients.
-	RejectRedirects bool
-	Kubelet         *kubeletclient.KubeletClientConfig
-	// EgressSelectorFile configures the proxies through which the server connects to
-	// nodes, Pods, Services and the control plane; empty means direct connections.
-	EgressSelectorFile string
+	// EndpointReconciler is reconcilers.LeaseEndpointReconcilerType or NoneEndpointReconcilerType.
+	EndpointReconciler                string
+	EventTTL                          time.Duration
+	AllowPrivileged                   bool
+	MaxConnectionBytesPerSec          int64
+	ProxyCertFile, ProxyKeyFile       string
+	RouteToEndpoints, RejectRedirects bool
+	Kubelet                           *kubeletclient.KubeletClientConfig
+	EgressSelectorFile                string
 }
 
 // NewClusterOptions returns the defaults.

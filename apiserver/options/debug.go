@@ -4,13 +4,8 @@ import "github.com/spf13/pflag"
 
 // DebugOptions say how the running process can be profiled.
 type DebugOptions struct {
-	// Profiling serves profiles over the API's port.
-	Profiling bool
-	// Contention turns the block profile on, which is served with the others.
-	Contention bool
-	// SocketPath is the path of a Unix socket that serves profiles too; empty means
-	// none.
-	SocketPath string
+	Profiling, Contention bool
+	SocketPath            string
 }
 
 // AddFlags adds the flags.

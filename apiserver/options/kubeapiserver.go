@@ -30,8 +30,9 @@ type KubeAPIServer struct {
 	// EtcdPrefix distinguishes the clusters that share an etcd.
 	EtcdPrefix string
 
-	ignored    []*pflag.Flag
-	reconciler reconcilerType
+	ignored []*pflag.Flag
+	// isMasterCount says that --endpoint-reconciler-type was master-count.
+	isMasterCount bool
 }
 
 // NewKubeAPIServer returns the defaults.
@@ -45,17 +46,8 @@ func NewKubeAPIServer() *KubeAPIServer {
 func (s *KubeAPIServer) Flags() cliflag.NamedFlagSets {
 	sets := s.Options.Flags()
 	misc := sets.FlagSet("misc")
-	for name := range refusedFlags() {
-		s.ignore(misc.Lookup(name), false)
-	}
-	for name, value := range fixedFlags() {
+	for name, value := range refusedFlags() {
 		s.ignore(misc.Lookup(name), value.kind == "bool")
-	}
-	s.reconciler.name = &s.Cluster.EndpointReconciler
-	for _, set := range sets.FlagSets {
-		if flag := set.Lookup("endpoint-reconciler-type"); flag != nil {
-			flag.Value = &s.reconciler
-		}
 	}
 	etcd := pflag.NewFlagSet("etcd", pflag.ContinueOnError)
 	etcd.StringSliceVar(&s.EtcdServers, "etcd-servers", nil,
@@ -84,7 +76,7 @@ func (s *KubeAPIServer) Ignored() []string {
 			names = append(names, "--"+flag.Name)
 		}
 	}
-	if s.reconciler.isMasterCount {
+	if s.isMasterCount {
 		names = append(names, "--endpoint-reconciler-type")
 	}
 	slices.Sort(names)
@@ -98,11 +90,23 @@ func (s *KubeAPIServer) ChoosesDatabase() bool {
 	return fs.Changed("endpoint") || fs.Changed("data-dir")
 }
 
-// CompleteCertificates gives --cert-dir its meaning in kube-apiserver. The pair
+// Adapt gives flags their meaning in kube-apiserver. It is called before Complete.
+//
+// It takes --endpoint-reconciler-type=master-count as lease: both make this server an endpoint of
+// the Service kubernetes, and master-count's --apiserver-count is not needed, because lease learns
+// from the Leases which servers are gone.
+func (s *KubeAPIServer) Adapt() error {
+	if reconcilers.Type(s.Cluster.EndpointReconciler) == reconcilers.MasterCountReconcilerType {
+		s.Cluster.EndpointReconciler, s.isMasterCount = string(reconcilers.LeaseEndpointReconcilerType), true
+	}
+	return s.completeCertificates()
+}
+
+// completeCertificates gives --cert-dir its meaning in kube-apiserver. The pair
 // apiserver.crt and apiserver.key in it is the serving certificate, unless
 // --tls-cert-file names another one. If the files do not exist, a self-signed pair is
 // written there.
-func (s *KubeAPIServer) CompleteCertificates() error {
+func (s *KubeAPIServer) completeCertificates() error {
 	serving := &s.Serving
 	dir := serving.CertDir
 	serving.CertDir = ""
@@ -141,29 +145,3 @@ type ignored struct{ value string }
 func (i *ignored) String() string         { return i.value }
 func (*ignored) Type() string             { return "string" }
 func (i *ignored) Set(value string) error { i.value = value; return nil }
-
-// reconcilerType is the value of --endpoint-reconciler-type. It accepts master-count as
-// lease: both make this server an endpoint of the Service kubernetes, and
-// master-count's --apiserver-count is not needed, because lease learns from the Leases
-// which servers are gone.
-type reconcilerType struct {
-	name          *string
-	isMasterCount bool
-}
-
-func (r *reconcilerType) String() string {
-	if r.name == nil {
-		return ""
-	}
-	return *r.name
-}
-
-func (*reconcilerType) Type() string { return "string" }
-
-func (r *reconcilerType) Set(value string) error {
-	if r.isMasterCount = reconcilers.Type(value) == reconcilers.MasterCountReconcilerType; r.isMasterCount {
-		value = string(reconcilers.LeaseEndpointReconcilerType)
-	}
-	*r.name = value
-	return nil
-}

@@ -46,6 +46,9 @@ func TestKubeAPIServer_AcceptsWhatServeRefuses(t *testing.T) {
 // kube-apiserver's flags accept the deprecated master-count, and refuse unknown values.
 func TestKubeAPIServer_AcceptsMasterCountAsLease(t *testing.T) {
 	o := parseKubeAPIServer(t, "--endpoint-reconciler-type=master-count", "--apiserver-count=3")
+	if err := o.Adapt(); err != nil {
+		t.Fatal(err)
+	}
 	if got := o.Cluster.EndpointReconciler; got != "lease" {
 		t.Errorf("the reconciler is %q", got)
 	}
@@ -88,7 +91,7 @@ func TestKubeAPIServer_CertDirHoldsTheServingCertificate(t *testing.T) {
 	complete := func(args ...string) *options.KubeAPIServer {
 		t.Helper()
 		o := parseKubeAPIServer(t, append([]string{"--bind-address=127.0.0.1", "--cert-dir=" + dir}, args...)...)
-		if err := o.CompleteCertificates(); err != nil {
+		if err := o.Adapt(); err != nil {
 			t.Fatal(err)
 		}
 		if o.Serving.CertDir != "" {
@@ -119,7 +122,7 @@ func TestKubeAPIServer_CertDirHoldsTheServingCertificate(t *testing.T) {
 		t.Errorf("the second start made another certificate, %v", err)
 	}
 	wrong := parseKubeAPIServer(t, "--cert-dir="+dir, "--service-cluster-ip-range=10.0.0.0")
-	if err := wrong.CompleteCertificates(); err == nil || !strings.Contains(err.Error(), "--service-cluster-ip-range") {
+	if err := wrong.Adapt(); err == nil || !strings.Contains(err.Error(), "--service-cluster-ip-range") {
 		t.Errorf("with a wrong range: %v", err)
 	}
 }

@@ -41,29 +41,18 @@ type Options struct {
 	Logs      *logs.Options
 	Metrics   *metrics.Options
 
-	// RuntimeConfig turns API groups and versions on and off.
 	RuntimeConfig cliflag.ConfigurationMap
 	Emulation     EmulationOptions
 	// Controllers is the list of --controllers as it was given; Completed has the
 	// names.
-	Controllers []string
-	// WithControllerManager adds the rest of kube-controller-manager's controllers to
-	// those that are on by default. WithScheduler runs kube-scheduler's scheduler.
+	Controllers                          []string
 	WithControllerManager, WithScheduler bool
 	Debug                                DebugOptions
 	Peers                                PeerOptions
-	// Election has the timers of the election of the server that coordinates leader
-	// elections.
-	Election controlplane.LeaderElectionTimers
-	// LivezGracePeriod is how long /livez ignores parts that have not started yet.
-	LivezGracePeriod time.Duration
-	// ShutdownDelay is the time between the failing of /readyz and the refusing of
-	// connections.
-	ShutdownDelay time.Duration
-	// Console serves web pages at /console/.
-	Console bool
-	// TracingFile configures where spans are sent, and for how many requests.
-	TracingFile string
+	Election                             controlplane.LeaderElectionTimers
+	LivezGracePeriod, ShutdownDelay      time.Duration
+	Console                              bool
+	TracingFile                          string
 
 	// flags is the last result of Flags, for /flagz.
 	flags cliflag.NamedFlagSets
@@ -112,7 +101,8 @@ func (o *Options) Flags() cliflag.NamedFlagSets {
 	o.Auth.Authorization.AddFlags(sets.FlagSet("authorization"))
 	o.Admission.AddFlags(sets.FlagSet("admission"))
 	o.Audit.AddFlags(sets.FlagSet("auditing"))
-	o.addEnablementFlags(sets.FlagSet("API enablement"))
+	sets.FlagSet("API enablement").Var(&o.RuntimeConfig, "runtime-config",
+		"Key=value pairs that turn built-in APIs on or off: <group>/<version>=true|false, v1=..., api/all=..., api/ga=..., api/beta=..., api/alpha=...")
 	o.Debug.AddFlags(sets.FlagSet("features"))
 	sets.FlagSet("features").BoolVar(&o.Console, "console", o.Console,
 		"Serve web pages at /console/ that show what a user may list. \"byre console\" opens them.")
@@ -123,7 +113,6 @@ func (o *Options) Flags() cliflag.NamedFlagSets {
 	logsapi.AddFlags(o.Logs, sets.FlagSet("logs"))
 	o.Cluster.AddFlags(sets.FlagSet("misc"))
 	addRefusedFlags(sets.FlagSet("misc"))
-	addFixedFlags(sets.FlagSet("misc"))
 	addIgnoredFlags(sets.FlagSet("misc"))
 	o.flags = sets
 	return sets
@@ -138,11 +127,6 @@ func (o *Options) addGenericFlags(fs *pflag.FlagSet) {
 	compatibility.DefaultComponentGlobalsRegistry.AddFlags(fs)
 	o.Emulation.AddFlags(fs)
 	o.Filters.AddFlags(fs)
-}
-
-func (o *Options) addEnablementFlags(fs *pflag.FlagSet) {
-	fs.Var(&o.RuntimeConfig, "runtime-config",
-		"Key=value pairs that turn built-in APIs on or off: <group>/<version>=true|false, v1=..., api/all=..., api/ga=..., api/beta=..., api/alpha=...")
 }
 
 func (o *Options) addControllerFlags(fs *pflag.FlagSet) {
@@ -183,8 +167,10 @@ func (o *Options) Validate() []error {
 // values.
 func (o *Options) GetFlagz() map[string]string {
 	all := flagz.NamedFlagSetsReader{FlagSets: o.flags}.GetFlagz()
-	for name := range refusedFlags() {
-		delete(all, name)
+	for name, value := range refusedFlags() {
+		if value.kind == kindRefused {
+			delete(all, name)
+		}
 	}
 	return all
 }

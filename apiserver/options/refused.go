@@ -6,40 +6,53 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// refusedFlags are kube-apiserver's flags that have no meaning here, with what to use
-// instead. They are refused and not ignored, because whoever sets one expects an
-// effect.
-func refusedFlags() map[string]string {
+// refusedFlags are kube-apiserver's flags that have no meaning here, with what to use instead, and
+// those that can only have their default, which describes what this server does. They are refused
+// and not ignored, because whoever sets one expects an effect.
+func refusedFlags() map[string]refused {
 	const (
 		endpoint = "objects are kept in SQLite or PostgreSQL: use --endpoint"
 		tls      = "there is no etcd to connect to: put TLS settings for PostgreSQL into --endpoint (sslmode, sslrootcert, sslcert, sslkey)"
 	)
-	return map[string]string{
-		"etcd-servers":                   endpoint,
-		"etcd-servers-overrides":         "all resources are kept in one database: use --endpoint",
-		"etcd-prefix":                    "a database holds one cluster: give each cluster a database of its own with --endpoint",
-		"etcd-cafile":                    tls,
-		"etcd-certfile":                  tls,
-		"etcd-keyfile":                   tls,
-		"etcd-compaction-interval":       "history is kept by age: use --retention",
-		"etcd-count-metric-poll-period":  "objects are counted as they change: leave the flag out",
-		"etcd-db-metric-poll-interval":   "the database's size is on /metrics whenever it is asked for: leave the flag out",
-		"etcd-healthcheck-timeout":       "the store's check has a fixed timeout of two seconds: leave the flag out",
-		"etcd-readycheck-timeout":        "the store's check has a fixed timeout of two seconds: leave the flag out",
-		"storage-backend":                endpoint,
-		"storage-media-type":             "objects are stored as JSON: leave the flag out",
-		"storage-initialization-timeout": "a start without the database fails at once, to be tried again by what runs this program: leave the flag out",
-		"lease-reuse-duration-seconds":   "each object has an expiry of its own: leave the flag out",
-		"peer-ca-file":                   "every replica serves all there is in the database, so none sends requests on to another: leave the flag out",
+	return map[string]refused{
+		"etcd-servers":                   {kindRefused, "", endpoint},
+		"etcd-servers-overrides":         {kindRefused, "", "all resources are kept in one database: use --endpoint"},
+		"etcd-prefix":                    {kindRefused, "", "a database holds one cluster: give each cluster a database of its own with --endpoint"},
+		"etcd-cafile":                    {kindRefused, "", tls},
+		"etcd-certfile":                  {kindRefused, "", tls},
+		"etcd-keyfile":                   {kindRefused, "", tls},
+		"etcd-compaction-interval":       {kindRefused, "", "history is kept by age: use --retention"},
+		"etcd-count-metric-poll-period":  {kindRefused, "", "objects are counted as they change: leave the flag out"},
+		"etcd-db-metric-poll-interval":   {kindRefused, "", "the database's size is on /metrics whenever it is asked for: leave the flag out"},
+		"etcd-healthcheck-timeout":       {kindRefused, "", "the store's check has a fixed timeout of two seconds: leave the flag out"},
+		"etcd-readycheck-timeout":        {kindRefused, "", "the store's check has a fixed timeout of two seconds: leave the flag out"},
+		"storage-backend":                {kindRefused, "", endpoint},
+		"storage-media-type":             {kindRefused, "", "objects are stored as JSON: leave the flag out"},
+		"storage-initialization-timeout": {kindRefused, "", "a start without the database fails at once, to be tried again by what runs this program: leave the flag out"},
+		"lease-reuse-duration-seconds":   {kindRefused, "", "each object has an expiry of its own: leave the flag out"},
+		"peer-ca-file":                   {kindRefused, "", "every replica serves all there is in the database, so none sends requests on to another: leave the flag out"},
+		"apiserver-count":                {"int", "1", "replicas find one another in the database: leave the flag out"},
+		"enable-logs-handler":            {"bool", "false", "the log goes to standard error, there are no files to serve: leave the flag out"},
 	}
 }
 
-// refused is the value of a flag that can't be set.
-type refused struct{ reason string }
+// refused is the value of a flag that can be set to one value only, or if it is of kindRefused, to none.
+type refused struct{ kind, value, reason string }
 
-func (refused) String() string       { return "" }
-func (refused) Type() string         { return "refused" }
-func (r refused) Set(_ string) error { return &RefusedFlagError{r.reason} }
+const kindRefused = "refused"
+
+func (r refused) String() string { return r.value }
+func (r refused) Type() string   { return r.kind }
+
+func (r refused) Set(value string) error {
+	if given, err := strconv.ParseBool(value); err == nil && r.kind == "bool" {
+		value = strconv.FormatBool(given)
+	}
+	if value != r.value || r.kind == kindRefused {
+		return &RefusedFlagError{r.reason}
+	}
+	return nil
+}
 
 // RefusedFlagError says why a flag of kube-apiserver can't be used here.
 type RefusedFlagError struct{ reason string }
@@ -48,12 +61,17 @@ type RefusedFlagError struct{ reason string }
 func (e *RefusedFlagError) Error() string { return e.reason }
 
 func addRefusedFlags(fs *pflag.FlagSet) {
-	for name, reason := range refusedFlags() {
-		fs.Var(refused{reason}, name, reason)
+	for name, value := range refusedFlags() {
+		usage, without := "Can only be "+value.value+": "+value.reason, ""
+		switch value.kind {
+		case kindRefused:
+			usage, without = value.reason, "set" // it is refused even if no value follows
+		case "bool":
+			without = "true"
+		}
+		fs.Var(value, name, usage)
 		flag := fs.Lookup(name)
-		flag.Hidden = true
-		// With NoOptDefVal the flag is refused even if no value follows.
-		flag.NoOptDefVal = "set"
+		flag.Hidden, flag.NoOptDefVal = true, without
 	}
 }
 
@@ -82,40 +100,4 @@ func (o *Options) Ignored() []string {
 		}
 	}
 	return names
-}
-
-// fixedFlags are kube-apiserver's flags that can only have their default here, which
-// describes what this server does. Any other value is refused.
-func fixedFlags() map[string]fixed {
-	return map[string]fixed{
-		"apiserver-count":     {"int", "1", "replicas find one another in the database: leave the flag out"},
-		"enable-logs-handler": {"bool", "false", "the log goes to standard error, there are no files to serve: leave the flag out"},
-	}
-}
-
-// fixed is the value of a flag that can be set to one value only.
-type fixed struct{ kind, value, reason string }
-
-func (f fixed) String() string { return f.value }
-func (f fixed) Type() string   { return f.kind }
-
-func (f fixed) Set(value string) error {
-	if given, err := strconv.ParseBool(value); err == nil && f.kind == "bool" {
-		value = strconv.FormatBool(given)
-	}
-	if value != f.value {
-		return &RefusedFlagError{f.reason}
-	}
-	return nil
-}
-
-func addFixedFlags(fs *pflag.FlagSet) {
-	for name, value := range fixedFlags() {
-		fs.Var(value, name, "Can only be "+value.value+": "+value.reason)
-		flag := fs.Lookup(name)
-		flag.Hidden = true
-		if value.kind == "bool" {
-			flag.NoOptDefVal = "true"
-		}
-	}
 }

@@ -13,18 +13,14 @@ import (
 	"byre/migrations/dbserver"
 )
 
-// SQLOptions bound the queries of the group sql.byre.dev, and say where views for other SQL are.
+// SQLOptions bound the queries of the group sql.byre.dev, and say where views for other SQL are. The
+// usage of each flag says what its field means.
 type SQLOptions struct {
-	// Enabled serves the group.
-	Enabled bool
-	// Timeout bounds a query.
-	Timeout time.Duration
-	// Memory bounds what the engine of a query takes, and what the server keeps for it beside, in bytes.
-	Memory resource.QuantityValue
-	// Concurrency is how many queries run at a time; 0 is half the processors, and at least 1.
+	Enabled     bool
+	Timeout     time.Duration
+	Memory      resource.QuantityValue
 	Concurrency int
-	// Schema is the schema of PostgreSQL in which a view for each table is kept; empty means none.
-	Schema string
+	Schema      string
 }
 
 // NewSQLOptions returns the defaults.

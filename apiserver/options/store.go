@@ -22,67 +22,26 @@ import (
 	"byre/sqlstore/replication"
 )
 
-// StoreOptions say where objects are stored, and for how long their history is kept.
+// StoreOptions say where objects are stored, and for how long their history is kept. The usage of
+// each flag says what its field means.
 type StoreOptions struct {
-	// DataDir holds the database, the certificates and the administrator's
-	// kubeconfig unless other flags put them elsewhere.
-	DataDir string
-	// Endpoint is sqlite:///PATH or a PostgreSQL DSN; empty means SQLite in
-	// DataDir.
-	Endpoint string
-	// DatabaseSchema is the PostgreSQL schema that holds the objects. Empty means the
-	// first schema of the endpoint's search_path, or of the role's.
-	DatabaseSchema string
-	// Retention is the age at which a change is compacted; 0 means never.
-	Retention time.Duration
-	// RetentionChanges is the greatest number of changes that are kept; 0 means no
-	// limit.
-	RetentionChanges int64
-	// RetentionFor is how long the history of single resources is kept, in place of
-	// Retention: durations by "resource.group", "resource" or "*".
-	RetentionFor map[string]string
-	// DatabaseQuota is the size in bytes at which the database takes only writes that
-	// do not make it larger; 0 means no limit.
-	DatabaseQuota resource.QuantityValue
-	// DiskReserve is the size in bytes of a file beside the SQLite database that is removed when
-	// the disk is full, so that objects can be deleted then; 0 means none.
-	DiskReserve resource.QuantityValue
-	// ReplicateTo are the URLs of the places that the SQLite database is copied to continuously.
-	ReplicateTo []string
-	// ReplicateSync acknowledges a write only when the place in ReplicateTo has it.
-	ReplicateSync bool
-	// Standby serves only while this server has the lease of the place in ReplicateTo, and follows otherwise.
-	// LeaseDuration is how long after a crash another server serves.
-	Standby       bool
-	LeaseDuration time.Duration
-	// S3 says how to reach those of them that are in S3, and BackupOptions.To.
-	S3 location.S3
-	// CompactionInterval is the time between two compactions.
-	CompactionInterval time.Duration
-	// Volatile names the resources whose changes may be in memory only for up to 15
-	// seconds, by "resource.group" or "resource".
-	Volatile []string
-	// RepresentationCacheBytes bounds the memory of the cache of representations, in
-	// bytes; 0 derives it from the memory limit of the process.
-	RepresentationCacheBytes int64
-	// AllowUnsafeDurability allows a PostgreSQL that may lose acknowledged writes.
-	AllowUnsafeDurability bool
-	// AcceptNewKeys allows a CA and service account keys other than those that are
-	// recorded in the database.
-	AcceptNewKeys bool
-	// Adopt makes a database that "byre fork" has made a cluster of its own.
-	Adopt bool
-	// GarbageCollection keeps an owner until its dependents are deleted or orphaned, as
-	// the delete request demands.
-	GarbageCollection bool
-	// DeleteCollectionWorkers is how many objects of a collection are deleted
-	// concurrently.
-	DeleteCollectionWorkers int
-	// EncryptionConfig is the file that says which resources are encrypted at rest, and
-	// with which keys; empty means none.
-	EncryptionConfig string
-	// EncryptionReload reads that file again when it changes.
-	EncryptionReload bool
+	DataDir, Endpoint, DatabaseSchema string
+	Retention, CompactionInterval     time.Duration
+	RetentionChanges                  int64
+	RetentionFor                      map[string]string
+	DatabaseQuota, DiskReserve        resource.QuantityValue
+	ReplicateTo                       []string
+	ReplicateSync, Standby            bool
+	LeaseDuration                     time.Duration
+	// S3 says how to reach those of ReplicateTo that are in S3, and BackupOptions.To.
+	S3                                          location.S3
+	Volatile                                    []string
+	RepresentationCacheBytes                    int64
+	AllowUnsafeDurability, AcceptNewKeys, Adopt bool
+	GarbageCollection                           bool
+	DeleteCollectionWorkers                     int
+	EncryptionConfig                            string
+	EncryptionReload                            bool
 }
 
 // smallestReserve is 24Mi. When the disk is full, the part of the write-ahead log that is not in the

@@ -2,17 +2,17 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
-	"k8s.io/apiserver/pkg/util/compatibility"
 	"k8s.io/klog/v2"
 
 	"byre/apiserver"
 	"byre/apiserver/options"
+	"byre/cmd/byre/cli"
 	"byre/cmd/byre/integrity"
 	"byre/cmd/byre/transfer"
 	"byre/sqlstore"
@@ -80,13 +80,9 @@ func newOpener(ctx context.Context, config string) (integrity.Open, error) {
 	if err != nil {
 		return nil, err
 	}
-	opener, err := transfer.NewOpener(compatibility.DefaultBuildEffectiveVersion(), transformers)
-	if err != nil {
-		return nil, err
-	}
 	// Upstream logs each value that does not decrypt. The findings say which.
 	klog.SetLogger(logr.Discard())
-	return func(key sqlstore.Key, stored []byte) ([]byte, error) { return opener.Open(ctx, key, stored) }, nil
+	return transfer.NewOpener(ctx, transformers)
 }
 
 func check(cmd *cobra.Command, p *progress, endpoint string, open integrity.Open, repair bool, output string) error {
@@ -95,7 +91,8 @@ func check(cmd *cobra.Command, p *progress, endpoint string, open integrity.Open
 	if err := checkSource(endpoint); err != nil {
 		return err
 	}
-	var file, result integrity.Result
+	var result integrity.Result
+	file := integrity.Result{Findings: []sqlstore.Finding{}} // in JSON no findings are an empty list
 	err := withDatabase(endpoint,
 		func(path string) error {
 			defer p.showElapsed(func() string { return "checking the pages of the file" })()
@@ -136,26 +133,21 @@ func check(cmd *cobra.Command, p *progress, endpoint string, open integrity.Open
 // showResult writes the result. readErr is why the check did not reach the end; nil if it
 // did.
 func showResult(cmd *cobra.Command, result integrity.Result, readErr error, output string) error {
-	if output == "json" {
-		if result.Findings == nil {
-			result.Findings = []sqlstore.Finding{}
+	format := cli.Output{Format: output}
+	return format.Print(cmd.OutOrStdout(), result, func(out io.Writer) error {
+		for _, f := range result.Findings {
+			fmt.Fprintln(out, f)
 		}
-		encoder := json.NewEncoder(cmd.OutOrStdout())
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(result)
-	}
-	for _, f := range result.Findings {
-		fmt.Fprintln(cmd.OutOrStdout(), f)
-	}
-	if more := result.FindingCount - int64(len(result.Findings)); more > 0 {
-		fmt.Fprintf(cmd.OutOrStdout(), "and %d more findings\n", more)
-	}
-	if readErr != nil {
-		return nil
-	}
-	_, err := fmt.Fprintf(cmd.OutOrStdout(), "checked %d objects and %d changes at revision %d, %d values encrypted, %d of them decrypted: %d findings\n",
-		result.Objects, result.Changes, result.Revision, result.Encrypted, result.Decrypted, result.FindingCount)
-	return err
+		if more := result.FindingCount - int64(len(result.Findings)); more > 0 {
+			fmt.Fprintf(out, "and %d more findings\n", more)
+		}
+		if readErr != nil {
+			return nil
+		}
+		_, err := fmt.Fprintf(out, "checked %d objects and %d changes at revision %d, %d values encrypted, %d of them decrypted: %d findings\n",
+			result.Objects, result.Changes, result.Revision, result.Encrypted, result.Decrypted, result.FindingCount)
+		return err
+	})
 }
 
 // compactUpTo deletes the history up to a revision.

@@ -18,7 +18,6 @@ import (
 	"byre/apiserver/access/auth"
 	"byre/apiserver/options"
 	"byre/apiserver/storage/encoding"
-	"byre/cmd/byre/client"
 	"byre/cmd/byre/plugin"
 	"byre/sqlstore"
 	"byre/sqlstore/snapshot"
@@ -51,7 +50,7 @@ func newForkCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	f.from.AddDatabaseFlags(cmd.Flags())
-	cmd.Flags().StringVar(&f.at, "at", "", "The moment: "+client.MomentHelp+". If not set, now.")
+	cmd.Flags().StringVar(&f.at, "at", "", "The moment: "+plugin.MomentHelp+". If not set, now.")
 	cmd.Flags().StringVar(&f.to, "to", "", "Directory to make the SQLite database in, or database to fill: sqlite:///PATH or postgres://...")
 	cmd.Flags().StringVar(&f.toSchema, "to-schema", "", "Schema of the PostgreSQL database to fill.")
 	_ = cmd.MarkFlagRequired("to") // the flag is there
@@ -62,7 +61,7 @@ func (f *forkFlags) run(cmd *cobra.Command) error {
 	var moment plugin.Moment
 	var err error
 	if f.at != "" {
-		if moment, err = client.ParseMoment(f.at); err != nil {
+		if moment, err = plugin.ParseMoment(f.at); err != nil {
 			return fmt.Errorf("--at %w", err)
 		}
 	}

@@ -51,7 +51,7 @@ func newKubeAPIServerCommand() *cobra.Command {
 
 // serveInPlace serves until ctx ends, or the test's stand-in for etcd.
 func serveInPlace(ctx context.Context, o *options.KubeAPIServer) error {
-	if err := o.CompleteCertificates(); err != nil {
+	if err := o.Adapt(); err != nil {
 		return err
 	}
 	if flags := o.Ignored(); len(flags) > 0 {

@@ -341,7 +341,7 @@ func TestPast_NamespaceIsRolledBack(t *testing.T) {
 		must(client, err)
 		revision, err := strconv.ParseInt(at, 10, 64)
 		must(revision, err)
-		plan, err := client.PlanRollback(t.Context(), "shop", plugin.Moment{Revision: revision}, labels.Everything(), false)
+		plan, err := client.PlanRollback(t.Context(), plugin.Moment{Revision: revision}, labels.Everything(), false)
 		must(plan, err)
 		patch("changed", `{"data":{"v":"newer"}}`)
 		if len(plan.Steps) != 1 {

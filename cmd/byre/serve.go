@@ -73,12 +73,17 @@ func serve(ctx context.Context, o *options.Options) error {
 func serveDatabase(ctx context.Context, o options.Completed, open func(context.Context, options.StoreOptions) (apiserver.Database, error),
 	begin func(context.Context) error,
 ) error {
-	var chain serverChain
+	var custom *crd.Server // it is made first: the aggregator needs to know when it is synced
 	config := apiserver.Config{
-		Options:         o,
-		OpenDatabase:    open,
-		Aggregator:      chain.newAggregator,
-		CustomResources: chain.newCRD,
+		Options:      o,
+		OpenDatabase: open,
+		CustomResources: func(d delegation.Dependencies, delegate http.Handler) (_ delegation.Server, err error) {
+			custom, err = crd.New(d, delegate)
+			return custom, err
+		},
+		Aggregator: func(d delegation.Dependencies, delegate http.Handler) (delegation.Server, error) {
+			return aggregator.New(d, aggregator.Options{CustomSynced: custom.Synced(), Metrics: metrics{}}, delegate)
+		},
 	}
 	if o.SQL.Schema != "" {
 		config.KeepViews = (&viewKeeper{store: o.Store, schema: o.SQL.Schema}).Run
@@ -171,20 +176,6 @@ func openDatabaseBehind(ctx context.Context, o options.StoreOptions, l *lease.Le
 	}
 	recordUsedDatabase(o, name)
 	return database, nil
-}
-
-// serverChain makes the other servers of the delegation chain: custom resources first,
-// as the aggregator needs to know when they are synced.
-type serverChain struct{ crd *crd.Server }
-
-func (c *serverChain) newCRD(d delegation.Dependencies, delegate http.Handler) (delegation.Server, error) {
-	var err error
-	c.crd, err = crd.New(d, delegate)
-	return c.crd, err
-}
-
-func (c *serverChain) newAggregator(d delegation.Dependencies, delegate http.Handler) (delegation.Server, error) {
-	return aggregator.New(d, aggregator.Options{CustomSynced: c.crd.Synced(), Metrics: metrics{}}, delegate)
 }
 
 // metrics is the registry of the process, which upstream's metrics are in too.

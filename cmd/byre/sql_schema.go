@@ -86,7 +86,7 @@ func pause(ctx context.Context, event <-chan struct{}, most time.Duration) bool 
 
 // keep keeps the views until ctx ends.
 func (k *viewKeeper) keep(ctx context.Context, loopback *rest.Config) error {
-	builtin, err := apiserver.Tables(compatibility.DefaultComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent))
+	builtin, err := builtinTables(compatibility.DefaultComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent))
 	if err != nil {
 		return err
 	}
@@ -149,11 +149,8 @@ func describe(object any) (any, error) {
 
 // update makes the schema have the views of the tables, and returns when to look again. It fails only if it can never
 // succeed.
-func (k *viewKeeper) update(ctx context.Context, builtin []*catalog.Table, definitions []any) (time.Duration, error) {
-	var tables []sqlviews.Table
-	for _, t := range builtin {
-		tables = append(tables, sqlviews.Table{Table: t})
-	}
+func (k *viewKeeper) update(ctx context.Context, builtin []sqlviews.Table, definitions []any) (time.Duration, error) {
+	tables := slices.Clip(builtin)
 	for _, object := range definitions {
 		if d, ok := object.(*described); ok && d.table != nil {
 			tables = append(tables, sqlviews.Table{Table: d.table, IsCustom: true})

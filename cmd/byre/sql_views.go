@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiserver/pkg/util/compatibility"
+	basecompatibility "k8s.io/component-base/compatibility"
 
 	"byre/apiserver"
 	"byre/apiserver/options"
@@ -59,13 +60,9 @@ func newSQLViewsCommand() *cobra.Command {
 // is none.
 func withTables(cmd *cobra.Command, store options.StoreOptions, do func(*sqlviews.Database, []sqlviews.Table) error) error {
 	return withOwner(cmd.Context(), store, func(d *sqlviews.Database) error {
-		builtin, err := apiserver.Tables(compatibility.DefaultBuildEffectiveVersion())
+		tables, err := builtinTables(compatibility.DefaultBuildEffectiveVersion())
 		if err != nil {
 			return err
-		}
-		var tables []sqlviews.Table
-		for _, t := range builtin {
-			tables = append(tables, sqlviews.Table{Table: t})
 		}
 		definitions, err := d.Definitions(cmd.Context())
 		if err != nil {
@@ -86,6 +83,14 @@ func withTables(cmd *cobra.Command, store options.StoreOptions, do func(*sqlview
 		}
 		return do(d, tables)
 	})
+}
+
+func builtinTables(of basecompatibility.EffectiveVersion) (tables []sqlviews.Table, err error) {
+	described, err := apiserver.Tables(of)
+	for _, t := range described {
+		tables = append(tables, sqlviews.Table{Table: t})
+	}
+	return tables, err
 }
 
 // withOwner opens the database for its owner, and calls do with it.

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apiserver/pkg/util/compatibility"
 
 	"byre/apiserver/options"
 	"byre/cmd/byre/cli"
@@ -32,12 +31,6 @@ type transferCommand struct {
 	skipHashCheck bool
 }
 
-func newTransferCommand() *transferCommand {
-	c := &transferCommand{store: options.NewStoreOptions()}
-	c.options.EffectiveVersion = compatibility.DefaultBuildEffectiveVersion()
-	return c
-}
-
 func (c *transferCommand) addFlags(cmd *cobra.Command) {
 	flags := cmd.PersistentFlags()
 	c.store.AddDatabaseFlags(flags)
@@ -52,7 +45,7 @@ type sourceCloser interface {
 }
 
 func newImportCommand() *cobra.Command {
-	c := newTransferCommand()
+	c := &transferCommand{store: options.NewStoreOptions()}
 	cmd := &cobra.Command{
 		Use:   "import",
 		Short: "Fill an empty database from etcd or kine",
@@ -170,11 +163,7 @@ func (c *transferCommand) importFrom(cmd *cobra.Command, open func(context.Conte
 	}
 	p.begin("importing")
 	p.total = int64(source.Len())
-	imported, err := translator.Import(ctx, source)
-	if err != nil {
-		return err
-	}
-	if err := loadDatabase(ctx, dsn, imported); err != nil {
+	if err := loadDatabase(ctx, dsn, translator.Import(ctx, source)); err != nil {
 		return err
 	}
 	p.begin("verifying")
@@ -221,7 +210,7 @@ func report(out io.Writer, done string, s *transfer.Summary, revision int64) err
 }
 
 func newExportCommand() *cobra.Command {
-	c := newTransferCommand()
+	c := &transferCommand{store: options.NewStoreOptions()}
 	cmd := &cobra.Command{
 		Use:   "export",
 		Short: "Write the objects of a database for a stock server with etcd",

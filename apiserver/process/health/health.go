@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/http"
 	"slices"
-	"sync"
 	"time"
 
 	"k8s.io/apiserver/pkg/server/healthz"
@@ -114,13 +113,6 @@ func PostStartHooks(done <-chan struct{}, names ...string) []Checker {
 // PostStartHookPrefix is the prefix of the names of these checks.
 const PostStartHookPrefix = "poststarthook/"
 
-// Log returns upstream's check that the log can be flushed. The first request starts a
-// goroutine that flushes the log every minute until the process ends.
-func Log() Checker { return healthz.LogHealthz }
-
-// Shutdown returns a check that fails after done is closed.
-func Shutdown(done <-chan struct{}) Checker { return healthz.NewShutdownHealthz(done) }
-
 // storeTimeout bounds one probe. It is the default of kube-apiserver's
 // --etcd-healthcheck-timeout.
 const storeTimeout = 2 * time.Second
@@ -131,67 +123,41 @@ const storeTimeout = 2 * time.Second
 // everybody, so probe runs at most once per half of storeTimeout, as upstream's check of
 // etcd does. The requests in between share the result.
 func Store(probe func(context.Context) error) (always, ready Checker) {
-	s := &sharedCheck{probe: probe}
+	s := &sharedCheck{probe: probe, turn: make(chan struct{}, 1)}
 	check := func(r *http.Request) error { return s.check(r.Context()) }
 	return healthz.NamedCheck("etcd", check), healthz.NamedCheck("etcd-readiness", check)
 }
 
-// sharedCheck calls probe once for all requests within half of storeTimeout.
+// sharedCheck calls probe once for all requests until half of storeTimeout after its end.
 type sharedCheck struct {
 	probe func(context.Context) error
-
-	mu   sync.Mutex
-	last *checkResult // nil before the first request
-}
-
-// checkResult is the result of one call of the probe. Invariant: done is closed when the
-// probe has returned or panicked, and err is set before.
-type checkResult struct {
-	startedAt time.Time
-	done      chan struct{}
-	err       error
+	// turn holds an item while a request reads or changes the fields below.
+	turn chan struct{}
+	err  error
+	ends time.Time
 }
 
 // errProbePanicked is the result for the requests that share a probe that panicked.
 var errProbePanicked = errors.New("the check of the database panicked")
 
-// check returns the current result. The first request of a period runs the probe; a
-// panic of the probe goes on to that request's panic filter.
+// check returns the result that is shared, or runs the probe. A panic of the probe goes on to
+// the panic filter of the request that runs it.
 func (s *sharedCheck) check(ctx context.Context) error {
-	result, isFirst := s.join(time.Now())
-	if !isFirst {
-		select {
-		case <-result.done:
-			return result.err
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+	select {
+	case s.turn <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-s.turn }()
+	if time.Now().Before(s.ends) {
+		return s.err
 	}
 	// Other requests share the result, so the probe must not end when the client of the
 	// first one disconnects.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
-	defer close(result.done)
-	result.err = errProbePanicked
-	result.err = s.probe(ctx)
-	return result.err
-}
-
-// join returns the result of the current period. isFirst says that the caller must run
-// the probe and complete the result.
-func (s *sharedCheck) join(now time.Time) (result *checkResult, isFirst bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.last != nil {
-		select {
-		case <-s.last.done:
-			if now.Sub(s.last.startedAt) < storeTimeout/2 {
-				return s.last, false
-			}
-		default:
-			return s.last, false
-		}
-	}
-	s.last = &checkResult{startedAt: now, done: make(chan struct{})}
-	return s.last, true
+	defer func() { s.ends = time.Now().Add(storeTimeout / 2) }()
+	s.err = errProbePanicked
+	s.err = s.probe(ctx)
+	return s.err
 }

@@ -33,7 +33,7 @@ func testGatesAndShutdown(t *testing.T) {
 	health.Install(mux, health.Checks{
 		Always:       []health.Checker{store},
 		BootSequence: []health.Checker{health.PostStartHook("first", gate)},
-		ReadyzOnly:   []health.Checker{storeReady, health.Shutdown(stopping)},
+		ReadyzOnly:   []health.Checker{storeReady, healthz.NewShutdownHealthz(stopping)},
 	})
 
 	if status, body := ask(t, mux, "/readyz"); status != http.StatusInternalServerError || !strings.Contains(body, "[-]poststarthook/first failed: reason withheld") {

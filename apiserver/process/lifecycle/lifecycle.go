@@ -1,7 +1,6 @@
 package lifecycle
 
 import (
-	"fmt"
 	"sync"
 
 	"k8s.io/klog/v2"
@@ -17,31 +16,18 @@ type Signal struct {
 // NewSignal returns a signal of an event that has not happened.
 func NewSignal(name string) *Signal { return &Signal{name: name, signaled: make(chan struct{})} }
 
-// Name is the name of the event in upstream.
-func (s *Signal) Name() string { return s.name }
-
 // Signal records that the event has happened. Further calls do nothing.
 func (s *Signal) Signal() {
 	s.once.Do(func() {
 		close(s.signaled)
-		klog.V(1).InfoS("Lifecycle event", "name", s.name)
+		logEvent(s.name)
 	})
 }
 
 // Signaled returns a channel that is closed when the event has happened.
 func (s *Signal) Signaled() <-chan struct{} { return s.signaled }
 
-// HasHappened reports whether Signal was called.
-func (s *Signal) HasHappened() bool {
-	select {
-	case <-s.signaled:
-		return true
-	default:
-		return false
-	}
-}
-
-// Signals are the events of a server's life.
+// Signals are the events of a server's life that its parts wait for.
 type Signals struct {
 	// MuxAndDiscoveryComplete: every route is installed. From now on an unknown path is
 	// answered with 404.
@@ -50,57 +36,22 @@ type Signals struct {
 	HasBeenReady *Signal
 	// ShutdownInitiated: the server was told to stop. /readyz fails from now on.
 	ShutdownInitiated *Signal
-	// AfterShutdownDelayDuration: load balancers have had time to notice that /readyz
-	// fails.
-	AfterShutdownDelayDuration *Signal
-	// PreShutdownHooksStopped: this server has left the kubernetes Service, and
-	// released the leases that it held.
-	PreShutdownHooksStopped *Signal
 	// NotAcceptingNewRequest: new requests are refused, and watches end.
 	NotAcceptingNewRequest *Signal
-	// NonLongRunningRequestsDrained: the requests that are not long-running have been
-	// answered.
-	NonLongRunningRequestsDrained *Signal
-	// WatchesDrained: watches have ended, or their grace period is over.
-	WatchesDrained *Signal
-	// InFlightRequestsDrained: NonLongRunningRequestsDrained and WatchesDrained have
-	// happened.
-	InFlightRequestsDrained *Signal
-	// HTTPServerStoppedListening: new connections are refused.
-	HTTPServerStoppedListening *Signal
-	// ConnectionsClosed: no request is served any more.
-	ConnectionsClosed *Signal
 }
 
 // NewSignals returns signals of events that have not happened.
 func NewSignals() *Signals {
 	return &Signals{
-		MuxAndDiscoveryComplete:       NewSignal("MuxAndDiscoveryComplete"),
-		HasBeenReady:                  NewSignal("HasBeenReady"),
-		ShutdownInitiated:             NewSignal("ShutdownInitiated"),
-		AfterShutdownDelayDuration:    NewSignal("AfterShutdownDelayDuration"),
-		PreShutdownHooksStopped:       NewSignal("PreShutdownHooksStopped"),
-		NotAcceptingNewRequest:        NewSignal("NotAcceptingNewRequest"),
-		NonLongRunningRequestsDrained: NewSignal("NonLongRunningRequestsDrained"),
-		WatchesDrained:                NewSignal("WatchesDrained"),
-		InFlightRequestsDrained:       NewSignal("InFlightRequestsDrained"),
-		HTTPServerStoppedListening:    NewSignal("HTTPServerStoppedListening"),
-		ConnectionsClosed:             NewSignal("ConnectionsClosed"),
+		MuxAndDiscoveryComplete: NewSignal("MuxAndDiscoveryComplete"),
+		HasBeenReady:            NewSignal("HasBeenReady"),
+		ShutdownInitiated:       NewSignal("ShutdownInitiated"),
+		NotAcceptingNewRequest:  NewSignal("NotAcceptingNewRequest"),
 	}
 }
 
-// Step is one part of a shutdown.
-type Step struct {
-	// Done is signaled when Do has returned.
-	Done *Signal
-	// After are the signals that must be signaled before Do is called.
-	After []*Signal
-	// Do is the work of the step; nil means none.
-	Do func()
-}
-
-// Actions are what a server does in the steps of its shutdown. Each action ends within
-// a time that it bounds itself.
+// Actions are what a server does in its shutdown. Each action ends within a time that it
+// bounds itself.
 type Actions struct {
 	// Delay waits for --shutdown-delay-duration.
 	Delay func()
@@ -118,49 +69,44 @@ type Actions struct {
 	CloseConnections func()
 }
 
-// Shutdown returns the steps in which a server stops. With sendRetryAfter the server
-// keeps listening while it drains, to answer new requests with Retry-After.
-func (s *Signals) Shutdown(a Actions, sendRetryAfter bool) []Step {
-	stopListening := s.NotAcceptingNewRequest
+// Shutdown stops a server, and returns when no request is served any more. With
+// sendRetryAfter the server keeps listening while it drains, to answer new requests with
+// Retry-After.
+func (s *Signals) Shutdown(a Actions, sendRetryAfter bool) {
+	s.ShutdownInitiated.Signal()
+	together(
+		step("AfterShutdownDelayDuration", a.Delay), // load balancers have noticed that /readyz fails
+		step("PreShutdownHooksStopped", a.PreShutdown),
+	)
+	s.NotAcceptingNewRequest.Signal()
+	drain := step("InFlightRequestsDrained", func() {
+		together(step("NonLongRunningRequestsDrained", a.DrainRequests), step("WatchesDrained", a.DrainWatches))
+	})
+	stopListening := step("HTTPServerStoppedListening", a.StopListening)
 	if sendRetryAfter {
-		stopListening = s.InFlightRequestsDrained
+		drain()
+		stopListening()
+	} else {
+		together(drain, stopListening)
 	}
-	return []Step{
-		{s.AfterShutdownDelayDuration, []*Signal{s.ShutdownInitiated}, a.Delay},
-		{s.PreShutdownHooksStopped, []*Signal{s.ShutdownInitiated}, a.PreShutdown},
-		{s.NotAcceptingNewRequest, []*Signal{s.AfterShutdownDelayDuration, s.PreShutdownHooksStopped}, nil},
-		{s.NonLongRunningRequestsDrained, []*Signal{s.NotAcceptingNewRequest}, a.DrainRequests},
-		{s.WatchesDrained, []*Signal{s.NotAcceptingNewRequest}, a.DrainWatches},
-		{s.InFlightRequestsDrained, []*Signal{s.NonLongRunningRequestsDrained, s.WatchesDrained}, nil},
-		{s.HTTPServerStoppedListening, []*Signal{stopListening}, a.StopListening},
-		{s.ConnectionsClosed, []*Signal{s.InFlightRequestsDrained, s.HTTPServerStoppedListening}, a.CloseConnections},
+	step("ConnectionsClosed", a.CloseConnections)()
+}
+
+// step logs the event after the work.
+func step(event string, work func()) func() {
+	return func() {
+		work()
+		logEvent(event)
 	}
 }
 
-// Run runs the steps, each as soon as its After signals have been sent, and returns
-// when all are done. It panics if a step waits for a signal that has not happened and
-// that no earlier step sends, because it would never return.
-func Run(steps []Step) {
-	given := map[*Signal]bool{}
-	for _, step := range steps {
-		for _, signal := range step.After {
-			if !given[signal] && !signal.HasHappened() {
-				panic(fmt.Sprintf("lifecycle: %s waits for %s, which no step before it gives", step.Done.name, signal.name))
-			}
-		}
-		given[step.Done] = true
-	}
+// together runs functions concurrently, and returns when all have returned.
+func together(all ...func()) {
 	var running sync.WaitGroup
-	for _, step := range steps {
-		running.Go(func() {
-			for _, signal := range step.After {
-				<-signal.Signaled()
-			}
-			if step.Do != nil {
-				step.Do()
-			}
-			step.Done.Signal()
-		})
+	for _, f := range all {
+		running.Go(f)
 	}
 	running.Wait()
 }
+
+func logEvent(name string) { klog.V(1).InfoS("Lifecycle event", "name", name) }

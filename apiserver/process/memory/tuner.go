@@ -15,22 +15,16 @@ import (
 // What upstream does: nothing. By default the collector runs when the heap has doubled,
 // or after two minutes.
 //
-// What is done instead: a collection costs what it scans, which is the part of the heap
-// that may hold pointers. Most of a server's heap holds none: the values of objects and
-// their representations are bytes. Between two collections the heap therefore grows by
-// a multiple of the scanned part, not of all that is live. A server that holds 10,000
-// Pods in 200 MB scans 30 MB. By default its heap would grow to 400 MB, and the live
-// part of it would be scattered over pages that are never returned to the system.
-//
-// Under a steady load the heap may grow by what was allocated in the last steadyTime, up to
-// steadyGrowth: a collection of a heap that holds a cluster costs the same whether a lot of
-// garbage or little has come since the last one.
-//
-// While the server is busy the collector runs less often: the heap may grow by twice
-// the scanned part, and by busyGrowth at least, which is the garbage of a few hundred
-// requests more. When the server is idle again, the heap that the burst left is
-// collected and returned to the system at once; the runtime would keep it for minutes.
-// The pages of the program file that only the burst used are returned too.
+// What is done instead: a collection costs what it scans, the part of the heap that may hold
+// pointers. Most of a server's heap holds none: values and representations are bytes. So between
+// two collections the heap grows by a multiple of the scanned part. (A server that holds 10,000
+// Pods in 200 MB scans 30 MB. By default its heap would grow to 400 MB, and its live part would be
+// scattered over pages that are never returned to the system.) Under a steady load it may grow by
+// what was allocated in the last steadyTime, up to steadyGrowth: a collection costs the same
+// whether a lot of garbage has come since the last one or little. While the server is busy it may
+// grow by twice the scanned part, and by busyGrowth at least, the garbage of a few hundred requests
+// more. When the server is idle again, what the burst left is returned to the system at once, with
+// the pages of the program file that only the burst used.
 //
 // What it relies on: the runtime lets the heap grow by GOGC percent of the live heap,
 // the stacks and the global variables, and reports these sizes in its metrics.
@@ -106,13 +100,12 @@ func Tune(ctx context.Context, ready <-chan struct{}) error {
 		switch observed.observe(allocated()) {
 		case busy:
 			collector.set(readHeap().percent(busyPercent, busyLeast))
-		case moderate, idle:
-			collector.set(readHeap().percent(defaultPercent, observed.leastGrowth(steadyMost)))
+			continue
 		case burstOver:
 			release()
 			observed.released(allocated())
-			collector.set(readHeap().percent(defaultPercent, observed.leastGrowth(steadyMost)))
 		}
+		collector.set(readHeap().percent(defaultPercent, observed.leastGrowth(steadyMost)))
 	}
 }
 
@@ -174,10 +167,9 @@ type workload struct {
 type load int
 
 const (
-	moderate load = iota
+	calm load = iota
 	busy
-	idle
-	// burstOver is idle after enough work to be worth a release.
+	// burstOver is the end of enough work to be worth a release: the server is idle.
 	burstOver
 )
 
@@ -195,12 +187,10 @@ func (w *workload) observe(allocated uint64) load {
 	switch {
 	case since >= busyBytes:
 		return busy
-	case w.idleFor < idleObservations:
-		return moderate
-	case allocated-w.lastReleased > worthBytes:
+	case w.idleFor >= idleObservations && allocated-w.lastReleased > worthBytes:
 		return burstOver
 	}
-	return idle
+	return calm
 }
 
 // leastGrowth is the least that the heap of a server that is not busy may grow, in bytes.

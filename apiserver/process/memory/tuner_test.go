@@ -17,24 +17,24 @@ func TestMemory_ReturnedWhenIdle(t *testing.T) {
 		allocates uint64
 		found     load
 	}{
-		{100 << 10, moderate}, // an idle server, which may be about to get requests
-		{100 << 10, moderate},
-		{100 << 10, moderate},
-		{100 << 10, idle},
+		{100 << 10, calm}, // an idle server, which may be about to get requests
+		{100 << 10, calm},
+		{100 << 10, calm},
+		{100 << 10, calm},
 		{50 << 20, busy}, // many requests
-		{100 << 10, moderate},
+		{100 << 10, calm},
 		{50 << 20, busy},
-		{3 << 20, moderate}, // some
-		{100 << 10, moderate},
-		{100 << 10, moderate},
-		{100 << 10, moderate},
+		{3 << 20, calm}, // some
+		{100 << 10, calm},
+		{100 << 10, calm},
+		{100 << 10, calm},
 		{100 << 10, burstOver}, // no requests any more
-		{100 << 10, idle},      // the memory was given back already
-		{3 << 20, moderate},    // an occasional request
-		{100 << 10, moderate},
-		{100 << 10, moderate},
-		{100 << 10, moderate},
-		{100 << 10, idle},
+		{100 << 10, calm},      // the memory was given back already
+		{3 << 20, calm},        // an occasional request
+		{100 << 10, calm},
+		{100 << 10, calm},
+		{100 << 10, calm},
+		{100 << 10, calm},
 	} {
 		at += step.allocates
 		found := w.observe(at)

@@ -12,6 +12,8 @@ import (
 	"net"
 	"slices"
 	"time"
+
+	"k8s.io/client-go/util/keyutil"
 )
 
 // The lifetimes are those of kubeadm.
@@ -117,6 +119,16 @@ func (p certificateProfile) issue(by certificateAuthority, now time.Time) (der [
 		return nil, nil, fmt.Errorf("signing the certificate of %s: %w", p.commonName, err)
 	}
 	return der, key, nil
+}
+
+// issuePEM is issue for a kubeconfig.
+func (p certificateProfile) issuePEM(by certificateAuthority, now time.Time) (cert, key []byte, err error) {
+	der, signer, err := p.issue(by, now)
+	if err != nil {
+		return nil, nil, err
+	}
+	key, err = keyutil.MarshalPrivateKeyToPEM(signer)
+	return encodeCert(der), key, err
 }
 
 func newCertificateAuthority(name string, now time.Time) (*x509.Certificate, crypto.Signer, error) {

@@ -1,29 +1,19 @@
 // Package pki generates and renews the server's certificates and keys, under kubeadm's
 // file names, and the administrator's kubeconfig.
 //
-// # What it promises
-//
 //   - Ensure creates missing files, keeps valid ones, and renews a certificate that expires
 //     within 30 days or lacks a requested name. It creates the CAs and the service account
 //     key once and never replaces them. Run renews likewise while the server runs.
-//
-//   - Only what this program has issued is renewed. issued.json in the directory has the
-//     fingerprints of the keys that it has generated and of the certificates that it has
-//     signed for them. Any other pair is used as it is, whoever signed it; Report.Foreign
-//     names it. What a renewal replaces stays beside it, with the suffix .bak, or .bak.1
-//     and so on where another's file is.
-//
+//   - Only what this program has issued is renewed (see issued). Any other pair is used as it
+//     is, whoever signed it; Report.Foreign names it. What a renewal replaces stays beside it,
+//     with the suffix .bak, or .bak.1 and so on where another's file is.
 //   - A directory without ca.key works as long as the certificates exist: the CA's key may
 //     be kept elsewhere. A certificate that cannot be renewed is used all the same;
 //     Report.NotRenewable names it.
-//
 //   - Only the owner can read keys and the kubeconfig. Each file is written under a
 //     temporary name and renamed, so that no reader sees a partial file.
-//
-//   - Inspect changes nothing. Renew issues named certificates anew, and NewKubeconfig
+//   - Inspect changes nothing. Renew issues a named certificate anew, and NewKubeconfig
 //     issues one for a user; neither replaces a CA.
-//
-// # What the caller owes
 //
 // All servers of a cluster need the same CAs and service account key: each server gets a
 // copy of the directory, or all use one directory, which Ensure locks. The package starts

@@ -1,7 +1,6 @@
 package pki
 
 import (
-	"bytes"
 	"crypto"
 	"crypto/x509"
 	"encoding/pem"
@@ -38,6 +37,27 @@ func readCert(path string) (*x509.Certificate, error) {
 	return certs[0], nil
 }
 
+// pair is what is in the files of a certificate and its key: nil where a file does not exist.
+type pair struct {
+	cert   *x509.Certificate
+	signer crypto.Signer
+}
+
+func readPair(certPath, keyPath string) (p pair, err error) {
+	if p.cert, err = readCert(certPath); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return p, err
+	}
+	if p.signer, err = readKey(keyPath); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return p, err
+	}
+	return p, nil
+}
+
+// isWhole reports whether there are a certificate and its key.
+func (p pair) isWhole() bool {
+	return p.cert != nil && p.signer != nil && sameKey(p.signer.Public(), p.cert.PublicKey)
+}
+
 func readKey(path string) (crypto.Signer, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -57,11 +77,11 @@ func readKey(path string) (crypto.Signer, error) {
 // writePair writes a certificate and its key. It writes the key first: after a crash
 // between the two, a certificate without its key would look like a CA whose key is kept
 // elsewhere.
-func (k *ensurer) writePair(certPath, keyPath string, chain [][]byte, key crypto.Signer) error {
+func (k *ensurer) writePair(certPath, keyPath string, der []byte, key crypto.Signer) error {
 	if err := k.writeKey(keyPath, key); err != nil {
 		return err
 	}
-	return k.write(certPath, encodeCerts(chain), certMode)
+	return k.write(certPath, encodeCert(der), certMode)
 }
 
 func (k *ensurer) writeKey(path string, key crypto.Signer) error {
@@ -129,10 +149,6 @@ func (k *ensurer) backup(path string, content []byte, mode fs.FileMode) error {
 	}
 }
 
-func encodeCerts(chain [][]byte) []byte {
-	var b bytes.Buffer
-	for _, der := range chain {
-		b.Write(pem.EncodeToMemory(&pem.Block{Type: certutil.CertificateBlockType, Bytes: der}))
-	}
-	return b.Bytes()
+func encodeCert(der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: certutil.CertificateBlockType, Bytes: der})
 }

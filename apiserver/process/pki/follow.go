@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/klog/v2"
 )
@@ -28,30 +29,22 @@ const (
 func Follow(ctx context.Context, pair dynamiccertificates.ControllerRunner, certFile, keyFile string) {
 	// With a context that has ended, Run only ends the queue that the pair's constructor started.
 	defer pair.Run(ctx, 1)
-	var wrongSince time.Time
 	isLogged := false
 	for ctx.Err() == nil {
 		// The watch begins before the files are read, so that no change is missed. It is made
 		// anew each time, because what it watches are the files that are replaced.
 		watcher, watchErr := watchFiles(certFile, keyFile)
-		err := pair.RunOnce(ctx)
+		var err error
+		_ = wait.PollUntilContextTimeout(ctx, reloadPause, replacing, true, func(ctx context.Context) (bool, error) {
+			err = pair.RunOnce(ctx)
+			return err == nil, nil
+		})
+		if err != nil && !isLogged && ctx.Err() == nil {
+			klog.ErrorS(err, "A certificate and its key can't be loaded, and the ones of before are used: put a pair there", "certificate", certFile, "key", keyFile)
+		}
+		isLogged = err != nil
 		var again <-chan time.Time
-		switch {
-		case err == nil:
-			wrongSince, isLogged = time.Time{}, false
-			if watchErr != nil { // the kernel's limit of watches, for example
-				again = time.After(reloadLater)
-			}
-		case wrongSince.IsZero():
-			wrongSince = time.Now()
-			again = time.After(reloadPause)
-		case time.Since(wrongSince) < replacing:
-			again = time.After(reloadPause)
-		default:
-			if !isLogged {
-				klog.ErrorS(err, "A certificate and its key can't be loaded, and the ones of before are used: put a pair there", "certificate", certFile, "key", keyFile)
-				isLogged = true
-			}
+		if err != nil || watchErr != nil { // the kernel's limit of watches, for example
 			again = time.After(reloadLater)
 		}
 		waitForChange(ctx, watcher, again)

@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -171,7 +172,7 @@ func TestRenew_KeepsWhatItReplaces(t *testing.T) {
 	files, _ := ensure(t, r)
 	paths := []string{files.ServingCert, files.ServingKey, r.Kubeconfig}
 	before := contents(t, paths)
-	if err := pki.Renew(r, "apiserver", "admin.kubeconfig"); err != nil {
+	if err := errors.Join(pki.Renew(r, "apiserver"), pki.Renew(r, "admin.kubeconfig")); err != nil {
 		t.Fatal(err)
 	}
 	for i, path := range paths {
@@ -202,7 +203,7 @@ func TestRenew_KeepsTheBackupsOfAnother(t *testing.T) {
 	}
 	for range 2 {
 		before := contents(t, paths)
-		if err := pki.Renew(r, "apiserver", "admin.kubeconfig"); err != nil {
+		if err := errors.Join(pki.Renew(r, "apiserver"), pki.Renew(r, "admin.kubeconfig")); err != nil {
 			t.Fatal(err)
 		}
 		for i, path := range paths {

@@ -76,7 +76,7 @@ func (i issued) hasCert(path string, cert *x509.Certificate) bool {
 
 // owns reports whether each file of the pair that exists is this program's.
 func (i issued) owns(certPath string, p pair) bool {
-	return (p.cert == nil || i.hasCert(certPath, p.cert)) && (p.key == nil || i.hasKey(certPath, p.key))
+	return (p.cert == nil || i.hasCert(certPath, p.cert)) && (p.signer == nil || i.hasKey(certPath, p.signer.Public()))
 }
 
 func fingerprintOf(key crypto.PublicKey) (string, error) {
@@ -102,8 +102,8 @@ func (k *ensurer) recordIssued(l leaf, current pair, der []byte, key crypto.Publ
 	if current.cert != nil {
 		certs, keys = append(certs, current.cert.Raw), append(keys, current.cert.PublicKey)
 	}
-	if current.key != nil {
-		keys = append(keys, current.key)
+	if current.signer != nil {
+		keys = append(keys, current.signer.Public())
 	}
 	var known []string
 	for _, cert := range certs {
@@ -119,29 +119,4 @@ func (k *ensurer) recordIssued(l leaf, current pair, der []byte, key crypto.Publ
 	slices.Sort(known)
 	k.issued[filepath.Base(l.certPath)] = slices.Compact(known)
 	return k.issued.write(k.config.Dir)
-}
-
-// pair is what is in the two files of a leaf: nil where a file does not exist.
-type pair struct {
-	cert *x509.Certificate
-	key  crypto.PublicKey
-}
-
-func readPair(l leaf) (p pair, err error) {
-	if p.cert, err = readCert(l.certPath); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return p, err
-	}
-	signer, err := readKey(l.keyPath)
-	switch {
-	case err == nil:
-		p.key = signer.Public()
-	case !errors.Is(err, fs.ErrNotExist):
-		return p, err
-	}
-	return p, nil
-}
-
-// isWhole reports whether there are a certificate and its key.
-func (p pair) isWhole() bool {
-	return p.cert != nil && p.key != nil && sameKey(p.key, p.cert.PublicKey)
 }

@@ -13,7 +13,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
 	certutil "k8s.io/client-go/util/cert"
-	"k8s.io/client-go/util/keyutil"
 )
 
 // The names in the kubeconfig, which follow kubeadm's admin.conf.
@@ -130,11 +129,7 @@ func (k *ensurer) needsUserCertificate(user *api.AuthInfo) bool {
 // they are missing.
 func (k *ensurer) updateUser(config *api.Config) error {
 	user := config.AuthInfos[adminName]
-	der, key, err := clientProfile(adminName, k.adminGroups(user)...).issue(k.ca, k.config.Now)
-	if err != nil {
-		return err
-	}
-	keyPEM, err := keyutil.MarshalPrivateKeyToPEM(key)
+	cert, key, err := clientProfile(adminName, k.adminGroups(user)...).issuePEM(k.ca, k.config.Now)
 	if err != nil {
 		return err
 	}
@@ -144,7 +139,7 @@ func (k *ensurer) updateUser(config *api.Config) error {
 		config.Contexts[contextName] = &api.Context{Cluster: clusterName, AuthInfo: adminName}
 		config.CurrentContext = cmp.Or(config.CurrentContext, contextName)
 	}
-	user.ClientCertificateData, user.ClientKeyData = encodeCerts([][]byte{der}), keyPEM
+	user.ClientCertificateData, user.ClientKeyData = cert, key
 	return nil
 }
 

@@ -1,8 +1,6 @@
 package pki
 
 import (
-	"crypto"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -130,9 +128,8 @@ type ensurer struct {
 
 // certificateAuthority is a CA. signer is nil if its key is kept elsewhere.
 type certificateAuthority struct {
-	name   string
-	cert   *x509.Certificate
-	signer crypto.Signer
+	name string
+	pair
 }
 
 func (k *ensurer) ensureCAs() (err error) {
@@ -146,29 +143,22 @@ func (k *ensurer) ensureCAs() (err error) {
 // ensureCA loads the CA at the two paths, and creates it if neither file exists. It never
 // creates one file of the pair, because the existing other one belongs to another key.
 func (k *ensurer) ensureCA(name, certPath, keyPath string) (certificateAuthority, error) {
-	a := certificateAuthority{name: filepath.Base(certPath)}
-	cert, err := readCert(certPath)
+	p, err := readPair(certPath, keyPath)
+	a := certificateAuthority{filepath.Base(certPath), p}
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		if exists(keyPath) {
-			return a, fmt.Errorf("%s exists, but %s does not", keyPath, certPath)
-		}
+	case err != nil:
+		return a, err
+	case p.cert == nil && p.signer != nil:
+		return a, fmt.Errorf("%s exists, but %s does not", keyPath, certPath)
+	case p.cert == nil:
 		a.cert, a.signer, err = newCertificateAuthority(name, k.config.Now)
 		if err != nil {
 			return a, err
 		}
-		return a, k.writePair(certPath, keyPath, [][]byte{a.cert.Raw}, a.signer)
-	case err != nil:
-		return a, err
-	case !k.config.Now.Before(cert.NotAfter):
-		return a, fmt.Errorf("%s expired on %s", certPath, cert.NotAfter.UTC().Format(time.RFC3339))
-	}
-	a.cert = cert
-	a.signer, err = readKey(keyPath)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return a, err
-	}
-	if a.signer != nil && !sameKey(a.signer.Public(), cert.PublicKey) {
+		return a, k.writePair(certPath, keyPath, a.cert.Raw, a.signer)
+	case !k.config.Now.Before(p.cert.NotAfter):
+		return a, fmt.Errorf("%s expired on %s", certPath, p.cert.NotAfter.UTC().Format(time.RFC3339))
+	case p.signer != nil && !p.isWhole():
 		return a, fmt.Errorf("%s is not the key of %s", keyPath, certPath)
 	}
 	return a, nil
@@ -210,7 +200,7 @@ func (k *ensurer) ensureLeaves() error {
 // issued does not satisfy the profile. It keeps what another has issued.
 func (k *ensurer) ensureLeaf(l leaf) error {
 	name, now := filepath.Base(l.certPath), k.config.Now
-	current, err := readPair(l)
+	current, err := readPair(l.certPath, l.keyPath)
 	if err != nil {
 		return err
 	}
@@ -249,7 +239,7 @@ func (k *ensurer) issue(l leaf, current pair) error {
 	if err := k.recordIssued(l, current, der, key.Public()); err != nil {
 		return err
 	}
-	return k.writePair(l.certPath, l.keyPath, [][]byte{der}, key)
+	return k.writePair(l.certPath, l.keyPath, der, key)
 }
 
 // ensureServiceAccountKey creates the key that signs service account tokens, or sa.pub if

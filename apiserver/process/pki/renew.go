@@ -18,22 +18,17 @@ func RenewableNames() []string {
 	return []string{nameAdmin, nameServing, nameKubeletClient, nameFrontProxy}
 }
 
-// Renew issues the named certificates anew. Each gets a new key, keeps its DNS names
+// Renew issues the certificate of a name anew. It gets a new key, keeps its DNS names
 // and IP addresses, and is valid for a year from c.Now. Renew uses Dir, Kubeconfig and
 // Now of c. It does not renew CAs and the service account key, because everything that
-// they have signed would no longer be trusted. A running server reloads the files. An
-// error names the certificate that does not exist or cannot be renewed; those before it
-// in names have been renewed.
-func Renew(c Config, names ...string) error {
-	for _, name := range names {
-		switch {
-		case name == nameCA || name == nameFrontProxyCA:
-			return fmt.Errorf("%s is not renewed: all that it has signed would no longer be trusted", name)
-		case !slices.Contains(RenewableNames(), name):
-			return fmt.Errorf("there is no certificate %q: name one of %s, or all", name, strings.Join(RenewableNames(), ", "))
-		}
-	}
-	if !exists(c.Dir) {
+// they have signed would no longer be trusted. A running server reloads the files.
+func Renew(c Config, name string) error {
+	switch {
+	case name == nameCA || name == nameFrontProxyCA:
+		return fmt.Errorf("%s is not renewed: all that it has signed would no longer be trusted", name)
+	case !slices.Contains(RenewableNames(), name):
+		return fmt.Errorf("there is no certificate %q: name one of %s, or all", name, strings.Join(RenewableNames(), ", "))
+	case !exists(c.Dir):
 		return fmt.Errorf("%s does not exist: name the directory of a server that has been started", c.Dir)
 	}
 	k, unlock, err := open(c)
@@ -44,10 +39,8 @@ func Renew(c Config, names ...string) error {
 	if err := k.loadCAs(); err != nil {
 		return err
 	}
-	for _, name := range names {
-		if err := k.renew(name); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
+	if err := k.renew(name); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
 	}
 	return nil
 }
@@ -105,7 +98,7 @@ func (k *ensurer) renew(name string) error {
 	}
 	k.config.Hosts = nil // those of the certificate stay
 	l := k.leaf(name)
-	current, err := readPair(l)
+	current, err := readPair(l.certPath, l.keyPath)
 	switch {
 	case err != nil:
 		return err

@@ -71,8 +71,10 @@ func TestRenew_KeepsNamesAndCAs(t *testing.T) {
 	before := contents(t, kept)
 	old := cert(t, files.ServingCert)
 	r.Now = start.Add(100 * day)
-	if err := pki.Renew(pki.Config{Dir: r.Dir, Kubeconfig: r.Kubeconfig, Now: r.Now}, pki.RenewableNames()...); err != nil {
-		t.Fatal(err)
+	for _, name := range pki.RenewableNames() {
+		if err := pki.Renew(pki.Config{Dir: r.Dir, Kubeconfig: r.Kubeconfig, Now: r.Now}, name); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if !slices.EqualFunc(before, contents(t, kept), bytes.Equal) {
 		t.Error("a CA or the service account key has changed")

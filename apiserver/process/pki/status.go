@@ -98,20 +98,14 @@ func Inspect(dir, kubeconfig string, now time.Time) (Status, error) {
 // inspectCA adds a CA to the status and returns it. The result has no cert if the
 // certificate is missing, and no signer if the key is.
 func inspectCA(name, certPath, keyPath string, now time.Time, status *Status) (certificateAuthority, error) {
-	ca := certificateAuthority{name: name}
-	cert, err := readCert(certPath)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return ca, err
+	p, err := readPair(certPath, keyPath)
+	if err != nil {
+		return certificateAuthority{}, err
 	}
-	ca.cert = cert
-	ca.signer, err = readKey(keyPath)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return ca, err
-	}
-	entry := describe(name, cert, now)
-	entry.ExternallyManaged = cert != nil && ca.signer == nil
+	entry := describe(name, p.cert, now)
+	entry.ExternallyManaged = p.cert != nil && p.signer == nil
 	status.CertificateAuthorities = append(status.CertificateAuthorities, entry)
-	return ca, nil
+	return certificateAuthority{name, p}, nil
 }
 
 func describe(name string, cert *x509.Certificate, now time.Time) CertificateStatus {

@@ -12,7 +12,6 @@ import (
 
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
-	"k8s.io/client-go/util/keyutil"
 )
 
 // SystemMasters is the group that every authorizer allows everything.
@@ -62,18 +61,14 @@ func NewKubeconfig(c Config, user User) ([]byte, error) {
 	}
 	profile := clientProfile(user.Name, user.Groups...)
 	profile.lifetime = user.Lifetime
-	der, key, err := profile.issue(k.ca, c.Now)
-	if err != nil {
-		return nil, err
-	}
-	keyPEM, err := keyutil.MarshalPrivateKeyToPEM(key)
+	cert, key, err := profile.issuePEM(k.ca, c.Now)
 	if err != nil {
 		return nil, err
 	}
 	context := user.Name + "@" + clusterName
 	return clientcmd.Write(api.Config{
 		Clusters:       map[string]*api.Cluster{clusterName: cluster},
-		AuthInfos:      map[string]*api.AuthInfo{user.Name: {ClientCertificateData: encodeCerts([][]byte{der}), ClientKeyData: keyPEM}},
+		AuthInfos:      map[string]*api.AuthInfo{user.Name: {ClientCertificateData: cert, ClientKeyData: key}},
 		Contexts:       map[string]*api.Context{context: {Cluster: clusterName, AuthInfo: user.Name}},
 		CurrentContext: context,
 	})

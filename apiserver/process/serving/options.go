@@ -1,7 +1,6 @@
 package serving
 
 import (
-	"errors"
 	"fmt"
 	"net"
 
@@ -11,37 +10,25 @@ import (
 	netutils "k8s.io/utils/net"
 )
 
-// Options say where and how the server listens. They are plain data.
+// Options say where and how the server listens. They are plain data. The usage of each flag says
+// what its field means.
 type Options struct {
-	BindAddress net.IP
-	// Port is the port of HTTPS; 0 lets the system choose.
-	Port             int
-	AdvertiseAddress net.IP
-	ExternalHostname string
-	// InsecurePort is the port of plain HTTP without authentication; 0 means off.
+	BindAddress         net.IP
+	Port                int
+	AdvertiseAddress    net.IP
+	ExternalHostname    string
 	InsecurePort        int
 	InsecureBindAddress net.IP
 
-	// CertDir is the directory of the server's own certificates; empty means pki in the
-	// data directory.
-	CertDir  string
-	CertFile string
-	KeyFile  string
-	// RootCAFile has the CA that clients verify the server by, as kubeconfigs and Pods get
-	// it; empty means the server's own CA.
-	RootCAFile   string
-	SNICertKeys  []cliflag.NamedCertKey
-	MinVersion   string
-	CipherSuites []string
-	// CurvePreferences are identifiers of crypto/tls (tls.CurveID).
-	CurvePreferences []int32
+	CertDir, CertFile, KeyFile, RootCAFile string
+	SNICertKeys                            []cliflag.NamedCertKey
+	MinVersion                             string
+	CipherSuites                           []string
+	CurvePreferences                       []int32 // identifiers of crypto/tls (tls.CurveID)
 
-	DisableHTTP2 bool
-	// MaxStreams bounds the streams of an HTTP/2 connection; 0 means 100.
-	MaxStreams int
-	// ShareAddress and SharePort set SO_REUSEADDR and SO_REUSEPORT.
-	ShareAddress bool
-	SharePort    bool
+	DisableHTTP2            bool
+	MaxStreams              int
+	ShareAddress, SharePort bool
 }
 
 // NewOptions returns the defaults.
@@ -92,32 +79,23 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 // Validate returns one error for each invalid flag.
 func (o *Options) Validate() []error {
 	var errs []error
-	if o.Port < 0 || o.Port > 65535 {
-		errs = append(errs, fmt.Errorf("--secure-port must be between 0 and 65535, not %d", o.Port))
+	unless := func(holds bool, format string, args ...any) {
+		if !holds {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
 	}
-	if o.BindAddress == nil {
-		errs = append(errs, errors.New("--bind-address must be an IP address"))
-	}
-	if o.InsecurePort < 0 || o.InsecurePort > 65535 {
-		errs = append(errs, fmt.Errorf("--insecure-port must be between 0 and 65535, not %d", o.InsecurePort))
-	}
-	if !o.InsecureBindAddress.IsLoopback() {
-		errs = append(errs, fmt.Errorf("--insecure-bind-address must be a loopback address, not %s: everybody who reaches it is an administrator", o.InsecureBindAddress))
-	}
-	if (o.CertFile == "") != (o.KeyFile == "") {
-		errs = append(errs, errors.New("--tls-cert-file and --tls-private-key-file must be given together"))
-	}
-	if o.MaxStreams < 0 {
-		errs = append(errs, errors.New("--http2-max-streams-per-connection must not be negative"))
-	}
-	if version, err := cliflag.TLSVersion(o.MinVersion); err != nil {
-		errs = append(errs, fmt.Errorf("--tls-min-version: %w", err))
-	} else if version < minTLSVersion {
-		errs = append(errs, fmt.Errorf("--tls-min-version: %s is no longer safe, the lowest is VersionTLS12", o.MinVersion))
-	}
-	if _, err := cliflag.TLSCipherSuites(o.CipherSuites); err != nil {
-		errs = append(errs, fmt.Errorf("--tls-cipher-suites: %w", err))
-	}
+	unless(o.Port >= 0 && o.Port <= 65535, "--secure-port must be between 0 and 65535, not %d", o.Port)
+	unless(o.BindAddress != nil, "--bind-address must be an IP address")
+	unless(o.InsecurePort >= 0 && o.InsecurePort <= 65535, "--insecure-port must be between 0 and 65535, not %d", o.InsecurePort)
+	unless(o.InsecureBindAddress.IsLoopback(),
+		"--insecure-bind-address must be a loopback address, not %s: everybody who reaches it is an administrator", o.InsecureBindAddress)
+	unless((o.CertFile == "") == (o.KeyFile == ""), "--tls-cert-file and --tls-private-key-file must be given together")
+	unless(o.MaxStreams >= 0, "--http2-max-streams-per-connection must not be negative")
+	version, err := cliflag.TLSVersion(o.MinVersion)
+	unless(err == nil, "--tls-min-version: %w", err)
+	unless(err != nil || version >= minTLSVersion, "--tls-min-version: %s is no longer safe, the lowest is VersionTLS12", o.MinVersion)
+	_, err = cliflag.TLSCipherSuites(o.CipherSuites)
+	unless(err == nil, "--tls-cipher-suites: %w", err)
 	return errs
 }
 

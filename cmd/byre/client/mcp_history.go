@@ -185,7 +185,7 @@ func (t *mcpTools) show(ctx context.Context, _ *mcp.CallToolRequest, in showInpu
 	moment, when := latest(), "this moment"
 	if in.At != "" {
 		var err error
-		if moment, err = ParseMoment(in.At); err != nil {
+		if moment, err = plugin.ParseMoment(in.At); err != nil {
 			return nil, nil, err
 		}
 		when = moment.String()

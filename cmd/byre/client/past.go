@@ -15,7 +15,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"byre/apiserver/history"
-	"byre/apiserver/options"
 	"byre/cmd/byre/cli"
 	"byre/cmd/byre/plugin"
 )
@@ -63,33 +62,24 @@ func (f *ClusterFlags) Load() (config *rest.Config, namespace string, err error)
 	return config, namespace, err
 }
 
-// connect returns a client, and the namespace of the flags or the kubeconfig.
-func (f *ClusterFlags) connect() (client *plugin.Client, namespace string, err error) {
+// connect returns a client in the namespace of the flags or the kubeconfig.
+func (f *ClusterFlags) connect() (*plugin.Client, error) {
 	config, namespace, err := f.Load()
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
-	client, err = plugin.NewClient(config, namespace)
-	return client, namespace, err
+	return plugin.NewClient(config, namespace)
 }
 
 // find connects, and finds the object that the arguments name.
 func (f *ClusterFlags) find(args []string) (*plugin.Client, plugin.Object, error) {
-	client, _, err := f.connect()
+	client, err := f.connect()
 	if err != nil {
 		return nil, plugin.Object{}, err
 	}
 	o, err := client.Find(args)
 	return client, o, err
 }
-
-// ParseMoment parses a moment in the forms that MomentHelp names.
-func ParseMoment(text string) (plugin.Moment, error) {
-	return plugin.ParseMoment(text, time.Now(), options.ParseDuration)
-}
-
-// MomentHelp says how flags take moments.
-const MomentHelp = "a revision, a time of RFC 3339, or one before now such as -2h"
 
 func newShowCommand() *cobra.Command {
 	var flags ClusterFlags
@@ -98,11 +88,11 @@ func newShowCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "show TYPE/NAME --at T",
 		Short:   "Print an object as it was",
-		Long:    "Print an object as it was at a moment. T is " + MomentHelp + ".",
+		Long:    "Print an object as it was at a moment. T is " + plugin.MomentHelp + ".",
 		Example: "  kubectl byre show configmap/settings --at -2h",
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			moment, err := ParseMoment(at)
+			moment, err := plugin.ParseMoment(at)
 			if err != nil {
 				return fmt.Errorf("--at: %w", err)
 			}
@@ -123,7 +113,7 @@ func newShowCommand() *cobra.Command {
 	flags.AddTo(cmd)
 	output.AddTo(cmd, "yaml", "json")
 	cmd.ValidArgsFunction = completeObject(&flags, false)
-	cmd.Flags().StringVar(&at, "at", "", "The moment: "+MomentHelp+".")
+	cmd.Flags().StringVar(&at, "at", "", "The moment: "+plugin.MomentHelp+".")
 	_ = cmd.MarkFlagRequired("at") // the flag is there
 	return cmd
 }
@@ -136,7 +126,7 @@ func newDiffCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff TYPE/NAME [--at T] [--to T]",
 		Short: "Compare an object with itself at another moment",
-		Long: "Compare an object as it was at one moment with what it was at another. T is " + MomentHelp + ".\n" +
+		Long: "Compare an object as it was at one moment with what it was at another. T is " + plugin.MomentHelp + ".\n" +
 			"Without --at, the last change is shown, and without --to the object is compared as it is now.\n" +
 			"As JSON and YAML it is a list of the changed fields, as the resource changes has them.",
 		Example: "  kubectl byre diff deployment/web --at -1d",
@@ -177,8 +167,8 @@ func newDiffCommand() *cobra.Command {
 	output.AddTo(cmd, "diff", "json", "yaml")
 	color.addTo(cmd)
 	cmd.ValidArgsFunction = completeObject(&flags, false)
-	cmd.Flags().StringVar(&at, "at", "", "The first moment: "+MomentHelp+".")
-	cmd.Flags().StringVar(&to, "to", "", "The second moment: "+MomentHelp+". If not set, now.")
+	cmd.Flags().StringVar(&at, "at", "", "The first moment: "+plugin.MomentHelp+".")
+	cmd.Flags().StringVar(&to, "to", "", "The second moment: "+plugin.MomentHelp+". If not set, now.")
 	return cmd
 }
 
@@ -187,7 +177,7 @@ func newDiffCommand() *cobra.Command {
 func compareMoments(ctx context.Context, client *plugin.Client, o plugin.Object, at, to string) (older, newer plugin.Version, err error) {
 	until := latest()
 	if to != "" {
-		if until, err = ParseMoment(to); err != nil {
+		if until, err = plugin.ParseMoment(to); err != nil {
 			return older, newer, fmt.Errorf("--to: %w", err)
 		}
 	}
@@ -199,7 +189,7 @@ func compareMoments(ctx context.Context, client *plugin.Client, o plugin.Object,
 		from = until
 	}
 	if at != "" {
-		if from, err = ParseMoment(at); err != nil {
+		if from, err = plugin.ParseMoment(at); err != nil {
 			return older, newer, fmt.Errorf("--at: %w", err)
 		}
 	}

@@ -17,7 +17,7 @@ import (
 // or that were deleted.
 func completeObject(flags *ClusterFlags, deleted bool) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
-		client, _, err := flags.connect()
+		client, err := flags.connect()
 		if err != nil || len(args) > 1 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
@@ -49,7 +49,7 @@ func completeObject(flags *ClusterFlags, deleted bool) cobra.CompletionFunc {
 func completeRevision(flags *ClusterFlags) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 		const directive = cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
-		client, _, err := flags.connect()
+		client, err := flags.connect()
 		if err != nil || len(args) > 0 {
 			return nil, directive
 		}

@@ -37,11 +37,11 @@ func newLogCommand() *cobra.Command {
 			"  kubectl byre log -n shop --follow",
 		Args: cobra.MaximumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			client, namespace, err := flags.connect()
+			client, err := flags.connect()
 			if err != nil {
 				return err
 			}
-			query := plugin.Query{Namespace: namespace, Fields: fields.Set{}, WithStatus: withStatus}
+			query := plugin.Query{Namespace: client.Namespace(), Fields: fields.Set{}, WithStatus: withStatus}
 			if everywhere {
 				query.Namespace = ""
 			}

@@ -58,11 +58,11 @@ func newUndoCommand() *cobra.Command {
 		Example: "  kubectl byre undo 4711 -n shop",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			moment, err := ParseMoment(args[0])
+			moment, err := plugin.ParseMoment(args[0])
 			if err != nil || moment.Revision == 0 {
 				return fmt.Errorf("%q is not a revision", args[0])
 			}
-			client, _, err := flags.connect()
+			client, err := flags.connect()
 			if err != nil {
 				return err
 			}
@@ -72,7 +72,7 @@ func newUndoCommand() *cobra.Command {
 			}
 			out := cmd.OutOrStdout()
 			switch {
-			case undo.Deletes:
+			case undo.Verb == "delete":
 				fmt.Fprintf(out, "delete %s\n", undo.Object)
 			case len(undo.Patch) == 0:
 				fmt.Fprintln(out, "nothing to undo")
@@ -84,7 +84,7 @@ func newUndoCommand() *cobra.Command {
 			if ok, err := write.confirm(cmd); err != nil || !ok {
 				return err
 			}
-			if err := client.Undo(cmd.Context(), undo, write.isDry()); err != nil {
+			if err := client.Do(cmd.Context(), nil, undo, write.isDry()); err != nil {
 				return err
 			}
 			write.done(out, fmt.Sprintf("revision %d of %s is undone", moment.Revision, undo.Object))
@@ -129,11 +129,11 @@ func newUndeleteCommand() *cobra.Command {
 				if !cmd.Flags().Changed("namespace") {
 					return errors.New("name an object, as TYPE/NAME, or a namespace with -n")
 				}
-				client, namespace, err := flags.connect()
+				client, err := flags.connect()
 				if err != nil {
 					return err
 				}
-				plan, err := client.PlanUndeleteNamespace(cmd.Context(), namespace)
+				plan, err := client.PlanUndeleteNamespace(cmd.Context())
 				if err != nil {
 					return err
 				}
@@ -182,12 +182,12 @@ func newRollbackCommand() *cobra.Command {
 		Short: "Make the objects of a namespace again what they were",
 		Long: "Make the objects of a namespace again what they were at a moment: create what was deleted since,\n" +
 			"replace what was changed, and with --prune delete what was created. What controllers own, and the\n" +
-			"status, are left to the controllers. T is " + MomentHelp + ".",
+			"status, are left to the controllers. T is " + plugin.MomentHelp + ".",
 		Example: "  kubectl byre rollback -n shop --at -2h\n" +
 			"  kubectl byre rollback -n shop --at 4711 -l app=web --prune",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			moment, err := ParseMoment(at)
+			moment, err := plugin.ParseMoment(at)
 			if err != nil {
 				return fmt.Errorf("--at: %w", err)
 			}
@@ -195,11 +195,11 @@ func newRollbackCommand() *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("--selector: %w", err)
 			}
-			client, namespace, err := flags.connect()
+			client, err := flags.connect()
 			if err != nil {
 				return err
 			}
-			plan, err := client.PlanRollback(cmd.Context(), namespace, moment, selected, prune)
+			plan, err := client.PlanRollback(cmd.Context(), moment, selected, prune)
 			if err != nil {
 				return err
 			}
@@ -209,7 +209,7 @@ func newRollbackCommand() *cobra.Command {
 	flags.AddTo(cmd)
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	write.addTo(cmd)
-	cmd.Flags().StringVar(&at, "at", "", "The moment: "+MomentHelp+".")
+	cmd.Flags().StringVar(&at, "at", "", "The moment: "+plugin.MomentHelp+".")
 	_ = cmd.MarkFlagRequired("at") // the flag is there
 	cmd.Flags().StringVarP(&selector, "selector", "l", "", "Only objects that have these labels, or had them then, such as app=web.")
 	cmd.Flags().BoolVar(&prune, "prune", false, "Delete what was created since.")

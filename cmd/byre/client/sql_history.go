@@ -1,7 +1,6 @@
 package client
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -55,19 +54,13 @@ func (h *sqlHistory) open() error {
 
 // read reads the lines of the file. It removes old ones from a file that has grown.
 func (h *sqlHistory) read(file *os.File) error {
-	scanner := bufio.NewScanner(file)
-	scanner.Buffer(nil, 1<<20)
-	for scanner.Scan() {
-		h.lines = append(h.lines, scanner.Text())
-	}
-	total := len(h.lines)
-	h.lines = h.lines[max(0, total-maxHistory):]
-	if scanner.Err() != nil || total < 2*maxHistory {
-		return scanner.Err()
-	}
-	err := file.Truncate(0)
-	if err == nil {
-		_, err = file.WriteString(strings.Join(h.lines, "\n") + "\n")
+	text, err := io.ReadAll(file)
+	all := strings.FieldsFunc(string(text), func(r rune) bool { return r == '\n' })
+	h.lines = all[max(0, len(all)-maxHistory):]
+	if err == nil && len(all) >= 2*maxHistory {
+		if err = file.Truncate(0); err == nil {
+			_, err = file.WriteString(strings.Join(h.lines, "\n") + "\n")
+		}
 	}
 	return err
 }

@@ -6,6 +6,8 @@ import (
 	"math/big"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 
 	"byre/sqlstore"
@@ -46,15 +48,7 @@ func (a *allocations) add(k sqlstore.Key, value []byte, report reporter) {
 }
 
 func (a *allocations) addService(k sqlstore.Key, value []byte, report reporter) error {
-	var service struct {
-		Spec struct {
-			ClusterIPs          []string `json:"clusterIPs"`
-			HealthCheckNodePort int      `json:"healthCheckNodePort"`
-			Ports               []struct {
-				NodePort int `json:"nodePort"`
-			} `json:"ports"`
-		} `json:"spec"`
-	}
+	var service corev1.Service
 	if err := json.Unmarshal(value, &service); err != nil {
 		return err
 	}
@@ -68,45 +62,36 @@ func (a *allocations) addService(k sqlstore.Key, value []byte, report reporter) 
 		}
 		a.ips[ip] = name
 	}
-	ports := []int{service.Spec.HealthCheckNodePort}
+	ports := []int32{service.Spec.HealthCheckNodePort}
 	for _, port := range service.Spec.Ports {
 		ports = append(ports, port.NodePort)
 	}
 	for _, port := range ports {
 		// Several ports of one Service may have the same number, with different
 		// protocols.
-		if other, taken := a.ports[port]; taken && other != name {
+		if other, taken := a.ports[int(port)]; taken && other != name {
 			report("objects: "+k.Display(), "has the node port %d of Service %s", port, other)
 		}
 		if port != 0 {
-			a.ports[port] = name
+			a.ports[int(port)] = name
 		}
 	}
 	return nil
 }
 
 func (a *allocations) addAddress(k sqlstore.Key, value []byte) error {
-	var address struct {
-		Spec struct {
-			ParentRef struct {
-				Group, Resource, Namespace, Name string
-			} `json:"parentRef"`
-		} `json:"spec"`
-	}
+	var address networkingv1.IPAddress
 	if err := json.Unmarshal(value, &address); err != nil {
 		return err
 	}
-	if parent := address.Spec.ParentRef; parent.Group == "" && parent.Resource == "services" {
+	if parent := address.Spec.ParentRef; parent != nil && parent.Group == "" && parent.Resource == "services" {
 		a.addresses[k.Name] = parent.Namespace + "/" + parent.Name
 	}
 	return nil
 }
 
 func (a *allocations) addPorts(value []byte) error {
-	var allocation struct {
-		Range string `json:"range"`
-		Data  []byte `json:"data"`
-	}
+	var allocation corev1.RangeAllocation
 	if err := json.Unmarshal(value, &allocation); err != nil {
 		return err
 	}

@@ -3,7 +3,6 @@ package plugin
 import (
 	"context"
 	"slices"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -50,23 +49,10 @@ func (c *Client) Names(ctx context.Context, kind string, deleted bool) (names []
 	return names, nil
 }
 
-// recentFor and recentCount are what Recent reads: the changes of this time, and all if they are fewer.
-const (
-	recentFor   = 12 * time.Hour
-	recentCount = 20
-)
-
-// Recent returns the last changes of the namespace that can be undone, the newest first.
+// Recent returns the last changes of the namespace that can be undone, the newest first, as far as one page has them.
 func (c *Client) Recent(ctx context.Context) ([]history.Change, error) {
-	query := Query{Namespace: c.namespace, Fields: fields.Set{"since": time.Now().Add(-recentFor).UTC().Format(time.RFC3339)}}
-	changes, err := c.Changes(ctx, query)
-	if err != nil || len(changes) < recentCount { // an error: the history may be shorter
-		delete(query.Fields, "since")
-		changes, err = c.Changes(ctx, query)
-	}
-	changes = slices.DeleteFunc(changes, func(change history.Change) bool {
+	changes, _, err := c.Newest(ctx, Query{Namespace: c.namespace}, pageSize-1)
+	return slices.DeleteFunc(changes, func(change history.Change) bool {
 		return change.Unreadable || slices.Contains([]string{"delete", "deletecollection", "expire"}, change.Verb)
-	})
-	slices.Reverse(changes)
-	return changes, err
+	}), err
 }

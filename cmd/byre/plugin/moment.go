@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"byre/apiserver/history"
+	"byre/apiserver/options"
 )
 
 // Moment is a revision or a time.
@@ -16,9 +17,11 @@ type Moment struct {
 	Time     time.Time
 }
 
-// ParseMoment parses a revision, a time of RFC 3339, or a duration such as -2h, which is before now.
-// Parse parses the duration.
-func ParseMoment(text string, now time.Time, parse func(string) (time.Duration, error)) (Moment, error) {
+// MomentHelp says how flags take moments.
+const MomentHelp = "a revision, a time of RFC 3339, or one before now such as -2h"
+
+// ParseMoment parses a moment in the forms that MomentHelp names.
+func ParseMoment(text string) (Moment, error) {
 	if revision, err := strconv.ParseInt(text, 10, 64); err == nil && revision > 0 {
 		return Moment{Revision: revision}, nil
 	}
@@ -26,8 +29,8 @@ func ParseMoment(text string, now time.Time, parse func(string) (time.Duration, 
 		return Moment{Time: at}, nil
 	}
 	if age, found := strings.CutPrefix(text, "-"); found {
-		if age, err := parse(age); err == nil && age > 0 {
-			return Moment{Time: now.Add(-age)}, nil
+		if age, err := options.ParseDuration(age); err == nil && age > 0 {
+			return Moment{Time: time.Now().Add(-age)}, nil
 		}
 	}
 	return Moment{}, fmt.Errorf("%q is neither a revision, nor a time such as 2026-12-01T15:04:05Z, nor one before now such as -2h", text)

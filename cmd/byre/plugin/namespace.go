@@ -12,14 +12,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// PlanUndeleteNamespace returns how a deleted namespace is created again with the objects that its
+// PlanUndeleteNamespace returns how the namespace, which is deleted, is created again with the objects that its
 // deletion deleted. Of a namespace that exists again, what is missing of them is created.
-func (c *Client) PlanUndeleteNamespace(ctx context.Context, name string) (*Plan, error) {
-	r := newRecovery(c, name, "")
+func (c *Client) PlanUndeleteNamespace(ctx context.Context) (*Plan, error) {
+	r := newRecovery(c, "")
 	if err := r.mayListAll(ctx, changesResource); err != nil {
 		return nil, err
 	}
-	o := Object{corev1.SchemeGroupVersion.WithResource("namespaces"), "", name}
+	o := Object{corev1.SchemeGroupVersion.WithResource("namespaces"), "", c.namespace}
 	if err := r.mayListAll(ctx, o.Resource); err != nil {
 		return nil, err
 	}

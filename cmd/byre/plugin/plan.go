@@ -3,6 +3,7 @@ package plugin
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 
@@ -28,25 +29,39 @@ type Plan struct {
 // Step is a request for one object of a plan.
 type Step struct {
 	Undelete
-	// Verb is create, update or delete.
+	// Verb is create, update, patch or delete.
 	Verb string
-	// Patch is what an update changes.
-	Patch []Operation
+	// Patch is what an update changes, or the patch, of the object or of its subresource status.
+	Patch       []Operation
+	subresource string
 	// uid is that of the object as it is; of one that is to be created, the one that it had.
 	uid             types.UID
 	resourceVersion string
 }
 
-// Do makes the request of a step. dryRun has the server check it and store nothing.
+// Do makes the request of a step. p is the plan of a step that creates or updates. dryRun has the server check the
+// request and store nothing.
 func (c *Client) Do(ctx context.Context, p *Plan, s *Step, dryRun bool) error {
 	dry := dryRunOption(dryRun)
-	if s.Verb == "delete" {
+	switch s.Verb {
+	case "delete":
 		err := c.client(s.Object).Delete(ctx, s.Object.Name, metav1.DeleteOptions{
 			DryRun: dry, Preconditions: &metav1.Preconditions{UID: &s.uid, ResourceVersion: &s.resourceVersion},
 		})
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
+		return err
+	case "patch":
+		patch, err := json.Marshal(s.Patch)
+		if err != nil {
+			return err
+		}
+		var subresources []string
+		if s.subresource == "status" {
+			subresources = []string{"status"}
+		}
+		_, err = c.client(s.Object).Patch(ctx, s.Object.Name, types.JSONPatchType, patch, metav1.PatchOptions{DryRun: dry, FieldManager: manager}, subresources...)
 		return err
 	}
 	owners := s.Content.GetOwnerReferences()

@@ -71,7 +71,7 @@ func TestUndo_RefusesAnUnreadableChange(t *testing.T) {
 // Pods have a shorter history than what makes them.
 func TestRollback_LeavesOutWhatIsNotThereAnyMore(t *testing.T) {
 	t.Parallel()
-	plan, err := fake(t, "pods", unreadableChange()).PlanRollback(t.Context(), "shop", Moment{Revision: 3}, labels.Everything(), true)
+	plan, err := fake(t, "pods", unreadableChange()).PlanRollback(t.Context(), Moment{Revision: 3}, labels.Everything(), true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func TestRollback_LeavesOutWhatIsNotThereAnyMore(t *testing.T) {
 
 func TestRollback_NeedsTheHistoryOfWhatPeopleWrite(t *testing.T) {
 	t.Parallel()
-	_, err := fake(t, "configmaps", unreadableChange()).PlanRollback(t.Context(), "shop", Moment{Revision: 3}, labels.Everything(), true)
+	_, err := fake(t, "configmaps", unreadableChange()).PlanRollback(t.Context(), Moment{Revision: 3}, labels.Everything(), true)
 	if err == nil || !strings.Contains(err.Error(), "the history of configmaps does not reach back to 3") || apierrors.IsNotFound(err) {
 		t.Errorf("the error is %v", err)
 	}
@@ -105,49 +105,11 @@ func TestTypes_AreThoseThatCanBeListed(t *testing.T) {
 func TestRecent_IsWhatCanBeUndone(t *testing.T) {
 	t.Parallel()
 	answers := unreadableChange()
-	answers[changesPath] = `{"items":[{"revision":5,"unreadable":true,"verb":"patch"},{"revision":6,"verb":"create"},{"revision":7,"verb":"patch"},
-		{"revision":8,"verb":"delete"},{"revision":9,"verb":"deletecollection"},{"revision":10,"verb":"expire"}]}`
+	answers[changesPath] = `{"items":[{"revision":10,"verb":"expire"},{"revision":9,"verb":"deletecollection"},{"revision":8,"verb":"delete"},
+		{"revision":7,"verb":"patch"},{"revision":6,"verb":"create"},{"revision":5,"unreadable":true,"verb":"patch"}]}`
 	changes, err := fake(t, "none", answers).Recent(t.Context())
 	if err != nil || len(changes) != 2 || changes[0].Revision != 7 || changes[1].Revision != 6 {
 		t.Errorf("the changes are %+v, %v", changes, err)
-	}
-}
-
-// The last hours are enough, unless they have few changes or the history does not reach back.
-func TestRecent_ReadsAllChangesIfItMust(t *testing.T) {
-	t.Parallel()
-	few, many := `{"verb":"patch"}`, strings.Repeat(`{"verb":"patch"},`, recentCount-1)+`{"verb":"patch"}`
-	for name, test := range map[string]struct {
-		since  string
-		status int
-		asked  []bool // for the last hours
-	}{
-		"many":    {many, http.StatusOK, []bool{true}},
-		"few":     {few, http.StatusOK, []bool{true, false}},
-		"expired": {"", http.StatusGone, []bool{true, false}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var asked []bool
-			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				w.Header().Set("Content-Type", "application/json")
-				items := many
-				since := strings.Contains(r.URL.Query().Get("fieldSelector"), "since=")
-				if asked = append(asked, since); since {
-					w.WriteHeader(test.status)
-					items = test.since
-				}
-				fmt.Fprintf(w, `{"items":[%s]}`, items)
-			}))
-			t.Cleanup(server.Close)
-			client, err := NewClient(&rest.Config{Host: server.URL}, "shop")
-			if err != nil {
-				t.Fatal(err)
-			}
-			if changes, err := client.Recent(t.Context()); err != nil || len(changes) != recentCount || !slices.Equal(asked, test.asked) {
-				t.Errorf("%d changes, asked for the last hours: %v, %v", len(changes), asked, err)
-			}
-		})
 	}
 }
 

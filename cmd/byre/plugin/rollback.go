@@ -19,11 +19,11 @@ import (
 	"byre/apiserver/history"
 )
 
-// PlanRollback returns how the objects of a namespace that a selector selects, as they are or as they
+// PlanRollback returns how the objects of the namespace that a selector selects, as they are or as they
 // were, become again what they were at a moment. Prune deletes what was created since.
-func (c *Client) PlanRollback(ctx context.Context, namespace string, at Moment, selector labels.Selector, prune bool) (*Plan, error) {
-	r := newRecovery(c, namespace, at.selector())
-	if err := r.mayList(ctx, changesResource, namespace); err != nil {
+func (c *Client) PlanRollback(ctx context.Context, at Moment, selector labels.Selector, prune bool) (*Plan, error) {
+	r := newRecovery(c, at.selector())
+	if err := r.mayList(ctx, changesResource, c.namespace); err != nil {
 		return nil, err
 	}
 	resources, err := r.resources()
@@ -32,7 +32,7 @@ func (c *Client) PlanRollback(ctx context.Context, namespace string, at Moment, 
 	}
 	var expired []error
 	for _, resource := range resources {
-		if err := r.mayList(ctx, resource, namespace); apierrors.IsForbidden(err) {
+		if err := r.mayList(ctx, resource, c.namespace); apierrors.IsForbidden(err) {
 			r.leaveOut(resource.GroupResource().String(), "you may not list them")
 			continue
 		} else if err != nil {
@@ -82,11 +82,10 @@ type changed struct {
 	then, now *unstructured.Unstructured
 }
 
-// recovery makes a plan for a namespace. One goroutine uses it.
+// recovery makes a plan for the namespace of the Client. One goroutine uses it.
 type recovery struct {
 	*Client
-	result    *Plan
-	namespace string
+	result *Plan
 	// since and until are moments, as field selectors have them.
 	since, until string
 	objects      []*changed
@@ -94,9 +93,9 @@ type recovery struct {
 	present map[schema.GroupVersionResource]map[string]*unstructured.Unstructured
 }
 
-func newRecovery(c *Client, namespace, since string) *recovery {
+func newRecovery(c *Client, since string) *recovery {
 	return &recovery{
-		Client: c, namespace: namespace, since: since,
+		Client: c, since: since,
 		result:  &Plan{owners: map[types.UID]types.UID{}, pending: map[types.UID]bool{}},
 		present: map[schema.GroupVersionResource]map[string]*unstructured.Unstructured{},
 	}

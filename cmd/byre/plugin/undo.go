@@ -2,7 +2,6 @@ package plugin
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"reflect"
@@ -23,26 +22,15 @@ type Operation struct {
 	Value any    `json:"value,omitempty"`
 }
 
-// Undo is how a change is reversed.
-type Undo struct {
-	Of     *history.Change
-	Object Object
-	// Patch reverses an update. It is empty if there is nothing to do.
-	Patch []Operation
-	// Deletes says that the change created the object, so that undoing it deletes it.
-	Deletes bool
-	// uid and resourceVersion are those of the object as it is.
-	uid, resourceVersion string
-}
-
-// PlanUndo returns how a change is reversed: by a patch of the fields that it changed, which tests that
-// nothing else has changed them since. If something has, it fails and names their paths.
-func (c *Client) PlanUndo(ctx context.Context, revision int64) (*Undo, error) {
+// PlanUndo returns how a change is reversed: if it created the object, by its deletion, and otherwise by a patch of
+// the fields that it changed, which tests that nothing else has changed them since. If something has, it fails
+// and names their paths. The patch is empty if there is nothing to do.
+func (c *Client) PlanUndo(ctx context.Context, revision int64) (*Step, error) {
 	change, err := c.Change(ctx, c.namespace, revision)
 	if err != nil {
 		return nil, err
 	}
-	u := &Undo{Of: change}
+	u := &Step{Verb: "patch", subresource: change.Subresource}
 	if u.Object, err = c.object(change); err != nil {
 		return nil, err
 	}
@@ -64,13 +52,14 @@ func (c *Client) PlanUndo(ctx context.Context, revision int64) (*Undo, error) {
 		return nil, fmt.Errorf("%s does not exist any more", u.Object)
 	}
 	metadata, _ := now["metadata"].(map[string]any)
-	u.uid, _ = metadata["uid"].(string)
+	uid, _ := metadata["uid"].(string)
+	u.uid = types.UID(uid)
 	u.resourceVersion, _ = metadata["resourceVersion"].(string)
-	if u.uid != change.Object.UID {
+	if uid != change.Object.UID {
 		return nil, fmt.Errorf("%s is another object since revision %d: it was deleted and created again", u.Object, revision)
 	}
 	if change.Before == nil {
-		u.Deletes = true
+		u.Verb = "delete"
 		var later []string
 		for _, r := range reverse(nil, "", strip(now), strip(after.Content)) {
 			later = append(later, r.path)
@@ -124,29 +113,6 @@ func (c *Client) object(change *history.Change) (Object, error) {
 		return Object{}, err
 	}
 	return Object{resource, ref.Namespace, ref.Name}, nil
-}
-
-// Undo makes the request. dryRun has the server check it and store nothing.
-func (c *Client) Undo(ctx context.Context, u *Undo, dryRun bool) error {
-	dry := dryRunOption(dryRun)
-	if u.Deletes {
-		return c.client(u.Object).Delete(ctx, u.Object.Name, metav1.DeleteOptions{
-			DryRun: dry, Preconditions: &metav1.Preconditions{UID: (*types.UID)(&u.uid), ResourceVersion: &u.resourceVersion},
-		})
-	}
-	if len(u.Patch) == 0 {
-		return nil
-	}
-	patch, err := json.Marshal(u.Patch)
-	if err != nil {
-		return err
-	}
-	var subresources []string
-	if u.Of.Subresource == "status" {
-		subresources = []string{"status"}
-	}
-	_, err = c.client(u.Object).Patch(ctx, u.Object.Name, types.JSONPatchType, patch, metav1.PatchOptions{DryRun: dry, FieldManager: manager}, subresources...)
-	return err
 }
 
 // manager is the field manager of what the plugin writes.

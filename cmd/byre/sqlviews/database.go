@@ -73,19 +73,28 @@ func (d *Database) Store() string { return d.store }
 
 // Definitions returns the JSON of all CustomResourceDefinitions that are not encrypted.
 func (d *Database) Definitions(ctx context.Context) (definitions []string, err error) {
-	rows, err := d.db.QueryContext(ctx, selectDefinitions)
+	err = d.query(ctx, func(rows *sql.Rows) error {
+		var value string
+		err := rows.Scan(&value)
+		definitions = append(definitions, value)
+		return err
+	}, selectDefinitions)
+	return definitions, err
+}
+
+// query calls f for each row of a query.
+func (d *Database) query(ctx context.Context, f func(*sql.Rows) error, statement string, arguments ...any) error {
+	rows, err := d.db.QueryContext(ctx, statement, arguments...)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer rows.Close()
 	for rows.Next() {
-		var value string
-		if err := rows.Scan(&value); err != nil {
-			return nil, err
+		if err := f(rows); err != nil {
+			return err
 		}
-		definitions = append(definitions, value)
 	}
-	return definitions, rows.Err()
+	return rows.Err()
 }
 
 // Execute executes statements in PostgreSQL.
@@ -116,24 +125,18 @@ func (d *Database) Indexes(ctx context.Context) ([]Index, error) {
 	if d.path != "" {
 		statement = selectSQLiteIndexes
 	}
-	rows, err := d.db.QueryContext(ctx, statement)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
 	indexes := []Index{}
-	for rows.Next() {
+	err := d.query(ctx, func(rows *sql.Rows) error {
 		var name, text string
-		if err := rows.Scan(&name, &text); err != nil {
-			return nil, err
-		}
+		err := rows.Scan(&name, &text)
 		index := Index{Name: strings.TrimPrefix(name, indexPrefix)}
 		if found := indexComment.FindStringSubmatch(text); found != nil {
 			index.Table, index.Column = found[1], found[2]
 		}
 		indexes = append(indexes, index)
-	}
-	return indexes, rows.Err()
+		return err
+	}, statement)
+	return indexes, err
 }
 
 // Views returns the views of PostgreSQL in a schema, or, if that is empty, temporary ones. They use the indexes that there are.

@@ -3,6 +3,7 @@ package sqlviews
 import (
 	"context"
 	"crypto/sha256"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -152,12 +153,7 @@ func (s *Schema) makeRevisionFunction(ctx context.Context) error {
 // read reads what the schema has.
 func (s *Schema) read(ctx context.Context) error {
 	s.found = map[string]*relation{}
-	rows, err := s.db.db.QueryContext(ctx, selectRelations, s.Name)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
+	return s.db.query(ctx, func(rows *sql.Rows) error {
 		var name, comment, columns string
 		var isFunction bool
 		if err := rows.Scan(&name, &isFunction, &comment, &columns); err != nil {
@@ -176,12 +172,10 @@ func (s *Schema) read(ctx context.Context) error {
 			r.function = hash
 		default:
 			r.view = hash
-			if err := json.Unmarshal([]byte(columns), &r.columns); err != nil {
-				return err
-			}
+			return json.Unmarshal([]byte(columns), &r.columns)
 		}
-	}
-	return rows.Err()
+		return nil
+	}, selectRelations, s.Name)
 }
 
 // PostgreSQL's codes of errors.

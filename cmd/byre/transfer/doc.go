@@ -7,27 +7,18 @@
 // all of them as JSON in the storage version, under a key that has group, resource and
 // owner.
 //
-// # What is promised
-//
 //   - An object keeps its uid, its creationTimestamp, and the revisions that created
 //     and last wrote it. History is not carried over, because etcd's compaction could
 //     have removed it: there is none before the last revision.
 //   - A value that is encrypted at rest is carried over as it is, in both directions.
 //     Its key in etcd, with which it is authenticated, is the path with which byre
 //     decrypts it.
-//   - What is left out is counted, by the reason. A key of etcd that belongs to no
-//     resource that this version knows is an error, and so is an object that cannot be
-//     decoded.
+//   - What is left out is counted, by the reason: keys outside the prefix, what servers and
+//     kine keep for themselves, and the allocators' ranges, which a server rebuilds from the
+//     Services at its start. A key of etcd that belongs to no resource that this version knows
+//     is an error, and so is an object that cannot be decoded.
 //   - Summarize and SummarizeRows give the same hash for the same objects, whether they
 //     are read from etcd or from rows, because each object is decoded and encoded anew.
-//
-// # What is left out
-//
-// These keys of etcd are left out: keys outside the prefix (kube-apiserver's
-// compact_rev_key, those of other programs), the addresses of the servers that ran
-// (masterleases, peerserverleases), kine's health key, and the allocators' ranges,
-// which a server rebuilds from the Services at its start. In the other direction byre's
-// own records are left out.
 //
 // A Translator is safe for use by one goroutine.
 package transfer

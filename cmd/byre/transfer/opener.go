@@ -7,37 +7,31 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/storage/value"
-	"k8s.io/component-base/compatibility"
 
 	"byre/apiserver/storage"
 	"byre/sqlstore"
 )
 
-// Opener decrypts and decodes stored values with the keys of a server. It needs no
-// running server.
-type Opener struct {
-	table        *table
-	transformers func(schema.GroupResource) value.Transformer
+// NewOpener returns a function that returns the object in a stored value as JSON. It needs no running
+// server, but the transformers, which are those of factory.Backend. It fails if a server could not read
+// the object: the value cannot be decrypted with the keys of its resource and its path, or the result
+// cannot be decoded.
+func NewOpener(ctx context.Context, transformers func(schema.GroupResource) value.Transformer) (func(key sqlstore.Key, stored []byte) ([]byte, error), error) {
+	table, err := newTable(DefaultPrefix)
+	return func(key sqlstore.Key, stored []byte) ([]byte, error) {
+		return table.open(ctx, transformers, key, stored)
+	}, err
 }
 
-// NewOpener makes an Opener. The transformers are those of factory.Backend.
-func NewOpener(effective compatibility.EffectiveVersion, transformers func(schema.GroupResource) value.Transformer) (*Opener, error) {
-	table, err := newTable(DefaultPrefix, effective)
-	return &Opener{table, transformers}, err
-}
-
-// Open returns the object in a stored value as JSON. It fails if a server could not
-// read the object: the value cannot be decrypted with the keys of its resource and its
-// path, or the result cannot be decoded.
-func (o *Opener) Open(ctx context.Context, key sqlstore.Key, stored []byte) ([]byte, error) {
-	path, resource, reason, err := o.table.key(key)
+func (t *table) open(ctx context.Context, transformers func(schema.GroupResource) value.Transformer, key sqlstore.Key, stored []byte) ([]byte, error) {
+	path, resource, reason, err := t.key(key)
 	if err != nil {
 		return nil, err
 	}
 	if reason != "" { // a stock server stores it elsewhere, or not at all
-		path = o.table.prefix + key.Resource + "/" + nameIn(key)
+		path = t.prefix + key.Resource + "/" + nameIn(key)
 	}
-	data, err := storage.Decrypt(ctx, o.transformers(schema.GroupResource{Group: key.Group, Resource: key.Resource}), stored, path)
+	data, err := storage.Decrypt(ctx, transformers(schema.GroupResource{Group: key.Group, Resource: key.Resource}), stored, path)
 	if err != nil {
 		return nil, fmt.Errorf("does not decrypt: %w", err)
 	}

@@ -8,7 +8,7 @@ import (
 	apiextensionsinstall "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/install"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/component-base/compatibility"
+	"k8s.io/apiserver/pkg/util/compatibility"
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration"
 	apiregistrationinstall "k8s.io/kube-aggregator/pkg/apis/apiregistration/install"
 
@@ -38,7 +38,9 @@ type table struct {
 	byName   map[schema.GroupResource]*resource
 }
 
-func newTable(prefix string, effective compatibility.EffectiveVersion) (*table, error) {
+// newTable makes the table of the version of this program, which will read the imported objects.
+func newTable(prefix string) (*table, error) {
+	effective := compatibility.DefaultBuildEffectiveVersion()
 	t := &table{
 		prefix:   "/" + strings.Trim(prefix, "/") + "/",
 		byPrefix: map[string]*resource{},

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/component-base/compatibility"
-
 	"byre/sqlstore"
 	"byre/sqlstore/etcd"
 )
@@ -27,9 +25,6 @@ type Source interface {
 
 // Options configure a Translator.
 type Options struct {
-	// EffectiveVersion is the version of the server that will read the imported
-	// objects.
-	EffectiveVersion compatibility.EffectiveVersion
 	// Prefix is the --etcd-prefix of the stock server; empty means DefaultPrefix.
 	Prefix string
 	// Skip are prefixes of keys of etcd that are left out.
@@ -55,7 +50,7 @@ func New(options Options) (*Translator, error) {
 	if options.Progress == nil {
 		options.Progress = func(int) {}
 	}
-	table, err := newTable(options.Prefix, options.EffectiveVersion)
+	table, err := newTable(options.Prefix)
 	return &Translator{options, table}, err
 }
 
@@ -154,7 +149,7 @@ func (t *Translator) checkEncrypted(o *object) error {
 // Import returns a snapshot with which a database is loaded. It has the objects of a
 // source, no history and a new epoch. The caller has called Summarize before, which
 // reports the faults of the source. The snapshot is read as sqlstore.Snapshot says.
-func (t *Translator) Import(ctx context.Context, source Source) (sqlstore.Snapshot, error) {
+func (t *Translator) Import(ctx context.Context, source Source) sqlstore.Snapshot {
 	revision := source.Revision() + t.options.BumpRevision
 	return sqlstore.Snapshot{
 		Header: sqlstore.Header{
@@ -174,7 +169,7 @@ func (t *Translator) Import(ctx context.Context, source Source) (sqlstore.Snapsh
 			}
 		},
 		Changes: func(func(*sqlstore.ChangeRow, error) bool) {},
-	}, nil
+	}
 }
 
 // errStopped ends a loop over keys when the reader of the snapshot stops.

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apiserver/pkg/util/compatibility"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"byre/sqlstore"
@@ -38,7 +37,7 @@ func (s source) Each(_ context.Context, yield func(etcd.KeyValue) error) error {
 
 func newTranslator(t *testing.T, change ...func(*Options)) *Translator {
 	t.Helper()
-	options := Options{EffectiveVersion: compatibility.DefaultBuildEffectiveVersion(), Now: time.Now().UTC()}
+	options := Options{Now: time.Now().UTC()}
 	for _, c := range change {
 		c(&options)
 	}
@@ -80,10 +79,7 @@ func cluster(t *testing.T) source {
 
 func rowsOf(t *testing.T, translator *Translator, from source) []*sqlstore.ObjectRow {
 	t.Helper()
-	snapshot, err := translator.Import(t.Context(), from)
-	if err != nil {
-		t.Fatal(err)
-	}
+	snapshot := translator.Import(t.Context(), from)
 	var rows []*sqlstore.ObjectRow
 	for row, err := range snapshot.Checked().Objects {
 		if err != nil {
