@@ -54,7 +54,7 @@ func (d *Driver) RevisionAt(ctx context.Context, moment time.Time) (revision int
 func (d *Driver) SetRetainedFor(ctx context.Context, ages map[sqlstore.Resource]time.Duration) error {
 	return d.change(ctx, func(*sqlstore.State) error {
 		for of, age := range ages {
-			if _, err := d.writer.updateRetainedFor.Exec(int64(age/time.Second), of.Group, of.Resource, of.Owner.String()); err != nil {
+			if _, err := d.writer.stmts[updateRetainedFor].Exec(int64(age/time.Second), of.Group, of.Resource, of.Owner.String()); err != nil {
 				return err
 			}
 		}

@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"sync"
 	"time"
@@ -60,10 +59,10 @@ func (w *writer) deleteHistory(d sqlstore.Deletion, state *sqlstore.State) (dele
 	}
 	state.Compacted = max(state.Compacted, last)
 	for _, update := range []struct {
-		stmt      *sql.Stmt
+		query     string
 		arguments []any
-	}{{w.deleteChanges, []any{id, last}}, {w.updateHistory, []any{id, last}}, {w.updateCompacted, []any{last}}} {
-		if _, err := update.stmt.Exec(update.arguments...); err != nil {
+	}{{deleteChanges, []any{id, last}}, {updateHistory, []any{id, last}}, {updateCompacted, []any{last}}} {
+		if _, err := w.stmts[update.query].Exec(update.arguments...); err != nil {
 			return 0, err
 		}
 	}
@@ -72,7 +71,7 @@ func (w *writer) deleteHistory(d sqlstore.Deletion, state *sqlstore.State) (dele
 
 // oldest returns how many changes a deletion deletes, and the revision of the last one.
 func (w *writer) oldest(id int64, d sqlstore.Deletion) (last int64, count int, err error) {
-	rows, err := w.selectOldest.Query(id, d.UpTo, d.Limit)
+	rows, err := w.stmts[selectOldest].Query(id, d.UpTo, d.Limit)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -132,13 +131,13 @@ func (d *Driver) Shrink(ctx context.Context, limit int) (done bool, err error) {
 // negative if it has fewer.
 func (w *writer) excessPages() (int, error) {
 	var free, pages int
-	err := w.selectPages.QueryRow().Scan(&free, &pages)
+	err := w.stmts[selectPages].QueryRow().Scan(&free, &pages)
 	return free - max(keptPages, pages/keptShare), err
 }
 
 // vacuumSome returns up to limit free pages to the file system.
 func (w *writer) vacuumSome(limit int) error {
-	rows, err := w.vacuum.Query()
+	rows, err := w.stmts[vacuum].Query()
 	if err != nil {
 		return err
 	}

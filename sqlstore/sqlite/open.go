@@ -231,23 +231,30 @@ func (d *Driver) Close() error {
 	return errors.Join(append(errs, d.lineage.close(), d.lock.Close())...)
 }
 
-// statements are the prepared statements of a writer or reader. They must be closed before the
-// connections, because database/sql keeps a connection open for as long as it has a statement,
-// even after Close.
-type statements []*sql.Stmt
+// statements are prepared statements by their texts. They must be closed before the connections,
+// because database/sql keeps a connection open for as long as it has a statement, even after Close.
+type statements map[string]*sql.Stmt
 
-func (s *statements) add(stmt *sql.Stmt, err error) (*sql.Stmt, error) {
-	if err == nil {
-		*s = append(*s, stmt)
+// prepare prepares queries on a *sql.DB or a *sql.Conn.
+func prepare(ctx context.Context, on interface {
+	PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)
+}, queries ...string,
+) (statements, error) {
+	s := make(statements, len(queries))
+	for _, query := range queries {
+		stmt, err := on.PrepareContext(ctx, query) //nolint:sqlclosecheck // close closes it
+		if err != nil {
+			return nil, errors.Join(err, s.close())
+		}
+		s[query] = stmt
 	}
-	return stmt, err
+	return s, nil
 }
 
-func (s *statements) close() error {
+func (s statements) close() error {
 	var errs []error
-	for _, stmt := range *s {
+	for _, stmt := range s {
 		errs = append(errs, stmt.Close())
 	}
-	*s = nil
 	return errors.Join(errs...)
 }

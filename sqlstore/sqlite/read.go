@@ -18,55 +18,40 @@ type reader struct {
 	db    *sql.DB
 	stmts statements
 	seen  *counters
-
-	selectState, selectCompacted *sql.Stmt
-	selectObject, selectExpired  *sql.Stmt
-	// before is changes before a revision, the newest first.
-	changes, before changesStatements
-	// since is at for a revision after which few changes were made.
-	now, at, since listStatements
-	hasManySince   *sql.Stmt
 }
 
-// changesStatements are the statements of Changes: of all, of a resource, and in namespaces.
-type changesStatements struct{ all, of, in *sql.Stmt }
+// changesQueries are the queries of Changes: of all, of a resource, and in namespaces.
+type changesQueries struct{ all, of, in string }
 
-// listStatements are the statements of a List, by the kind of its range.
-type listStatements struct {
-	resource, namespace, object     *sql.Stmt
-	countResource, countInNamespace *sql.Stmt
-}
+var (
+	changesAfter  = changesQueries{selectChanges, selectChangesOf, selectChangesIn}
+	changesBefore = changesQueries{selectChangesBefore, selectChangesOfBefore, selectChangesInBefore} // the newest first
+)
 
 // newReader makes a reader on db, which it closes with the reader, or when it fails. The reader
 // raises seen to the revisions of its snapshots.
 func newReader(ctx context.Context, db *sql.DB, seen *counters) (_ *reader, err error) {
 	r := &reader{db: db, seen: seen}
-	for _, s := range []struct {
-		stmt  **sql.Stmt
-		query string
-	}{
-		{&r.selectState, selectState}, {&r.selectCompacted, selectCompacted}, {&r.selectObject, selectObject},
-		{&r.selectExpired, selectExpired},
-		{&r.changes.all, selectChanges}, {&r.changes.of, selectChangesOf}, {&r.changes.in, selectChangesIn},
-		{&r.before.all, selectChangesBefore}, {&r.before.of, selectChangesOfBefore}, {&r.before.in, selectChangesInBefore},
-		{&r.now.resource, listResource}, {&r.now.namespace, listNamespace}, {&r.now.object, listObject},
-		{&r.now.countResource, countResource}, {&r.now.countInNamespace, countNamespace},
-		{&r.at.resource, listResourceAt}, {&r.at.namespace, listNamespaceAt}, {&r.at.object, listObjectAt},
-		{&r.at.countResource, countResourceAt}, {&r.at.countInNamespace, countNamespaceAt},
-		{&r.hasManySince, hasManySince}, {&r.since.resource, listResourceSince}, {&r.since.namespace, listNamespaceSince},
-	} {
-		if *s.stmt, err = r.stmts.add(r.db.PrepareContext(ctx, s.query)); err != nil { //nolint:sqlclosecheck // stmts closes it
-			return nil, errors.Join(err, r.close())
-		}
+	r.stmts, err = prepare(ctx, db, selectState, selectCompacted, selectObject, selectExpired,
+		selectChanges, selectChangesOf, selectChangesIn, selectChangesBefore, selectChangesOfBefore, selectChangesInBefore,
+		listResource, listNamespace, listObject, countResource, countNamespace,
+		listResourceAt, listNamespaceAt, listObjectAt, countResourceAt, countNamespaceAt,
+		hasManySince, listResourceSince, listNamespaceSince)
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
 	}
-	r.since.object, r.since.countResource, r.since.countInNamespace = r.at.object, r.at.countResource, r.at.countInNamespace
 	return r, nil
+}
+
+// in returns a statement in a transaction, which closes it.
+func (r *reader) in(ctx context.Context, tx *sql.Tx, query string) *sql.Stmt {
+	return tx.StmtContext(ctx, r.stmts[query])
 }
 
 func (r *reader) close() error { return errors.Join(r.stmts.close(), r.db.Close()) }
 
 func (r *reader) state(ctx context.Context) (s sqlstore.State, err error) {
-	err = r.selectState.QueryRowContext(ctx).Scan(&s.Revision, &s.Compacted, &s.Epoch)
+	err = r.stmts[selectState].QueryRowContext(ctx).Scan(&s.Revision, &s.Compacted, &s.Epoch)
 	return s, err
 }
 
@@ -99,7 +84,7 @@ func (d *Driver) Get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, in
 }
 
 func (r *reader) get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, int64, error) {
-	record, snapshot, err := scanRecord(r.selectObject.QueryRowContext(ctx, key.Group, key.Resource, key.Owner.String(), key.Namespace, key.Name), key)
+	record, snapshot, err := scanRecord(r.stmts[selectObject].QueryRowContext(ctx, key.Group, key.Resource, key.Owner.String(), key.Namespace, key.Name), key)
 	r.seen.observe(snapshot)
 	return record, snapshot, err
 }
@@ -149,7 +134,7 @@ func (d *Driver) Expired(ctx context.Context, now time.Time, limit int) ([]sqlst
 }
 
 func (r *reader) expired(ctx context.Context, now time.Time, limit int) ([]sqlstore.Record, error) {
-	return collect(scanExpired)(r.selectExpired.QueryContext(ctx, formatTime(now), limit)) //nolint:rowserrcheck // collect checks it
+	return collect(scanExpired)(r.stmts[selectExpired].QueryContext(ctx, formatTime(now), limit)) //nolint:rowserrcheck // collect checks it
 }
 
 func scanExpired(rows *sql.Rows) (r sqlstore.Record, err error) {
@@ -178,11 +163,11 @@ func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) (changes 
 			return nil, err
 		}
 	}
-	statements := &d.readers.changes
+	queries := changesAfter
 	if q.Before != 0 {
-		statements = &d.readers.before
+		queries = changesBefore
 	}
-	query, arguments := statements.all, []any{q.After, q.Limit, q.Before, !q.KeysOnly}
+	query, arguments := queries.all, []any{q.After, q.Limit, q.Before, !q.KeysOnly}
 	switch {
 	case q.Namespaces != nil:
 		namespaces, names, nonEmpty := q.Start()
@@ -193,18 +178,17 @@ func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) (changes 
 		if q.Of != nil {
 			of = *q.Of
 		}
-		query = statements.in
+		query = queries.in
 		arguments = append(arguments, of.Group, of.Resource, of.Owner.String(), namespaces[0], namespaces[1], names[0], names[1])
 	case q.Of != nil:
-		query, arguments = statements.of, append(arguments, q.Of.Group, q.Of.Resource, q.Of.Owner.String())
+		query, arguments = queries.of, append(arguments, q.Of.Group, q.Of.Resource, q.Of.Owner.String())
 	}
 	size := q.Size
 	err = d.readers.snapshot(ctx, q.Of, func(tx *sql.Tx, state sqlstore.State) error {
 		if !q.Kept && q.After < state.Compacted {
 			return sqlstore.ErrCompacted
 		}
-		stmt := tx.StmtContext(ctx, query) //nolint:sqlclosecheck // the transaction closes it
-		rows, err := stmt.QueryContext(ctx, arguments...)
+		rows, err := d.readers.in(ctx, tx, query).QueryContext(ctx, arguments...)
 		if err != nil {
 			return err
 		}
@@ -292,14 +276,12 @@ func (r *reader) snapshot(ctx context.Context, of *sqlstore.Resource, f func(*sq
 	// The transaction has written nothing; the rollback only ends it.
 	defer func() { _ = tx.Rollback() }()
 	var s sqlstore.State
-	stmt := tx.StmtContext(ctx, r.selectState) //nolint:sqlclosecheck // the transaction closes it
-	if err := stmt.QueryRowContext(ctx).Scan(&s.Revision, &s.Compacted, &s.Epoch); err != nil {
+	if err := r.in(ctx, tx, selectState).QueryRowContext(ctx).Scan(&s.Revision, &s.Compacted, &s.Epoch); err != nil {
 		return err
 	}
 	r.seen.observe(s.Revision)
 	if of != nil {
-		stmt := tx.StmtContext(ctx, r.selectCompacted) //nolint:sqlclosecheck // the transaction closes it
-		if err := stmt.QueryRowContext(ctx, of.Group, of.Resource, of.Owner.String()).Scan(&s.Compacted); err != nil {
+		if err := r.in(ctx, tx, selectCompacted).QueryRowContext(ctx, of.Group, of.Resource, of.Owner.String()).Scan(&s.Compacted); err != nil {
 			return err
 		}
 	}
