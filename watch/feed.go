@@ -127,9 +127,7 @@ func New(source Source, opts Options) *Feed {
 		behind: make(chan struct{}, 1),
 	}
 	f.progress.request = f.tail.hint
-	if opts.Registerer != nil {
-		f.representations.Register(opts.Registerer)
-	}
+	f.representations.Register(opts.Registerer)
 	return f
 }
 
