@@ -33,7 +33,7 @@ func newWriter(ctx context.Context, db *sql.DB) (_ *writer, err error) {
 	if w.stmts, err = prepare(ctx, w.conn,
 		begin, commit, rollback, insertObject, updateObject, deleteObject, selectResource, insertResource,
 		insertCreate, insertReplaced, isMet, isInUse, selectRevision, touchStore, untouchStore,
-		selectOldest, deleteChanges, updateHistory, updateCompacted, updateRetainedFor, selectPages, vacuum,
+		selectOldest, deleteChanges, updateHistory, updateCompacted, updateRetainedFor, vacuum,
 	); err != nil {
 		return nil, errors.Join(err, w.close())
 	}
@@ -79,19 +79,12 @@ func (d *Driver) commitLocally(ctx context.Context, batch []sqlstore.Write) ([]s
 	if d.buffer != nil && d.buffer.takes(batch, d.state.Load().Revision, d.lineage.revision) {
 		return d.commitToBuffer(ctx, batch)
 	}
-	var state sqlstore.State
 	outcomes := make([]sqlstore.Outcome, len(batch))
 	now := d.options.Clock().UTC().Truncate(time.Microsecond)
-	apply := func() error {
-		state = *d.state.Load()
-		return d.transaction(&state, func() error { return d.writer.apply(batch, outcomes, &state, now) })
-	}
 	grows := slices.ContainsFunc(batch, func(w sqlstore.Write) bool { return w.Grows })
-	if err := d.reserve.run(grows, apply); err != nil {
-		return nil, d.translate(err)
+	if err := d.changeLocked(grows, func(state *sqlstore.State) error { return d.writer.apply(batch, outcomes, state, now) }); err != nil {
+		return nil, err
 	}
-	d.state.Store(&state)
-	d.signalLogGrown()
 	return outcomes, nil
 }
 

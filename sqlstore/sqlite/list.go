@@ -10,19 +10,14 @@ import (
 // List implements sqlstore.Driver. It calls yield inside the read transaction. yield should not
 // take long, because SQLite can't start the log over until the transaction ends.
 func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (listed sqlstore.ListResult, err error) {
-	last := int64(0)
-	if d.buffer != nil {
-		var isCovered bool
-		if isCovered, last = d.buffer.covered(q); !isCovered {
-			if err := d.flush(); err != nil {
-				return sqlstore.ListResult{}, err
-			}
-		}
+	of := new(q.Of())
+	last, err := d.flushUnlessCovered(q.At, of)
+	if err != nil {
+		return sqlstore.ListResult{}, err
 	}
 	r := d.readers
-	var of *sqlstore.Resource
-	if q.At != 0 {
-		of = new(q.Of())
+	if q.At == 0 {
+		of = nil
 	}
 	err = r.snapshot(ctx, of, func(tx *sql.Tx, state sqlstore.State) error {
 		listed.Revision = state.Revision

@@ -116,6 +116,11 @@ func Open(ctx context.Context, path string, options Options) (_ *Driver, err err
 	if d.lock, err = dbfile.Acquire(path); err != nil {
 		return nil, err
 	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.Close())
+		}
+	}()
 	d.path = d.lock.Path
 	d.reserve.path, d.reserve.size, d.reserve.logger = d.path+reserveSuffix, options.Reserve, options.Logger
 	fresh, err := dbfile.Inspect(d.path)
@@ -123,10 +128,10 @@ func Open(ctx context.Context, path string, options Options) (_ *Driver, err err
 		err = fmt.Errorf("%s: %w", d.path, migrations.ErrOlder)
 	}
 	if err != nil {
-		return nil, errors.Join(err, d.lock.Close())
+		return nil, err
 	}
 	if d.info, err = os.Stat(d.path); err != nil {
-		return nil, errors.Join(fmt.Errorf("open database: %w", err), d.lock.Close())
+		return nil, fmt.Errorf("open database: %w", err)
 	}
 	if options.Replication != nil {
 		err = options.Replication.Open(d.path, d.reserve.isInUse.Load)
@@ -134,14 +139,14 @@ func Open(ctx context.Context, path string, options Options) (_ *Driver, err err
 		err = replication.Forget(d.path)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open database: %w", err), d.lock.Close())
+		return nil, fmt.Errorf("open database: %w", err)
 	}
 	if err := d.open(ctx); err != nil {
 		var e *engine.Error
 		if !errors.As(err, &e) {
 			err = fmt.Errorf("%s: %w", d.path, err)
 		}
-		return nil, errors.Join(fmt.Errorf("open database: %w", d.translate(err)), d.Close())
+		return nil, fmt.Errorf("open database: %w", d.translate(err))
 	}
 	return d, nil
 }

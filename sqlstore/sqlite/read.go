@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"slices"
 	"sync/atomic"
@@ -117,8 +118,10 @@ func scanRecord(row *sql.Row, key sqlstore.Key) (sqlstore.Record, int64, error) 
 
 // Expired implements sqlstore.Driver.
 func (d *Driver) Expired(ctx context.Context, now time.Time, limit int) ([]sqlstore.Record, error) {
-	if err := d.flushBefore(func(m *volatileBuffer) bool { return m.holdsExpired(now) }); err != nil {
-		return nil, err
+	if d.buffer != nil && d.buffer.holdsExpired(now) {
+		if err := d.flush(); err != nil {
+			return nil, err
+		}
 	}
 	expired, err := d.readers.expired(ctx, now, limit)
 	if err != nil {
@@ -156,10 +159,13 @@ func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) (changes 
 		}
 		// Revisions are dense only without gaps, and where every change is selected.
 		last := q.After + int64(q.Limit)
-		if q.Kept || q.Namespaces != nil || q.Before != 0 {
+		switch {
+		case q.Of != nil:
+			last = 0
+		case q.Kept || q.Namespaces != nil || q.Before != 0:
 			last = math.MaxInt64
 		}
-		if err := d.flushBefore(func(m *volatileBuffer) bool { return !m.covers(last, q.Of) }); err != nil {
+		if _, err := d.flushUnlessCovered(last, q.Of); err != nil {
 			return nil, err
 		}
 	}
@@ -288,21 +294,38 @@ func (r *reader) snapshot(ctx context.Context, of *sqlstore.Resource, f func(*sq
 	return f(tx, s)
 }
 
-// collect returns what scan makes of each row of a query, and closes the rows.
+// each yields what scan makes of each row of a query, and an error last. It closes the rows.
+func each[T any](scan func(*sql.Rows) (T, error)) func(*sql.Rows, error) iter.Seq2[T, error] {
+	return func(rows *sql.Rows, err error) iter.Seq2[T, error] {
+		return func(yield func(T, error) bool) {
+			var none T
+			if err != nil {
+				yield(none, err)
+				return
+			}
+			defer rows.Close()
+			for rows.Next() {
+				if row, err := scan(rows); !yield(row, err) || err != nil {
+					return
+				}
+			}
+			if err := rows.Err(); err != nil {
+				yield(none, err)
+			}
+		}
+	}
+}
+
+// collect returns what each yields.
 func collect[T any](scan func(*sql.Rows) (T, error)) func(*sql.Rows, error) ([]T, error) {
 	return func(rows *sql.Rows, err error) (all []T, _ error) {
-		if err != nil {
-			return nil, err
-		}
-		defer rows.Close()
-		for rows.Next() {
-			row, err := scan(rows)
+		for row, err := range each(scan)(rows, err) {
 			if err != nil {
 				return nil, err
 			}
 			all = append(all, row)
 		}
-		return all, rows.Err()
+		return all, nil
 	}
 }
 

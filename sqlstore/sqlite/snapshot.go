@@ -129,25 +129,7 @@ func (f *file) readTransaction(ctx context.Context, do func(*file, *sql.Tx) erro
 // rowsOf returns the rows of a query, which it reads one at a time.
 func rowsOf[T any](ctx context.Context, tx *sql.Tx, query string, scan func(*sql.Rows) (*T, error), arguments ...any) iter.Seq2[*T, error] {
 	return func(yield func(*T, error) bool) {
-		rows, err := tx.QueryContext(ctx, query, arguments...)
-		if err != nil {
-			yield(nil, err)
-			return
-		}
-		defer rows.Close()
-		for rows.Next() {
-			row, err := scan(rows)
-			if err != nil {
-				yield(nil, err)
-				return
-			}
-			if !yield(row, nil) {
-				return
-			}
-		}
-		if err := rows.Err(); err != nil {
-			yield(nil, err)
-		}
+		each(scan)(tx.QueryContext(ctx, query, arguments...))(yield) //nolint:rowserrcheck // each checks it
 	}
 }
 
