@@ -14,8 +14,12 @@ const maxCandidates = 10_000
 
 // readClock reads the database's clock, and logs when it was set forward; see clock.
 func (s *Store) readClock(ctx context.Context) (State, times, error) {
-	s.reading.Lock()
-	defer s.reading.Unlock()
+	select {
+	case s.reading <- struct{}{}:
+		defer func() { <-s.reading }()
+	case <-ctx.Done():
+		return State{}, times{}, ctx.Err()
+	}
 	before := time.Now()
 	state, err := s.State(ctx)
 	if err != nil {

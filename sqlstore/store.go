@@ -33,9 +33,9 @@ type Store struct {
 	counts map[Resource]changeCount
 	// clock tells which records and changes are old enough to be deleted.
 	clock clock
-	// reading is held while readClock reads the database's clock: of two readings at the same
-	// time, the one that comes late would look as if the clock had been set back.
-	reading sync.Mutex
+	// reading holds a value while readClock reads the database's clock: of two readings at the
+	// same time, the one that comes late would look as if the clock had been set back.
+	reading chan struct{}
 }
 
 // New makes a store on a driver, which the caller closes after Run has returned. The store
@@ -52,6 +52,7 @@ func New(driver Driver, options Options) *Store {
 		quota:    quota{limit: options.Quota, logger: options.Logger},
 		writable: writable{logger: options.Logger, logged: make(map[string]time.Time)},
 
+		reading:   make(chan struct{}, 1),
 		committed: make(chan struct{}, 1),
 	}
 	s.metrics = newMetrics(options.Registerer, queue.len, &s.quota)

@@ -134,21 +134,14 @@ func list(ctx context.Context, stmt *sql.Stmt, a arguments, q sqlstore.Query, yi
 		if n == q.Limit && q.Limit > 0 {
 			return last, true, nil
 		}
-		record := sqlstore.Record{Key: sqlstore.Key{Group: q.Group, Resource: q.Resource, Owner: q.Owner}}
-		var expires, value sql.NullString
-		var sum sql.NullInt64
-		if err := rows.Scan(&record.Namespace, &record.Name, &record.UID, &record.Created, &record.Revision,
-			&record.Encoding, &expires, &value, &sum); err != nil {
+		key := sqlstore.Key{Group: q.Group, Resource: q.Resource, Owner: q.Owner}
+		var created, revision int64
+		var s stored
+		if err := rows.Scan(&key.Namespace, &key.Name, &s.uid, &created, &revision, &s.form, &s.expires, &s.value, &s.sum); err != nil {
 			return last, false, err
 		}
-		if value.Valid {
-			record.Value = bytes(value.String)
-			if err := compare(sum, recordSum(record.Key, record.UID, record.Created, record.Revision, record.Encoding, expires.String, value.String),
-				"current_objects or undo_log", record.Revision, record.Key); err != nil {
-				return last, false, err
-			}
-		}
-		if record.Expires, err = parseExpiry(expires); err != nil {
+		record, err := s.record("current_objects or undo_log", revision, key, created, revision)
+		if err != nil {
 			return last, false, err
 		}
 		last = sqlstore.Position{Namespace: record.Namespace, Name: record.Name}

@@ -92,28 +92,42 @@ func (r *reader) get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, in
 
 // scanRecord returns the result of selectObject, as Driver.Get does; the revision is 0 if it fails.
 func scanRecord(row *sql.Row, key sqlstore.Key) (sqlstore.Record, int64, error) {
-	var (
-		snapshot                  int64
-		uid, form, expires, value sql.NullString
-		created, revision, sum    sql.NullInt64
-	)
-	if err := row.Scan(&snapshot, &uid, &created, &revision, &form, &expires, &value, &sum); err != nil {
+	var snapshot int64
+	var created, revision sql.NullInt64
+	var s stored
+	if err := row.Scan(&snapshot, &s.uid, &created, &revision, &s.form, &s.expires, &s.value, &s.sum); err != nil {
 		return sqlstore.Record{}, 0, err
 	}
 	if !revision.Valid {
 		return sqlstore.Record{}, snapshot, sqlstore.ErrNotFound
 	}
-	if err := compare(sum, recordSum(key, uid.String, created.Int64, revision.Int64, form.String, expires.String, value.String),
-		"current_objects", revision.Int64, key); err != nil {
+	record, err := s.record("current_objects", revision.Int64, key, created.Int64, revision.Int64)
+	if err != nil {
 		return sqlstore.Record{}, 0, err
 	}
-	record := sqlstore.Record{
-		Key: key, UID: uid.String, Created: created.Int64, Revision: revision.Int64,
-		Encoding: form.String, Value: bytes(value.String),
+	return record, snapshot, nil
+}
+
+// stored has the columns of a record that come after its key and revisions.
+type stored struct {
+	uid, form, expires, value sql.NullString
+	sum                       sql.NullInt64
+}
+
+// record returns the record. If the row of the table, which has the revision row, does not have its checksum,
+// it fails with a *damagedError. A query that selects no values selects no checksums either.
+func (s *stored) record(table string, row int64, key sqlstore.Key, created, revision int64) (r sqlstore.Record, err error) {
+	if err := compare(s.sum, func() int64 {
+		return recordSum(key, s.uid.String, created, revision, s.form.String, s.expires.String, s.value.String)
+	}, table, row, key); err != nil {
+		return r, err
 	}
-	var err error
-	record.Expires, err = parseExpiry(expires)
-	return record, snapshot, err
+	r = sqlstore.Record{Key: key, UID: s.uid.String, Created: created, Revision: revision, Encoding: s.form.String}
+	if s.value.Valid {
+		r.Value = bytes(s.value.String)
+	}
+	r.Expires, err = parseExpiry(s.expires)
+	return r, err
 }
 
 // Expired implements sqlstore.Driver.
@@ -219,57 +233,49 @@ func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) (changes 
 
 func scanChange(rows *sql.Rows, keysOnly bool) (c sqlstore.Change, err error) {
 	var (
-		stamp, op                             string
-		replaces, created                     int64
-		uid                                   string
-		form, expires, value                  sql.NullString
-		newUID, newForm, newExpires, newValue sql.NullString
-		sum, newSum, changed                  sql.NullInt64
+		stamp, op         string
+		replaces, created int64
+		before, after     stored
+		changed           sql.NullInt64
 	)
 	k := &c.New.Key
 	if err := rows.Scan(&c.Revision, &stamp, &op, &c.Author.Verb, &c.Author.Subresource, &c.Author.Manager, &c.Author.User, &c.Author.RealUser, &c.Author.AuditID,
-		&k.Group, &k.Resource, &k.Owner, &k.Namespace, &k.Name, &uid, &replaces, &created, &form, &expires, &value, &sum, &changed,
-		&newUID, &newForm, &newExpires, &newValue, &newSum); err != nil {
+		&k.Group, &k.Resource, &k.Owner, &k.Namespace, &k.Name, &before.uid, &replaces, &created, &before.form, &before.expires, &before.value, &before.sum, &changed,
+		&after.uid, &after.form, &after.expires, &after.value, &after.sum); err != nil {
 		return c, err
 	}
-	if err := compare(changed, changeSum(*k, c.Revision, stamp, sqlstore.Op(op), c.Author, replaces), "undo_log", c.Revision, *k); err != nil {
+	if err := compare(changed, func() int64 {
+		return changeSum(*k, c.Revision, stamp, sqlstore.Op(op), c.Author, replaces)
+	}, "undo_log", c.Revision, *k); err != nil {
 		return c, err
 	}
 	if c.Time, err = parseTime(stamp); err != nil {
 		return c, err
 	}
 	c.Op = sqlstore.Op(op)
-	c.New.Revision, c.New.Created, c.New.UID = c.Revision, created, uid
+	c.New.Revision, c.New.Created, c.New.UID = c.Revision, created, before.uid.String
 	if keysOnly {
 		if c.Op != sqlstore.Create {
-			c.Old = &sqlstore.Record{Key: *k, UID: uid, Created: created, Revision: replaces}
+			c.Old = &sqlstore.Record{Key: *k, UID: before.uid.String, Created: created, Revision: replaces}
 		}
 		return c, nil
 	}
 	if c.Op != sqlstore.Delete {
-		if !newValue.Valid {
+		if !after.value.Valid {
 			return c, fmt.Errorf("revision %d of %v %w", c.Revision, *k, errMissing)
 		}
-		if err := compare(newSum, recordSum(*k, newUID.String, created, c.Revision, newForm.String, newExpires.String, newValue.String),
-			"current_objects or undo_log", c.Revision, *k); err != nil {
-			return c, err
-		}
-		c.New.UID, c.New.Encoding, c.New.Value = newUID.String, newForm.String, bytes(newValue.String)
-		if c.New.Expires, err = parseExpiry(newExpires); err != nil {
+		if c.New, err = after.record("current_objects or undo_log", c.Revision, *k, created, c.Revision); err != nil {
 			return c, err
 		}
 	}
 	if c.Op != sqlstore.Create {
-		if err := compare(sum, recordSum(*k, uid, created, replaces, form.String, expires.String, value.String), "undo_log", c.Revision, *k); err != nil {
+		old, err := before.record("undo_log", c.Revision, *k, created, replaces)
+		if err != nil {
 			return c, err
 		}
-		c.Old = &sqlstore.Record{
-			Key: *k, UID: uid, Created: created, Revision: replaces, Encoding: form.String, Value: bytes(value.String),
-		}
-		c.OldBytes = int64(len(c.Old.Value))
-		c.Old.Expires, err = parseExpiry(expires)
+		c.Old, c.OldBytes = &old, int64(len(old.Value))
 	}
-	return c, err
+	return c, nil
 }
 
 // snapshot runs f in a read transaction, with the state in its snapshot. If of is not nil, the

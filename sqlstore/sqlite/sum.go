@@ -78,8 +78,8 @@ func (e *damagedError) Error() string {
 
 // compare returns a *damagedError if the checksum of a row differs from the stored one. A row
 // without a stored checksum passes.
-func compare(stored sql.NullInt64, sum int64, table string, revision int64, k sqlstore.Key) error {
-	if !stored.Valid || stored.Int64 == sum {
+func compare(stored sql.NullInt64, sum func() int64, table string, revision int64, k sqlstore.Key) error {
+	if !stored.Valid || stored.Int64 == sum() {
 		return nil
 	}
 	return &damagedError{table: table, revision: revision, key: k}
