@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+	"unsafe"
 )
 
 // Owner says who defines a resource. It is part of every key, so that a custom
@@ -86,6 +87,13 @@ type Record struct {
 	// Value is a JSON text. It is shared: nobody writes to it.
 	Value []byte
 }
+
+// Text and Bytes convert a value without copying it. That is safe because nobody writes to a value, and the
+// drivers' libraries copy what they send and what they return.
+func Text(value []byte) string { return unsafe.String(unsafe.SliceData(value), len(value)) }
+
+// Bytes is the reverse of Text.
+func Bytes(value string) []byte { return unsafe.Slice(unsafe.StringData(value), len(value)) }
 
 // Op says what a change does to its key.
 type Op string

@@ -5,7 +5,6 @@ import (
 	"math"
 	"slices"
 	"time"
-	"unsafe"
 
 	"byre/sqlstore"
 )
@@ -97,7 +96,7 @@ type end struct {
 func objectOf(r *sqlstore.ObjectRow) *object {
 	return &object{
 		Key: r.Key, UID: r.UID, Generation: r.Generation, Created: r.Created, Revision: r.Revision, Time: r.Time.UTC(),
-		Author: r.Author, Encoding: r.Encoding, Expires: utc(r.Expires), Value: text(r.Value),
+		Author: r.Author, Encoding: r.Encoding, Expires: utc(r.Expires), Value: sqlstore.Text(r.Value),
 	}
 }
 
@@ -113,7 +112,7 @@ func (o *object) row() *sqlstore.ObjectRow {
 func changeOf(r *sqlstore.ChangeRow) *change {
 	return &change{
 		Revision: r.Revision, Op: string(r.Op), Time: r.Time.UTC(), Author: r.Author,
-		Key: r.Key, UID: r.UID, Replaces: r.Replaces, Created: r.Created, Encoding: r.Encoding, Expires: utc(r.Expires), Value: text(r.Value),
+		Key: r.Key, UID: r.UID, Replaces: r.Replaces, Created: r.Created, Encoding: r.Encoding, Expires: utc(r.Expires), Value: sqlstore.Text(r.Value),
 	}
 }
 
@@ -135,7 +134,3 @@ func utc(t time.Time) time.Time {
 	}
 	return t.UTC()
 }
-
-// text returns a value as a string that shares its memory. Nobody writes to a value
-// (sqlstore.Record).
-func text(value []byte) string { return unsafe.String(unsafe.SliceData(value), len(value)) }

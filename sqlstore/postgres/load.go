@@ -154,14 +154,14 @@ func copyResources(t *transfer, tx pgx.Tx, ids *sqlstore.Numbering) error {
 func objectValues(r *sqlstore.ObjectRow, ids *sqlstore.Numbering) []any {
 	return []any{
 		int32(ids.ID(r.Of())), r.Namespace, r.Name, r.UID, r.Generation, r.Created, r.Revision, r.Time,
-		r.Author.Verb, r.Author.Subresource, r.Author.Manager, r.Author.User, r.Author.RealUser, r.Encoding, nullTime(r.Expires), text(r.Value),
+		r.Author.Verb, r.Author.Subresource, r.Author.Manager, r.Author.User, r.Author.RealUser, r.Encoding, nullTime(r.Expires), sqlstore.Text(r.Value),
 	}
 }
 
 func undoValues(r *sqlstore.ChangeRow, ids *sqlstore.Numbering) []any {
 	var form, value any
 	if r.Op != sqlstore.Create {
-		form, value = r.Encoding, text(r.Value)
+		form, value = r.Encoding, sqlstore.Text(r.Value)
 	}
 	return []any{
 		r.Revision, r.Time, string(r.Op), r.Author.Verb, r.Author.Subresource, r.Author.Manager, r.Author.User, r.Author.RealUser, r.Author.AuditID,

@@ -250,7 +250,7 @@ func scanObjectRow(rows pgx.Rows, of sqlstore.Resource) (*sqlstore.ObjectRow, er
 		&r.Time, &r.Author.Verb, &r.Author.Subresource, &r.Author.Manager, &r.Author.User, &r.Author.RealUser, &r.Encoding, &expires, &value); err != nil {
 		return nil, err
 	}
-	r.Time, r.Expires, r.Value = r.Time.UTC(), expiry(expires), bytes(value)
+	r.Time, r.Expires, r.Value = r.Time.UTC(), expiry(expires), sqlstore.Bytes(value)
 	return r, nil
 }
 
@@ -269,7 +269,7 @@ func scanChangeRow(rows pgx.Rows) (*sqlstore.ChangeRow, error) {
 		r.Encoding = *form
 	}
 	if value != nil {
-		r.Value = bytes(*value)
+		r.Value = sqlstore.Bytes(*value)
 	}
 	return r, nil
 }

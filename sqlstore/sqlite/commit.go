@@ -213,8 +213,8 @@ func (w *writer) create(c *sqlstore.Write, revision int64, stamp string) (sqlsto
 		return sqlstore.Outcome{}, err
 	}
 	_, err = w.stmts[insertObject].Exec(revision, id, k.Namespace, k.Name, c.UID, c.Generation, revision,
-		stamp, a.Verb, a.Subresource, a.Manager, a.User, a.RealUser, c.Encoding, formatExpiry(c.Expires), text(c.Value),
-		recordSum(k, c.UID, revision, revision, c.Encoding, expiryText(c.Expires), text(c.Value)),
+		stamp, a.Verb, a.Subresource, a.Manager, a.User, a.RealUser, c.Encoding, formatExpiry(c.Expires), sqlstore.Text(c.Value),
+		recordSum(k, c.UID, revision, revision, c.Encoding, expiryText(c.Expires), sqlstore.Text(c.Value)),
 		writtenSum(k, revision, stamp, a, c.Generation))
 	if isDuplicate(err) {
 		return sqlstore.Outcome{Err: sqlstore.ErrExists}, nil
@@ -251,8 +251,8 @@ func (w *writer) replace(c *sqlstore.Write, revision int64, stamp string) (o sql
 		_, err = w.stmts[deleteObject].Exec(o.Created)
 	} else {
 		_, err = w.stmts[updateObject].Exec(revision, c.UID, c.Generation, stamp, a.Verb, a.Subresource, a.Manager, a.User, a.RealUser, c.Encoding,
-			formatExpiry(c.Expires), text(c.Value),
-			recordSum(k, c.UID, o.Created, revision, c.Encoding, expiryText(c.Expires), text(c.Value)),
+			formatExpiry(c.Expires), sqlstore.Text(c.Value),
+			recordSum(k, c.UID, o.Created, revision, c.Encoding, expiryText(c.Expires), sqlstore.Text(c.Value)),
 			writtenSum(k, revision, stamp, a, c.Generation), o.Created)
 	}
 	if err != nil {

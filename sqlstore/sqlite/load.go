@@ -153,7 +153,7 @@ func fillObjects(ctx context.Context, tx *sql.Tx, s sqlstore.Snapshot, ids *sqls
 		if err != nil {
 			return err
 		}
-		a, stamp, value := r.Author, formatTime(r.Time), text(r.Value)
+		a, stamp, value := r.Author, formatTime(r.Time), sqlstore.Text(r.Value)
 		if _, err := insert.ExecContext(ctx, r.Revision, ids.ID(r.Of()), r.Namespace, r.Name, r.UID, r.Generation, r.Created,
 			stamp, a.Verb, a.Subresource, a.Manager, a.User, a.RealUser, r.Encoding, formatExpiry(r.Expires), value,
 			recordSum(r.Key, r.UID, r.Created, r.Revision, r.Encoding, expiryText(r.Expires), value),
@@ -174,7 +174,7 @@ func fillChanges(ctx context.Context, tx *sql.Tx, s sqlstore.Snapshot, ids *sqls
 		if err != nil {
 			return err
 		}
-		a, stamp, value := r.Author, formatTime(r.Time), text(r.Value)
+		a, stamp, value := r.Author, formatTime(r.Time), sqlstore.Text(r.Value)
 		var form, replaced, sum any
 		if r.Op != sqlstore.Create {
 			form, replaced = r.Encoding, value

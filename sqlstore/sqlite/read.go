@@ -124,7 +124,7 @@ func (s *stored) record(table string, row int64, key sqlstore.Key, created, revi
 	}
 	r = sqlstore.Record{Key: key, UID: s.uid.String, Created: created, Revision: revision, Encoding: s.form.String}
 	if s.value.Valid {
-		r.Value = bytes(s.value.String)
+		r.Value = sqlstore.Bytes(s.value.String)
 	}
 	r.Expires, err = parseExpiry(s.expires)
 	return r, err

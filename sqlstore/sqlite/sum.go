@@ -42,7 +42,7 @@ func recordSum(k sqlstore.Key, uid string, created, revision int64, form, expire
 	b = binary.AppendVarint(b, revision)
 	b = appendText(b, form)
 	b = appendText(b, expires)
-	return int64(crc32.Update(crc32.Checksum(b, castagnoli), castagnoli, bytes(value)))
+	return int64(crc32.Update(crc32.Checksum(b, castagnoli), castagnoli, sqlstore.Bytes(value)))
 }
 
 // changeSum returns the value of the column change_sum: the checksum of the columns of a change
