@@ -8,7 +8,6 @@ import (
 	"io/fs"
 
 	"github.com/golang-migrate/migrate/v4"
-	"github.com/golang-migrate/migrate/v4/database"
 	"github.com/golang-migrate/migrate/v4/source"
 	"github.com/golang-migrate/migrate/v4/source/iofs"
 
@@ -50,7 +49,7 @@ type State struct {
 // ErrDirty, and for SQLite with an *InUseError. It changes nothing if a newer release has
 // migrated the database and lets this one use it.
 func Up(ctx context.Context, endpoint string, onStep ...func(Step)) (State, error) {
-	return run(ctx, endpoint, onStep, func(_ context.Context, _ observed, m *migrate.Migrate) error {
+	return run(ctx, endpoint, onStep, func(_ *session, m *migrate.Migrate) error {
 		// If a newer release has migrated the database, m does not know its version, and this
 		// is fs.ErrNotExist.
 		return m.Up()
@@ -61,11 +60,11 @@ func Up(ctx context.Context, endpoint string, onStep ...func(Step)) (State, erro
 // while a process uses the database. To reverse the first step, which makes the tables, deletes
 // all data: it fails with a *DeletesError unless deleteAll is set. Other errors are those of Up.
 func Down(ctx context.Context, endpoint string, deleteAll bool, onStep ...func(Step)) (State, error) {
-	return run(ctx, endpoint, onStep, func(ctx context.Context, db observed, m *migrate.Migrate) error {
+	return run(ctx, endpoint, onStep, func(db *session, m *migrate.Migrate) error {
 		if err := db.exclude(ctx); err != nil {
 			return err
 		}
-		current, err := db.schema()
+		current, err := db.schema(ctx)
 		if err != nil {
 			return err
 		}
@@ -89,28 +88,6 @@ type Step struct {
 	Number Version
 	// Latest is the version of this program.
 	Latest Version
-}
-
-// observed is a session that calls onStep before each step.
-type observed struct {
-	session
-	latest Version
-	onStep []func(Step)
-}
-
-// SetVersion implements database.Driver. golang-migrate sets the version that a step leads to,
-// dirty, before it runs the step.
-func (o observed) SetVersion(version int, dirty bool) error {
-	if dirty {
-		current, _, err := o.Version()
-		if err != nil {
-			return err
-		}
-		for _, call := range o.onStep {
-			call(Step{Number: Version(max(current, version)), Latest: o.latest})
-		}
-	}
-	return o.session.SetVersion(version, dirty)
 }
 
 // firstStep is the version of the step that makes the tables.
@@ -139,24 +116,13 @@ func Status(ctx context.Context, endpoint string) (State, error) {
 	return run(ctx, endpoint, nil, nil)
 }
 
-// Latest returns the version of this program's schema in a dialect.
+// Latest returns the version of this program's schema in a dialect: its steps are numbered from 1 on.
 func Latest(dialect Dialect) (Version, error) {
-	steps, err := iofs.New(steps, string(dialect))
+	ups, err := fs.Glob(steps, string(dialect)+"/*.up.sql")
 	if err != nil {
 		return 0, fmt.Errorf("migrations: %w", err)
 	}
-	defer steps.Close()
-	latest, err := steps.First()
-	for err == nil {
-		var next uint
-		if next, err = steps.Next(latest); err == nil {
-			latest = next
-		}
-	}
-	if !errors.Is(err, fs.ErrNotExist) {
-		return 0, fmt.Errorf("migrations: %w", err)
-	}
-	return Version(latest), nil
+	return Version(len(ups)), nil
 }
 
 // Check fails with ErrNewer or ErrOlder unless this program may use a database with the schema:
@@ -181,27 +147,8 @@ func newer(s Schema, latest Version) error {
 		ErrNewer, s.Version, s.Least, latest)
 }
 
-// session is one connection to a database, with the transaction of one migration.
-type session interface {
-	database.Driver
-	// schema returns what the database says of its schema.
-	schema() (Schema, error)
-	// begin begins the transaction and waits for the lock of the migration, which the
-	// transaction holds. It fails with ErrForeign, and changes nothing.
-	begin(ctx context.Context) error
-	// exclude fails with an *InUseError if another process uses the database, and keeps
-	// other processes from using it until end.
-	exclude(ctx context.Context) error
-	// count counts the rows of objects and of changes.
-	count(ctx context.Context) (objects, changes int64, err error)
-	// end commits the transaction if keep is true, and otherwise rolls it back.
-	end(ctx context.Context, keep bool) error
-}
-
 // move runs steps in the transaction of a session.
-type move func(context.Context, observed, *migrate.Migrate) error
-
-const selectCounts = `SELECT (SELECT count(*) FROM current_objects), (SELECT count(*) FROM undo_log)`
+type move func(*session, *migrate.Migrate) error
 
 // run calls move in a transaction and returns the state after it. Without a move it only reads the
 // state.
@@ -214,18 +161,19 @@ func run(ctx context.Context, endpoint string, onStep []func(Step), move move) (
 	if err != nil {
 		return State{}, err
 	}
-	db, err := open(ctx, dialect, dsn, move != nil)
+	conn, err := open(ctx, dialect, dsn, move != nil)
 	if err != nil {
 		return State{}, err
 	}
-	if db == nil {
+	if conn == nil {
 		return State{Dialect: dialect, Latest: latest}, nil
 	}
+	db := &session{connection: conn, ctx: ctx, latest: latest, onStep: onStep}
 	defer func() { err = errors.Join(err, db.Close()) }()
 	if err := db.begin(ctx); err != nil {
 		return State{}, err
 	}
-	err = step(ctx, observed{db, latest, onStep}, dialect, move)
+	err = step(ctx, db, dialect, move)
 	if err == nil || move == nil {
 		// After a step that failed, the transaction can't read the version any more.
 		current, _, versionErr := db.Version()
@@ -236,7 +184,7 @@ func run(ctx context.Context, endpoint string, onStep []func(Step), move move) (
 	return state, errors.Join(err, db.end(context.WithoutCancel(ctx), move != nil && err == nil))
 }
 
-func open(ctx context.Context, dialect Dialect, dsn string, change bool) (session, error) {
+func open(ctx context.Context, dialect Dialect, dsn string, change bool) (connection, error) {
 	if dialect == SQLite {
 		return openSQLite(ctx, dsn, change)
 	}
@@ -244,8 +192,8 @@ func open(ctx context.Context, dialect Dialect, dsn string, change bool) (sessio
 }
 
 // step calls move, if there is one. It fails if the database is newer or dirty.
-func step(ctx context.Context, db observed, dialect Dialect, move move) error {
-	current, err := db.schema()
+func step(ctx context.Context, db *session, dialect Dialect, move move) error {
+	current, err := db.schema(ctx)
 	switch {
 	case err != nil:
 		return err
@@ -265,7 +213,7 @@ func step(ctx context.Context, db observed, dialect Dialect, move move) error {
 	if err != nil {
 		return err
 	}
-	err = move(ctx, db, m)
+	err = move(db, m)
 	if errors.Is(err, migrate.ErrNoChange) || errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

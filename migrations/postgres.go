@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 
-	"github.com/golang-migrate/migrate/v4/database"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -39,18 +37,15 @@ WHERE c.relnamespace = quote_ident(current_schema())::regnamespace AND c.relkind
 	tryUse = `SELECT pg_try_advisory_xact_lock(hashtextextended('byre ' || current_schema() || ' ' || $1, 0))`
 )
 
-// postgresSession implements session.
-type postgresSession struct {
-	inTransaction
-	//nolint:containedctx // golang-migrate's interface has no context.
-	ctx  context.Context
+// postgresConn implements connection.
+type postgresConn struct {
 	conn *pgx.Conn
 	tx   pgx.Tx
 	// isMissing is true if the endpoint names a schema that does not exist yet.
 	isMissing bool
 }
 
-func openPostgres(ctx context.Context, dsn string) (session, error) {
+func openPostgres(ctx context.Context, dsn string) (connection, error) {
 	pool, err := dbserver.Parse(dsn)
 	if err != nil {
 		return nil, err
@@ -63,10 +58,10 @@ func openPostgres(ctx context.Context, dsn string) (session, error) {
 	if err != nil {
 		return nil, dbserver.Explain(config, err)
 	}
-	return &postgresSession{ctx: ctx, conn: conn}, nil
+	return &postgresConn{conn: conn}, nil
 }
 
-func (s *postgresSession) begin(ctx context.Context) (err error) {
+func (s *postgresConn) begin(ctx context.Context) (err error) {
 	defer func() { err = s.explain(err) }()
 	if s.tx, err = s.conn.Begin(ctx); err != nil {
 		return err
@@ -85,8 +80,8 @@ func (s *postgresSession) begin(ctx context.Context) (err error) {
 	if _, err := s.conn.Exec(ctx, limitLocks); err != nil {
 		return err
 	}
-	version, _, err := s.Version()
-	if err != nil || version != database.NilVersion || s.isMissing {
+	schema, err := s.schema(ctx)
+	if err != nil || schema.Version != 0 || s.isMissing {
 		return err
 	}
 	var tables int
@@ -99,7 +94,7 @@ func (s *postgresSession) begin(ctx context.Context) (err error) {
 	return nil
 }
 
-func (s *postgresSession) exclude(ctx context.Context) error {
+func (s *postgresConn) exclude(ctx context.Context) error {
 	var free bool
 	if err := s.conn.QueryRow(ctx, tryUse, UseLock).Scan(&free); err != nil {
 		return s.explain(err)
@@ -110,30 +105,37 @@ func (s *postgresSession) exclude(ctx context.Context) error {
 	return nil
 }
 
-func (s *postgresSession) count(ctx context.Context) (objects, changes int64, err error) {
+func (s *postgresConn) count(ctx context.Context) (objects, changes int64, err error) {
 	err = s.conn.QueryRow(ctx, selectCounts).Scan(&objects, &changes)
 	return objects, changes, s.explain(err)
 }
 
-func (s *postgresSession) end(ctx context.Context, keep bool) error {
+func (s *postgresConn) end(ctx context.Context, keep bool) error {
 	if keep {
 		return s.tx.Commit(ctx)
 	}
 	return s.tx.Rollback(ctx)
 }
 
-// Run implements database.Driver. It uses the simple query protocol, in which one text may have
-// several statements.
-func (s *postgresSession) Run(migration io.Reader) error {
-	text, err := io.ReadAll(migration)
-	if err != nil {
-		return err
+// exec makes the schema if it is missing. It uses the simple query protocol, in which one text may have
+// several statements, unless there are arguments.
+func (s *postgresConn) exec(ctx context.Context, text string, arguments ...any) error {
+	if s.isMissing {
+		create := `CREATE SCHEMA ` + pgx.Identifier{dbserver.Schema(s.conn.Config())}.Sanitize()
+		if _, err := s.conn.Exec(ctx, create); err != nil {
+			return s.explain(err)
+		}
+		s.isMissing = false
 	}
-	return s.explain(s.conn.PgConn().Exec(s.ctx, string(text)).Close())
+	if len(arguments) == 0 {
+		return s.explain(s.conn.PgConn().Exec(ctx, text).Close())
+	}
+	_, err := s.conn.Exec(ctx, text, arguments...)
+	return s.explain(err)
 }
 
 // explain adds the server and the next step to an error of the server.
-func (s *postgresSession) explain(err error) error {
+func (s *postgresConn) explain(err error) error {
 	var server *pgconn.PgError
 	if errors.As(err, &server) {
 		return dbserver.Explain(s.conn.Config(), err)
@@ -141,40 +143,12 @@ func (s *postgresSession) explain(err error) error {
 	return err
 }
 
-// SetVersion implements database.Driver.
-func (s *postgresSession) SetVersion(version int, dirty bool) error {
-	if version == database.NilVersion {
-		_, err := s.conn.Exec(s.ctx, dropVersionTable)
-		return err
-	}
-	if s.isMissing {
-		create := `CREATE SCHEMA ` + pgx.Identifier{dbserver.Schema(s.conn.Config())}.Sanitize()
-		if _, err := s.conn.Exec(s.ctx, create); err != nil {
-			return s.explain(err)
-		}
-		s.isMissing = false
-	}
-	if _, err := s.conn.Exec(s.ctx, createVersionTable); err != nil {
-		return s.explain(err)
-	}
-	if _, err := s.conn.Exec(s.ctx, clearVersion); err != nil {
-		return err
-	}
-	_, err := s.conn.Exec(s.ctx, insertVersion, version, dirty)
-	return s.explain(err)
-}
-
-// Version implements database.Driver.
-func (s *postgresSession) Version() (version int, dirty bool, err error) {
-	return libraryVersion(s.schema())
-}
-
-func (s *postgresSession) schema() (Schema, error) {
+func (s *postgresConn) schema(ctx context.Context) (Schema, error) {
 	if s.isMissing {
 		return Schema{}, nil
 	}
-	return PostgresSchema(s.ctx, s.conn)
+	return PostgresSchema(ctx, s.conn)
 }
 
-// Close implements database.Driver.
-func (s *postgresSession) Close() error { return s.conn.Close(context.WithoutCancel(s.ctx)) }
+// Close closes the connection.
+func (s *postgresConn) Close() error { return s.conn.Close(context.Background()) }

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/golang-migrate/migrate/v4/database"
 	"github.com/jackc/pgx/v5"
@@ -87,25 +88,88 @@ func readSchema(tables string, query func(string) row) (s Schema, err error) {
 	return s, err
 }
 
-// libraryVersion returns a schema as golang-migrate's database.Driver does.
-func libraryVersion(s Schema, err error) (version int, dirty bool, _ error) {
-	if err != nil {
-		return 0, false, err
-	}
-	if s.Version == 0 {
-		return database.NilVersion, false, nil
-	}
-	return int(s.Version), s.IsDirty, nil
+// connection is a connection to a database of one dialect.
+type connection interface {
+	// begin begins the transaction of one migration and waits for the lock of the migration, which the
+	// transaction holds. It fails with ErrForeign, and changes nothing.
+	begin(ctx context.Context) error
+	// end commits the transaction if keep is true, and otherwise rolls it back.
+	end(ctx context.Context, keep bool) error
+	// exclude fails with an *InUseError if another process uses the database, and keeps
+	// other processes from using it until end.
+	exclude(ctx context.Context) error
+	// schema returns what the database says of its schema.
+	schema(ctx context.Context) (Schema, error)
+	// exec executes one statement; without arguments, a text that may have several.
+	exec(ctx context.Context, text string, arguments ...any) error
+	// count counts the rows of objects and of changes.
+	count(ctx context.Context) (objects, changes int64, err error)
+	Close() error
+}
+
+const selectCounts = `SELECT (SELECT count(*) FROM current_objects), (SELECT count(*) FROM undo_log)`
+
+// session is a connection with the transaction of one migration. It implements golang-migrate's
+// database.Driver. Lock does nothing, because the transaction holds the lock. golang-migrate does not
+// call Open and Drop.
+type session struct {
+	connection
+	ctx    context.Context //nolint:containedctx // golang-migrate's interface has no context.
+	latest Version
+	onStep []func(Step)
 }
 
 var errUnused = errors.New("migrations: not a part of a migration")
 
-// inTransaction has the methods of golang-migrate's database.Driver that both sessions share. Lock
-// does nothing, because the transaction of a session holds the lock. golang-migrate does not call
-// Open and Drop.
-type inTransaction struct{}
+// Open implements database.Driver.
+func (*session) Open(string) (database.Driver, error) { return nil, errUnused }
 
-func (inTransaction) Open(string) (database.Driver, error) { return nil, errUnused }
-func (inTransaction) Lock() error                          { return nil }
-func (inTransaction) Unlock() error                        { return nil }
-func (inTransaction) Drop() error                          { return errUnused }
+// Lock implements database.Driver.
+func (*session) Lock() error { return nil }
+
+// Unlock implements database.Driver.
+func (*session) Unlock() error { return nil }
+
+// Drop implements database.Driver.
+func (*session) Drop() error { return errUnused }
+
+// Run implements database.Driver.
+func (s *session) Run(migration io.Reader) error {
+	text, err := io.ReadAll(migration)
+	if err != nil {
+		return err
+	}
+	return s.exec(s.ctx, string(text))
+}
+
+// Version implements database.Driver.
+func (s *session) Version() (version int, dirty bool, err error) {
+	schema, err := s.schema(s.ctx)
+	if err == nil && schema.Version == 0 {
+		return database.NilVersion, false, nil
+	}
+	return int(schema.Version), schema.IsDirty, err
+}
+
+// SetVersion implements database.Driver. golang-migrate sets the version that a step leads to,
+// dirty, before it runs the step: then SetVersion calls onStep.
+func (s *session) SetVersion(version int, dirty bool) error {
+	if dirty {
+		current, _, err := s.Version()
+		if err != nil {
+			return err
+		}
+		for _, call := range s.onStep {
+			call(Step{Number: Version(max(current, version)), Latest: s.latest})
+		}
+	}
+	if version == database.NilVersion {
+		return s.exec(s.ctx, dropVersionTable)
+	}
+	for _, text := range []string{createVersionTable, clearVersion} {
+		if err := s.exec(s.ctx, text); err != nil {
+			return err
+		}
+	}
+	return s.exec(s.ctx, insertVersion, version, dirty)
+}

@@ -5,12 +5,10 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"io"
 	"net/url"
 	"os"
 	"path/filepath"
 
-	"github.com/golang-migrate/migrate/v4/database"
 	// Registers the driver "sqlite" with database/sql.
 	_ "modernc.org/sqlite"
 
@@ -18,11 +16,8 @@ import (
 	"byre/migrations/fileowner"
 )
 
-// sqliteSession implements session.
-type sqliteSession struct {
-	inTransaction
-	//nolint:containedctx // golang-migrate's interface has no context.
-	ctx  context.Context
+// sqliteConn implements connection.
+type sqliteConn struct {
 	lock *dbfile.Lock
 	db   *sql.DB
 	conn *sql.Conn
@@ -30,7 +25,7 @@ type sqliteSession struct {
 
 // openSQLite opens the database at path. If there is none, it makes one if change is set, and
 // returns nil otherwise.
-func openSQLite(ctx context.Context, path string, change bool) (session, error) {
+func openSQLite(ctx context.Context, path string, change bool) (_ connection, err error) {
 	if change {
 		if err := fileowner.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			return nil, fmt.Errorf("make the database's folder: %w", err)
@@ -43,7 +38,12 @@ func openSQLite(ctx context.Context, path string, change bool) (session, error) 
 	if fresh && !change {
 		return nil, nil
 	}
-	s := &sqliteSession{ctx: ctx}
+	s := &sqliteConn{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
 	if change {
 		if s.lock, err = dbfile.Acquire(path); err != nil {
 			return nil, err
@@ -55,18 +55,18 @@ func openSQLite(ctx context.Context, path string, change bool) (session, error) 
 		// log the mode of the file.
 		file, err := fileowner.Open(path, os.O_RDWR, 0o600)
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("make %s: %w", path, err), s.Close())
+			return nil, fmt.Errorf("make %s: %w", path, err)
 		}
 		if err := file.Close(); err != nil {
-			return nil, errors.Join(fmt.Errorf("make %s: %w", path, err), s.Close())
+			return nil, fmt.Errorf("make %s: %w", path, err)
 		}
 	}
 	s.db, err = sql.Open("sqlite", SQLiteDSN(path)+"?_pragma=busy_timeout(10000)")
 	if err != nil {
-		return nil, errors.Join(err, s.Close())
+		return nil, err
 	}
 	if s.conn, err = s.db.Conn(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("open %s: %w", path, err), s.Close())
+		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
 	if fresh {
 		// auto_vacuum must be set before the first table is made; later only a VACUUM could
@@ -82,8 +82,8 @@ func openSQLite(ctx context.Context, path string, change bool) (session, error) 
 			`COMMIT`,
 			`PRAGMA journal_mode = WAL`,
 		} {
-			if _, err := s.conn.ExecContext(ctx, statement); err != nil {
-				return nil, errors.Join(fmt.Errorf("make %s: %w", path, err), s.Close())
+			if err := s.exec(ctx, statement); err != nil {
+				return nil, fmt.Errorf("make %s: %w", path, err)
 			}
 		}
 	}
@@ -95,67 +95,37 @@ func SQLiteDSN(path string) string {
 	return (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: path}).EscapedPath()}).String()
 }
 
-func (s *sqliteSession) begin(ctx context.Context) error {
-	query := `BEGIN IMMEDIATE`
+func (s *sqliteConn) begin(ctx context.Context) error {
 	if s.lock == nil {
-		query = `BEGIN` // Status only reads, and must not block other processes
+		return s.exec(ctx, `BEGIN`) // Status only reads, and must not block other processes
 	}
-	_, err := s.conn.ExecContext(ctx, query)
-	return err
+	return s.exec(ctx, `BEGIN IMMEDIATE`)
 }
 
-// exclude has nothing to do: the session holds the lock of the file.
-func (s *sqliteSession) exclude(context.Context) error { return nil }
+// exclude has nothing to do: the connection holds the lock of the file.
+func (s *sqliteConn) exclude(context.Context) error { return nil }
 
-func (s *sqliteSession) count(ctx context.Context) (objects, changes int64, err error) {
+func (s *sqliteConn) count(ctx context.Context) (objects, changes int64, err error) {
 	err = s.conn.QueryRowContext(ctx, selectCounts).Scan(&objects, &changes)
 	return objects, changes, err
 }
 
-func (s *sqliteSession) end(ctx context.Context, keep bool) error {
-	query := `ROLLBACK`
+func (s *sqliteConn) end(ctx context.Context, keep bool) error {
 	if keep {
-		query = `COMMIT`
+		return s.exec(ctx, `COMMIT`)
 	}
-	_, err := s.conn.ExecContext(ctx, query)
+	return s.exec(ctx, `ROLLBACK`)
+}
+
+func (s *sqliteConn) exec(ctx context.Context, text string, arguments ...any) error {
+	_, err := s.conn.ExecContext(ctx, text, arguments...)
 	return err
 }
 
-// Run implements database.Driver.
-func (s *sqliteSession) Run(migration io.Reader) error {
-	text, err := io.ReadAll(migration)
-	if err != nil {
-		return err
-	}
-	_, err = s.conn.ExecContext(s.ctx, string(text))
-	return err
-}
+func (s *sqliteConn) schema(ctx context.Context) (Schema, error) { return SQLiteSchema(ctx, s.conn) }
 
-// SetVersion implements database.Driver.
-func (s *sqliteSession) SetVersion(version int, dirty bool) error {
-	if version == database.NilVersion {
-		_, err := s.conn.ExecContext(s.ctx, dropVersionTable)
-		return err
-	}
-	if _, err := s.conn.ExecContext(s.ctx, createVersionTable); err != nil {
-		return err
-	}
-	if _, err := s.conn.ExecContext(s.ctx, clearVersion); err != nil {
-		return err
-	}
-	_, err := s.conn.ExecContext(s.ctx, insertVersion, version, dirty)
-	return err
-}
-
-// Version implements database.Driver.
-func (s *sqliteSession) Version() (version int, dirty bool, err error) {
-	return libraryVersion(s.schema())
-}
-
-func (s *sqliteSession) schema() (Schema, error) { return SQLiteSchema(s.ctx, s.conn) }
-
-// Close implements database.Driver.
-func (s *sqliteSession) Close() error {
+// Close closes the connection, and releases the lock.
+func (s *sqliteConn) Close() error {
 	var errs []error
 	if s.conn != nil {
 		errs = append(errs, s.conn.Close())

@@ -50,57 +50,53 @@ func (s *Store) compact(ctx context.Context, upTo int64, before time.Time, selec
 // deleteHistory makes a deletion, one chunk at a time, and returns how many changes it has
 // deleted.
 func (s *Store) deleteHistory(ctx context.Context, d Deletion) (deleted int64, err error) {
-	d.Limit = firstChunk
-	for {
+	err = inChunks(ctx, func(limit int) (isDone bool, waited time.Duration, err error) {
 		start := time.Now()
+		d.Limit = limit
 		n, waited, err := s.Driver.DeleteHistory(ctx, d)
-		if err != nil {
-			return deleted, fmt.Errorf("compact: %w", err)
+		if err == nil {
+			s.metrics.compactions.Observe((time.Since(start) - waited).Seconds())
 		}
-		// If the wait counted, chunks would be the smaller, and the pauses after them the longer,
-		// the more is written.
-		took := time.Since(start) - waited
-		s.metrics.compactions.Observe(took.Seconds())
 		deleted += int64(n)
-		if n < d.Limit {
-			return deleted, nil
-		}
-		if err := pause(ctx, took); err != nil {
-			return deleted, err
-		}
-		d.Limit = nextChunk(d.Limit, took)
-	}
+		return n < limit, waited, err
+	})
+	return deleted, err
 }
 
 // endCompaction returns the space of what was deleted, and sets the metrics. Before the last
 // deletion, to return space would move rows that the next chunk deletes.
 func (s *Store) endCompaction(ctx context.Context) error {
-	driver, ok := s.Driver.(Exclusive)
-	for pages := firstChunk; ok; {
-		start := time.Now()
-		done, err := driver.Shrink(ctx, pages)
-		if err != nil {
-			return fmt.Errorf("compact: %w", err)
-		}
-		if done {
-			break
-		}
-		took := time.Since(start)
-		if err := pause(ctx, took); err != nil {
+	if driver, ok := s.Driver.(Exclusive); ok {
+		if err := inChunks(ctx, func(limit int) (isDone bool, waited time.Duration, err error) {
+			isDone, err = driver.Shrink(ctx, limit)
+			return isDone, 0, err
+		}); err != nil {
 			return err
 		}
-		pages = nextChunk(pages, took)
 	}
 	return s.recordState(ctx)
 }
 
-// pause leaves time to the writers after a chunk that took so long.
-func pause(ctx context.Context, took time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(pauseRatio * took):
-		return nil
+// inChunks calls do until it is done. After each call it leaves time to the writers, and adapts the limit.
+// waited is for how long do has waited for the writers: if that counted, chunks would be the smaller, and
+// the pauses after them the longer, the more is written.
+func inChunks(ctx context.Context, do func(limit int) (isDone bool, waited time.Duration, err error)) error {
+	for limit := firstChunk; ; {
+		start := time.Now()
+		isDone, waited, err := do(limit)
+		if err != nil {
+			return fmt.Errorf("compact: %w", err)
+		}
+		if isDone {
+			return nil
+		}
+		took := time.Since(start) - waited
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pauseRatio * took):
+		}
+		limit = nextChunk(limit, took)
 	}
 }
 

@@ -1,8 +1,10 @@
 package sqlstore
 
 import (
+	"cmp"
 	"context"
 	"slices"
+	"strings"
 	"time"
 	"unicode/utf8"
 )
@@ -189,9 +191,18 @@ func (q *ChangesQuery) Start() (namespaces, names [2]string, nonEmpty bool) {
 
 // Resource names the objects of one resource.
 type Resource struct {
-	Group    string
-	Resource string
-	Owner    Owner
+	Group    string `json:"group,omitempty"`
+	Resource string `json:"resource"`
+	Owner    Owner  `json:"owner"`
+}
+
+// Compare is Key.Compare without the namespace and the name.
+func (r Resource) Compare(other Resource) int {
+	return cmp.Or(
+		strings.Compare(r.Group, other.Group), strings.Compare(r.Resource, other.Resource),
+		// The columns hold the names of owners, whose order is that of the numbers.
+		cmp.Compare(r.Owner, other.Owner),
+	)
 }
 
 // String returns the resource as people write it, such as deployments.apps.

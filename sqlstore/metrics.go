@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
 type metrics struct {
@@ -21,79 +22,75 @@ type metrics struct {
 // newMetrics makes the metrics of a store, and registers them with r unless r is nil.
 // queued returns the length of the store's queue.
 func newMetrics(r prometheus.Registerer, queued func() int, quota *quota) *metrics {
+	f := promauto.With(r)
 	m := &metrics{
-		commits: prometheus.NewCounterVec(prometheus.CounterOpts{
+		commits: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "byre_store_commits_total",
 			Help: "Transactions of the store's writer by result: ok, unavailable, unknown or error.",
 		}, []string{"result"}),
-		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+		seconds: f.NewHistogram(prometheus.HistogramOpts{
 			Name:    "byre_store_commit_seconds",
 			Help:    "Duration of the transactions of the store's writer.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 14),
 		}),
-		sizes: prometheus.NewHistogram(prometheus.HistogramOpts{
+		sizes: f.NewHistogram(prometheus.HistogramOpts{
 			Name:    "byre_store_batch_writes",
 			Help:    "Writes in one transaction.",
 			Buckets: prometheus.ExponentialBuckets(1, 2, 10),
 		}),
-		revision: prometheus.NewGauge(prometheus.GaugeOpts{
+		revision: f.NewGauge(prometheus.GaugeOpts{
 			Name: "byre_store_revision",
 			Help: "Last revision that this process has seen in the store.",
 		}),
-		compacted: prometheus.NewGauge(prometheus.GaugeOpts{
+		compacted: f.NewGauge(prometheus.GaugeOpts{
 			Name: "byre_store_compacted_revision",
 			Help: "Last revision whose history is gone.",
 		}),
-		compactions: prometheus.NewHistogram(prometheus.HistogramOpts{
+		compactions: f.NewHistogram(prometheus.HistogramOpts{
 			Name:    "byre_store_compaction_chunk_seconds",
 			Help:    "Duration of one chunk of a compaction.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 14),
 		}),
-		expired: prometheus.NewCounter(prometheus.CounterOpts{
+		expired: f.NewCounter(prometheus.CounterOpts{
 			Name: "byre_store_expired_total",
 			Help: "Records deleted because their time had come.",
 		}),
-		cut: prometheus.NewCounterVec(prometheus.CounterOpts{
+		cut: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "byre_store_history_cut_total",
 			Help: "Changes deleted before their age because a resource had more than --retention-changes.",
 		}, []string{"group", "resource"}),
 	}
-	if r != nil {
-		r.MustRegister(m.commits, m.seconds, m.sizes, m.revision, m.compacted, m.compactions, m.expired, m.cut,
-			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-				Name: "byre_store_queue_length",
-				Help: "Writes that wait for their transaction to begin.",
-			}, func() float64 { return float64(queued()) }))
-		quota.register(r)
-	}
+	f.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "byre_store_queue_length",
+		Help: "Writes that wait for their transaction to begin.",
+	}, func() float64 { return float64(queued()) })
+	quota.register(f)
 	return m
 }
 
 // register registers the metrics of the quota, unless the store has none.
-func (q *quota) register(r prometheus.Registerer) {
+func (q *quota) register(f promauto.Factory) {
 	if q.limit <= 0 {
 		return
 	}
-	gauge := func(name, help string, value func() float64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
+	gauge := func(name, help string, value func() float64) {
+		f.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
 			q.mu.Lock()
 			defer q.mu.Unlock()
 			return value()
 		})
 	}
-	r.MustRegister(
-		gauge("byre_store_quota_bytes", "Size of the database at which writes that make it larger are refused.",
-			func() float64 { return float64(q.limit) }),
-		gauge("byre_store_used_bytes", "Bytes of the database that are in use, as counted against its quota.",
-			func() float64 { return float64(q.used) }),
-		gauge("byre_store_quota_exceeded", "1 while writes are refused because of the quota.",
-			func() float64 {
-				if q.isExceeded {
-					return 1
-				}
-				return 0
-			}),
-	)
+	gauge("byre_store_quota_bytes", "Size of the database at which writes that make it larger are refused.",
+		func() float64 { return float64(q.limit) })
+	gauge("byre_store_used_bytes", "Bytes of the database that are in use, as counted against its quota.",
+		func() float64 { return float64(q.used) })
+	gauge("byre_store_quota_exceeded", "1 while writes are refused because of the quota.",
+		func() float64 {
+			if q.isExceeded {
+				return 1
+			}
+			return 0
+		})
 }
 
 // observeCommit counts a transaction of the writer.

@@ -1,6 +1,7 @@
 package sqlstore
 
 import (
+	"cmp"
 	"log/slog"
 	"time"
 
@@ -55,20 +56,13 @@ func (o Options) withDefaults() Options {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	setDefault(&o.Retention, 7*24*time.Hour)
-	setDefault(&o.RetentionChanges, 1_000_000)
-	setDefault(&o.CompactInterval, time.Minute)
-	setDefault(&o.ExpireInterval, time.Second)
-	setDefault(&o.RetryInterval, time.Second)
-	setDefault(&o.QuotaInterval, time.Second)
-	setDefault(&o.BatchWrites, 512)
-	setDefault(&o.BatchBytes, 8<<20)
+	o.Retention = cmp.Or(o.Retention, 7*24*time.Hour)
+	o.RetentionChanges = cmp.Or(o.RetentionChanges, 1_000_000)
+	o.CompactInterval = cmp.Or(o.CompactInterval, time.Minute)
+	o.ExpireInterval = cmp.Or(o.ExpireInterval, time.Second)
+	o.RetryInterval = cmp.Or(o.RetryInterval, time.Second)
+	o.QuotaInterval = cmp.Or(o.QuotaInterval, time.Second)
+	o.BatchWrites = cmp.Or(o.BatchWrites, 512)
+	o.BatchBytes = cmp.Or(o.BatchBytes, 8<<20)
 	return o
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
+	"unsafe"
 )
 
 // Owner says who defines a resource. It is part of every key, so that a custom
@@ -26,13 +28,23 @@ var ownerNames = [...]string{BuiltIn: "builtin", Custom: "custom"}
 // String returns the value of the columns named defined_by.
 func (o Owner) String() string { return ownerNames[o] }
 
+// MarshalText implements encoding.TextMarshaler.
+func (o Owner) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (o *Owner) UnmarshalText(text []byte) error {
+	i := slices.Index(ownerNames[:], string(text))
+	if i < 0 {
+		return fmt.Errorf("the owner is %q", text)
+	}
+	*o = Owner(i)
+	return nil
+}
+
 // Scan implements sql.Scanner.
 func (o *Owner) Scan(column any) error {
-	for i, name := range ownerNames {
-		if column == name {
-			*o = Owner(i)
-			return nil
-		}
+	if text, ok := column.(string); ok && o.UnmarshalText([]byte(text)) == nil {
+		return nil
 	}
 	return fmt.Errorf("defined_by in the database is %v", column)
 }
@@ -41,11 +53,11 @@ func (o *Owner) Scan(column any) error {
 // ordered by (Group, Resource, Owner, Namespace, Name), each compared as bytes, in
 // both databases.
 type Key struct {
-	Group     string
-	Resource  string
-	Owner     Owner
-	Namespace string
-	Name      string
+	Group     string `json:"group,omitempty"`
+	Resource  string `json:"resource"`
+	Owner     Owner  `json:"owner"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
 }
 
 // Of returns the resource of the object.
@@ -54,12 +66,7 @@ func (k Key) Of() Resource { return Resource{Group: k.Group, Resource: k.Resourc
 // Compare returns a negative number, 0 or a positive number if k is before, equal to or
 // after other in the order of keys.
 func (k Key) Compare(other Key) int {
-	return cmp.Or(
-		strings.Compare(k.Group, other.Group), strings.Compare(k.Resource, other.Resource),
-		// The columns hold the names of owners, whose order is that of the numbers.
-		cmp.Compare(k.Owner, other.Owner),
-		strings.Compare(k.Namespace, other.Namespace), strings.Compare(k.Name, other.Name),
-	)
+	return cmp.Or(k.Of().Compare(other.Of()), strings.Compare(k.Namespace, other.Namespace), strings.Compare(k.Name, other.Name))
 }
 
 // Record is one object as it is stored at one revision. It is immutable.
@@ -81,6 +88,13 @@ type Record struct {
 	Value []byte
 }
 
+// Text and Bytes convert a value without copying it. That is safe because nobody writes to a value, and the
+// drivers' libraries copy what they send and what they return.
+func Text(value []byte) string { return unsafe.String(unsafe.SliceData(value), len(value)) }
+
+// Bytes is the reverse of Text.
+func Bytes(value string) []byte { return unsafe.Slice(unsafe.StringData(value), len(value)) }
+
 // Op says what a change does to its key.
 type Op string
 
@@ -94,18 +108,18 @@ const (
 // Author says who asked for a change; the store keeps it beside the change.
 type Author struct {
 	// User is the authenticated user's name, or the program's own name.
-	User string
+	User string `json:"user,omitempty"`
 	// RealUser is the authenticated user who impersonated User; empty if nobody did.
-	RealUser string
+	RealUser string `json:"realUser,omitempty"`
 	// Verb is the verb of the request: create, update, patch, apply, delete,
 	// deletecollection, or expire for what the store deleted by itself.
-	Verb string
+	Verb string `json:"verb,omitempty"`
 	// Subresource is that of the request (status, scale); empty for the object itself.
-	Subresource string
+	Subresource string `json:"subresource,omitempty"`
 	// Manager is the field manager of the request; empty if the request changes no fields.
-	Manager string
+	Manager string `json:"manager,omitempty"`
 	// AuditID is the request's audit ID; it may be empty.
-	AuditID string
+	AuditID string `json:"auditID,omitempty"`
 }
 
 // Write is a request to make one change.

@@ -115,7 +115,7 @@ func (s *Store) finish(batch []*pending, outcomes []Outcome) {
 	changes := make([]Change, 0, len(batch))
 	for i, p := range batch {
 		if p.err = outcomes[i].Err; p.err == nil {
-			p.change = p.write.changeOf(outcomes[i])
+			p.change = p.write.ChangeOf(outcomes[i])
 			changes = append(changes, p.change)
 		}
 	}
@@ -135,8 +135,8 @@ func (s *Store) finish(batch []*pending, outcomes []Outcome) {
 	}
 }
 
-// changeOf returns the change that a write with this outcome has made.
-func (w *Write) changeOf(o Outcome) Change {
+// ChangeOf returns the change that the write has made, with an outcome without an error.
+func (w *Write) ChangeOf(o Outcome) Change {
 	c := Change{
 		Op: w.Op, Revision: o.Revision, Time: o.Time, Author: w.Author, Attributes: w.Attributes,
 		New: Record{Key: w.Key, Created: o.Created, Revision: o.Revision},

@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -94,18 +95,10 @@ type Feed struct {
 
 // New makes a Feed, which starts no goroutine before Run.
 func New(source Source, opts Options) *Feed {
-	if opts.Interval <= 0 {
-		opts.Interval = defaultInterval
-	}
-	if opts.CheckInterval <= 0 {
-		opts.CheckInterval = checkInterval
-	}
-	if opts.RingEvents <= 0 {
-		opts.RingEvents = defaultRingEvents
-	}
-	if opts.RingBytes <= 0 {
-		opts.RingBytes = defaultRingBytes
-	}
+	opts.Interval = cmp.Or(opts.Interval, defaultInterval)
+	opts.CheckInterval = cmp.Or(opts.CheckInterval, checkInterval)
+	opts.RingEvents = cmp.Or(opts.RingEvents, defaultRingEvents)
+	opts.RingBytes = cmp.Or(opts.RingBytes, defaultRingBytes)
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
 	}
@@ -127,9 +120,7 @@ func New(source Source, opts Options) *Feed {
 		behind: make(chan struct{}, 1),
 	}
 	f.progress.request = f.tail.hint
-	if opts.Registerer != nil {
-		f.representations.Register(opts.Registerer)
-	}
+	f.representations.Register(opts.Registerer)
 	return f
 }
 

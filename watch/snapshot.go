@@ -2,6 +2,7 @@ package watch
 
 import (
 	"iter"
+	"slices"
 
 	"github.com/google/btree"
 
@@ -102,25 +103,18 @@ func (s Snapshot) Indexed(n MatchValue, namespace string, after *sqlstore.Positi
 // empty.
 func merge(a, b iter.Seq[*Entry]) iter.Seq[*Entry] {
 	return func(yield func(*Entry) bool) {
-		next, stop := iter.Pull(b)
-		defer stop()
-		waiting, ok := next()
+		waiting := slices.Collect(b)
 		for e := range a {
-			for ok && lessEntry(waiting, e) {
-				if !yield(waiting) {
+			for ; len(waiting) > 0 && lessEntry(waiting[0], e); waiting = waiting[1:] {
+				if !yield(waiting[0]) {
 					return
 				}
-				waiting, ok = next()
 			}
 			if !yield(e) {
 				return
 			}
 		}
-		for ; ok; waiting, ok = next() {
-			if !yield(waiting) {
-				return
-			}
-		}
+		slices.Values(waiting)(yield)
 	}
 }
 

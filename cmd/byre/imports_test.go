@@ -67,6 +67,7 @@ var bans = map[string][]string{
 	"sqlstore/postgres":          {"k8s.io/", "modernc.org/"},
 	"sqlstore/sqlite":            {"k8s.io/", "github.com/jackc/"},
 	"watch":                      {"k8s.io/", "sigs.k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"},
+	"watch/representation":       {"byre/", "k8s.io/api", "k8s.io/apimachinery", "k8s.io/apiserver", "k8s.io/client-go", "sigs.k8s.io/"},
 	"apiserver":                  noSQL,
 	"apiserver/envtest":          {"byre/sqlstore", "byre/watch", "byre/migrations", "k8s.io/kubernetes", "k8s.io/apiserver"},
 	"apiserver/storage/jsontext": {"byre/", "k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"},

@@ -7,8 +7,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"syscall"
 
 	"byre/migrations/fileowner"
@@ -132,21 +130,13 @@ func writePID(file *os.File) error {
 	if err := file.Truncate(0); err != nil {
 		return err
 	}
-	_, err := file.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+	_, err := fmt.Fprintln(file, os.Getpid())
 	return err
 }
 
 // readPID reads the process ID of the holder from the lock file; 0 if it can't.
-func readPID(file *os.File) int {
-	text := make([]byte, 32)
-	n, err := file.ReadAt(text, 0)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return 0
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(text[:n])))
-	if err != nil {
-		return 0
-	}
+func readPID(file *os.File) (pid int) {
+	_, _ = fmt.Fscan(file, &pid)
 	return pid
 }
 

@@ -91,9 +91,8 @@ func (f *File) objects(yield func(*sqlstore.ObjectRow, error) bool) error {
 		if err != nil || l.Object == nil {
 			return err
 		}
-		row, err := l.Object.row()
-		if err != nil || !yield(row, nil) {
-			return err
+		if !yield(l.Object.row(), nil) {
+			return nil
 		}
 	}
 }
@@ -115,9 +114,8 @@ func (f *File) changes(yield func(*sqlstore.ChangeRow, error) bool) error {
 			return err
 		case l.Change != nil:
 			changes++
-			row, err := l.Change.row()
-			if err != nil || !yield(row, nil) {
-				return err
+			if !yield(l.Change.row(), nil) {
+				return nil
 			}
 		case l.End == nil || l.End.Objects != r.skipped || l.End.Changes != changes:
 			return fmt.Errorf("%w: it has %d objects and %d changes, and its last line has other numbers", sqlstore.ErrBroken, r.skipped, changes)

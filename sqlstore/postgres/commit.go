@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"time"
-	"unsafe"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -235,7 +234,7 @@ func arrays(batch []sqlstore.Write) []any {
 		}
 		replaces[i], generation[i] = w.Replaces, w.Generation
 		for n, column := range [...]string{
-			string(w.Op), w.Key.Group, w.Key.Resource, w.Key.Owner.String(), w.Key.Namespace, w.Key.Name, w.UID, w.Encoding, expires, text(w.Value),
+			string(w.Op), w.Key.Group, w.Key.Resource, w.Key.Owner.String(), w.Key.Namespace, w.Key.Name, w.UID, w.Encoding, expires, sqlstore.Text(w.Value),
 			w.Author.Verb, w.Author.Subresource, w.Author.Manager, w.Author.User, w.Author.RealUser, w.Author.AuditID,
 		} {
 			texts[n][i] = column
@@ -294,9 +293,3 @@ func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseco
 
 // formatTime returns a text that the server reads alike under every DateStyle and TimeZone.
 func formatTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000000Z") }
-
-// text and bytes convert a value without copying it. That is safe because nobody writes to
-// a value (sqlstore.Record), and pgx copies what it sends and what it returns.
-func text(value []byte) string { return unsafe.String(unsafe.SliceData(value), len(value)) }
-
-func bytes(value string) []byte { return unsafe.Slice(unsafe.StringData(value), len(value)) }

@@ -86,7 +86,7 @@ func readList(results pgx.BatchResults, w *watchdog, q sqlstore.Query, listed *s
 		}
 		r.Expires = expiry(expires)
 		if value != nil {
-			r.Value = bytes(*value)
+			r.Value = sqlstore.Bytes(*value)
 		}
 		if err := yield(r); err != nil {
 			return &yieldError{err}

@@ -55,14 +55,10 @@ func (t *transfer) load(s sqlstore.Snapshot) error {
 		return err
 	}
 	ids := sqlstore.NewNumbering(&s.Header)
-	nextObject, stop := iter.Pull2(s.Objects)
-	defer stop()
-	if err := copyRows(t, tx, "current_objects", objectColumns, nextObject, ids, objectValues); err != nil {
+	if err := copyRows(t, tx, "current_objects", objectColumns, s.Objects, ids, objectValues); err != nil {
 		return err
 	}
-	nextChange, stop := iter.Pull2(s.Changes)
-	defer stop()
-	if err := copyRows(t, tx, "undo_log", undoColumns, nextChange, ids, undoValues); err != nil {
+	if err := copyRows(t, tx, "undo_log", undoColumns, s.Changes, ids, undoValues); err != nil {
 		return err
 	}
 	if err := copyResources(t, tx, ids); err != nil {
@@ -114,11 +110,10 @@ func (t *transfer) lock(tx pgx.Tx) error {
 	return nil
 }
 
-// puller returns the next row; it is the type of iter.Pull2's first result.
-type puller[T any] func() (row *T, err error, ok bool)
-
-// copyRows sends rows by COPY. The watchdog's timer does not run while next makes a row.
-func copyRows[T any](t *transfer, tx pgx.Tx, table string, columns []string, next puller[T], ids *sqlstore.Numbering, values func(*T, *sqlstore.Numbering) []any) error {
+// copyRows sends rows by COPY. The watchdog's timer does not run while the next row is made.
+func copyRows[T any](t *transfer, tx pgx.Tx, table string, columns []string, rows iter.Seq2[*T, error], ids *sqlstore.Numbering, values func(*T, *sqlstore.Numbering) []any) error {
+	next, stop := iter.Pull2(rows)
+	defer stop()
 	t.watchdog.pause()
 	var source error
 	_, err := tx.CopyFrom(t.ctx, pgx.Identifier{table}, columns, pgx.CopyFromFunc(func() ([]any, error) {
@@ -159,14 +154,14 @@ func copyResources(t *transfer, tx pgx.Tx, ids *sqlstore.Numbering) error {
 func objectValues(r *sqlstore.ObjectRow, ids *sqlstore.Numbering) []any {
 	return []any{
 		int32(ids.ID(r.Of())), r.Namespace, r.Name, r.UID, r.Generation, r.Created, r.Revision, r.Time,
-		r.Author.Verb, r.Author.Subresource, r.Author.Manager, r.Author.User, r.Author.RealUser, r.Encoding, nullTime(r.Expires), text(r.Value),
+		r.Author.Verb, r.Author.Subresource, r.Author.Manager, r.Author.User, r.Author.RealUser, r.Encoding, nullTime(r.Expires), sqlstore.Text(r.Value),
 	}
 }
 
 func undoValues(r *sqlstore.ChangeRow, ids *sqlstore.Numbering) []any {
 	var form, value any
 	if r.Op != sqlstore.Create {
-		form, value = r.Encoding, text(r.Value)
+		form, value = r.Encoding, sqlstore.Text(r.Value)
 	}
 	return []any{
 		r.Revision, r.Time, string(r.Op), r.Author.Verb, r.Author.Subresource, r.Author.Manager, r.Author.User, r.Author.RealUser, r.Author.AuditID,

@@ -57,7 +57,7 @@ func (d *Driver) Get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, in
 	}
 	return sqlstore.Record{
 		Key: key, UID: *uid, Created: *created, Revision: *revision,
-		Encoding: *form, Expires: expiry(expires), Value: bytes(*value),
+		Encoding: *form, Expires: expiry(expires), Value: sqlstore.Bytes(*value),
 	}, o.Revision, nil
 }
 
@@ -147,12 +147,12 @@ func scanChange(row pgx.CollectableRow, keysOnly bool) (c sqlstore.Change, err e
 		if newValue == nil {
 			return c, fmt.Errorf("%w: revision %d of %v is missing its value", sqlstore.ErrDamaged, c.Revision, *k)
 		}
-		c.New.UID, c.New.Encoding, c.New.Expires, c.New.Value = *newUID, *newForm, expiry(newExpires), bytes(*newValue)
+		c.New.UID, c.New.Encoding, c.New.Expires, c.New.Value = *newUID, *newForm, expiry(newExpires), sqlstore.Bytes(*newValue)
 	}
 	if c.Op != sqlstore.Create {
 		c.Old = &sqlstore.Record{
 			Key: *k, UID: uid, Created: created, Revision: replaces,
-			Encoding: *form, Expires: expiry(expires), Value: bytes(*value),
+			Encoding: *form, Expires: expiry(expires), Value: sqlstore.Bytes(*value),
 		}
 		c.OldBytes = int64(len(c.Old.Value))
 	}

@@ -96,17 +96,10 @@ func readSnapshot(ctx context.Context, dsn string, check func(*transfer) error, 
 // objectsOf returns the objects of all resources in key order, resource by resource: of a join
 // with the table resources the server would sort all rows.
 func objectsOf(t *transfer, tx pgx.Tx, histories []sqlstore.History) iter.Seq2[*sqlstore.ObjectRow, error] {
-	resources := slices.SortedFunc(func(yield func(sqlstore.Resource) bool) {
-		for _, h := range histories {
-			if !yield(h.Resource) {
-				return
-			}
-		}
-	}, func(a, b sqlstore.Resource) int {
-		return sqlstore.Key{Group: a.Group, Resource: a.Resource, Owner: a.Owner}.Compare(sqlstore.Key{Group: b.Group, Resource: b.Resource, Owner: b.Owner})
-	})
+	slices.SortFunc(histories, func(a, b sqlstore.History) int { return a.Resource.Compare(b.Resource) })
 	return func(yield func(*sqlstore.ObjectRow, error) bool) {
-		for _, of := range resources {
+		for _, h := range histories {
+			of := h.Resource
 			scan := func(rows pgx.Rows) (*sqlstore.ObjectRow, error) { return scanObjectRow(rows, of) }
 			for row, err := range rowsOf(t, tx, selectObjects, scan, of.Group, of.Resource, of.Owner.String()) {
 				if !yield(row, err) || err != nil {
@@ -257,7 +250,7 @@ func scanObjectRow(rows pgx.Rows, of sqlstore.Resource) (*sqlstore.ObjectRow, er
 		&r.Time, &r.Author.Verb, &r.Author.Subresource, &r.Author.Manager, &r.Author.User, &r.Author.RealUser, &r.Encoding, &expires, &value); err != nil {
 		return nil, err
 	}
-	r.Time, r.Expires, r.Value = r.Time.UTC(), expiry(expires), bytes(value)
+	r.Time, r.Expires, r.Value = r.Time.UTC(), expiry(expires), sqlstore.Bytes(value)
 	return r, nil
 }
 
@@ -276,7 +269,7 @@ func scanChangeRow(rows pgx.Rows) (*sqlstore.ChangeRow, error) {
 		r.Encoding = *form
 	}
 	if value != nil {
-		r.Value = bytes(*value)
+		r.Value = sqlstore.Bytes(*value)
 	}
 	return r, nil
 }

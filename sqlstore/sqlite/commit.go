@@ -22,17 +22,6 @@ type writer struct {
 	// ids are the ids of resources. A transaction that fails clears it, because it may have
 	// inserted some of them.
 	ids map[sqlstore.Resource]int64
-
-	begin, commit, rollback                  *sql.Stmt
-	insertObject, updateObject, deleteObject *sql.Stmt
-	insertCreate, insertReplaced             *sql.Stmt
-	isMet, isInUse                           *sql.Stmt
-	selectRevision, touch, untouch           *sql.Stmt
-	selectResource, insertResource           *sql.Stmt
-	deleteChanges, updateHistory             *sql.Stmt
-	updateRetainedFor                        *sql.Stmt
-	updateCompacted, vacuum                  *sql.Stmt
-	selectOldest, selectPages                *sql.Stmt
 }
 
 // newWriter makes a writer on db, which it closes with the writer, or when it fails.
@@ -41,23 +30,12 @@ func newWriter(ctx context.Context, db *sql.DB) (_ *writer, err error) {
 	if w.conn, err = w.db.Conn(ctx); err != nil {
 		return nil, errors.Join(err, w.close())
 	}
-	for _, s := range []struct {
-		stmt  **sql.Stmt
-		query string
-	}{
-		{&w.begin, `BEGIN IMMEDIATE`}, {&w.commit, `COMMIT`}, {&w.rollback, `ROLLBACK`},
-		{&w.insertObject, insertObject}, {&w.updateObject, updateObject}, {&w.deleteObject, deleteObject},
-		{&w.selectResource, selectResource}, {&w.insertResource, insertResource}, {&w.updateHistory, updateHistory},
-		{&w.updateRetainedFor, updateRetainedFor},
-		{&w.insertCreate, insertCreate}, {&w.insertReplaced, insertReplaced},
-		{&w.isMet, isMet}, {&w.isInUse, isInUse},
-		{&w.selectRevision, selectRevision}, {&w.touch, touchStore}, {&w.untouch, untouchStore},
-		{&w.selectOldest, selectOldest}, {&w.selectPages, selectPages},
-		{&w.deleteChanges, deleteChanges}, {&w.updateCompacted, updateCompacted}, {&w.vacuum, vacuum},
-	} {
-		if *s.stmt, err = w.stmts.add(w.conn.PrepareContext(ctx, s.query)); err != nil { //nolint:sqlclosecheck // stmts closes it
-			return nil, errors.Join(err, w.close())
-		}
+	if w.stmts, err = prepare(ctx, w.conn,
+		begin, commit, rollback, insertObject, updateObject, deleteObject, selectResource, insertResource,
+		insertCreate, insertReplaced, isMet, isInUse, selectRevision, touchStore, untouchStore,
+		selectOldest, deleteChanges, updateHistory, updateCompacted, updateRetainedFor, vacuum,
+	); err != nil {
+		return nil, errors.Join(err, w.close())
 	}
 	return w, nil
 }
@@ -101,19 +79,12 @@ func (d *Driver) commitLocally(ctx context.Context, batch []sqlstore.Write) ([]s
 	if d.buffer != nil && d.buffer.takes(batch, d.state.Load().Revision, d.lineage.revision) {
 		return d.commitToBuffer(ctx, batch)
 	}
-	var state sqlstore.State
 	outcomes := make([]sqlstore.Outcome, len(batch))
 	now := d.options.Clock().UTC().Truncate(time.Microsecond)
-	commit := func() error {
-		state = *d.state.Load()
-		return d.transaction(&state, func() error { return d.writer.apply(batch, outcomes, &state, now) })
-	}
 	grows := slices.ContainsFunc(batch, func(w sqlstore.Write) bool { return w.Grows })
-	if err := d.reserve.run(grows, commit); err != nil {
-		return nil, d.translate(err)
+	if err := d.changeLocked(grows, func(state *sqlstore.State) error { return d.writer.apply(batch, outcomes, state, now) }); err != nil {
+		return nil, err
 	}
-	d.state.Store(&state)
-	d.signalLogGrown()
 	return outcomes, nil
 }
 
@@ -134,12 +105,12 @@ func (w *writer) transaction(f func() error) error {
 	if err := f(); err != nil {
 		clear(w.ids)
 		// After some errors SQLite has rolled back already, and this ROLLBACK fails.
-		_, _ = w.rollback.Exec()
+		_, _ = w.stmts[rollback].Exec()
 		return err
 	}
-	if _, err := w.commit.Exec(); err != nil {
+	if _, err := w.stmts[commit].Exec(); err != nil {
 		clear(w.ids)
-		_, _ = w.rollback.Exec()
+		_, _ = w.stmts[rollback].Exec()
 		return &commitError{err}
 	}
 	return nil
@@ -149,14 +120,14 @@ func (w *writer) transaction(f func() error) error {
 // back, it is still open, and BEGIN fails with SQLITE_ERROR. start then rolls back and begins
 // again. It returns every other error, such as another process's lock or a failing disk.
 func (w *writer) start() error {
-	_, err := w.begin.Exec()
+	_, err := w.stmts[begin].Exec()
 	if !hasCode(err, sqlite3.SQLITE_ERROR) {
 		return err
 	}
-	if _, rollbackErr := w.rollback.Exec(); rollbackErr != nil {
+	if _, rollbackErr := w.stmts[rollback].Exec(); rollbackErr != nil {
 		return errors.Join(err, fmt.Errorf("rollback: %w", rollbackErr))
 	}
-	_, err = w.begin.Exec()
+	_, err = w.stmts[begin].Exec()
 	return err
 }
 
@@ -191,13 +162,13 @@ func (w *writer) apply(batch []sqlstore.Write, outcomes []sqlstore.Outcome, stat
 // checkOthers returns in outcome which precondition on other objects does not hold.
 func (w *writer) checkOthers(c *sqlstore.Write) (outcome, err error) {
 	if r := c.Requires; r != nil {
-		found, err := w.exists(w.isMet, r.Key.Of(), r.Key.Namespace, r.Key.Name, r.UID, r.Generation)
+		found, err := w.exists(isMet, r.Key.Of(), r.Key.Namespace, r.Key.Name, r.UID, r.Generation)
 		if err != nil || !found {
 			return sqlstore.ErrRequired, err
 		}
 	}
 	if c.RequiresNone != nil {
-		found, err := w.exists(w.isInUse, *c.RequiresNone)
+		found, err := w.exists(isInUse, *c.RequiresNone)
 		if err != nil || found {
 			return sqlstore.ErrInUse, err
 		}
@@ -205,14 +176,14 @@ func (w *writer) checkOthers(c *sqlstore.Write) (outcome, err error) {
 	return nil, nil
 }
 
-// exists reports whether a statement on a resource returns a row.
-func (w *writer) exists(stmt *sql.Stmt, of sqlstore.Resource, arguments ...any) (bool, error) {
+// exists reports whether a query on a resource returns a row.
+func (w *writer) exists(query string, of sqlstore.Resource, arguments ...any) (bool, error) {
 	id, err := w.resourceID(of)
 	if err != nil {
 		return false, err
 	}
 	var one int
-	err = stmt.QueryRow(append([]any{id}, arguments...)...).Scan(&one)
+	err = w.stmts[query].QueryRow(append([]any{id}, arguments...)...).Scan(&one)
 	if errors.Is(err, sql.ErrNoRows) {
 		return false, nil
 	}
@@ -223,10 +194,10 @@ func (w *writer) exists(stmt *sql.Stmt, of sqlstore.Resource, arguments ...any) 
 // be written. It changes a value and changes it back, because an UPDATE that changes nothing
 // writes no page.
 func (w *writer) touchStore() error {
-	if _, err := w.touch.Exec(); err != nil {
+	if _, err := w.stmts[touchStore].Exec(); err != nil {
 		return err
 	}
-	_, err := w.untouch.Exec()
+	_, err := w.stmts[untouchStore].Exec()
 	return err
 }
 
@@ -241,9 +212,9 @@ func (w *writer) create(c *sqlstore.Write, revision int64, stamp string) (sqlsto
 	if err != nil {
 		return sqlstore.Outcome{}, err
 	}
-	_, err = w.insertObject.Exec(revision, id, k.Namespace, k.Name, c.UID, c.Generation, revision,
-		stamp, a.Verb, a.Subresource, a.Manager, a.User, a.RealUser, c.Encoding, formatExpiry(c.Expires), text(c.Value),
-		recordSum(k, c.UID, revision, revision, c.Encoding, expiryText(c.Expires), text(c.Value)),
+	_, err = w.stmts[insertObject].Exec(revision, id, k.Namespace, k.Name, c.UID, c.Generation, revision,
+		stamp, a.Verb, a.Subresource, a.Manager, a.User, a.RealUser, c.Encoding, formatExpiry(c.Expires), sqlstore.Text(c.Value),
+		recordSum(k, c.UID, revision, revision, c.Encoding, expiryText(c.Expires), sqlstore.Text(c.Value)),
 		writtenSum(k, revision, stamp, a, c.Generation))
 	if isDuplicate(err) {
 		return sqlstore.Outcome{Err: sqlstore.ErrExists}, nil
@@ -251,7 +222,7 @@ func (w *writer) create(c *sqlstore.Write, revision int64, stamp string) (sqlsto
 	if err != nil {
 		return sqlstore.Outcome{}, fmt.Errorf("insert object: %w", err)
 	}
-	if _, err := w.insertCreate.Exec(revision, stamp, a.Verb, a.Subresource, a.Manager, a.User, a.RealUser, a.AuditID,
+	if _, err := w.stmts[insertCreate].Exec(revision, stamp, a.Verb, a.Subresource, a.Manager, a.User, a.RealUser, a.AuditID,
 		id, k.Namespace, k.Name, c.UID, revision, changeSum(k, revision, stamp, c.Op, a, 0)); err != nil {
 		return sqlstore.Outcome{}, fmt.Errorf("insert change: %w", err)
 	}
@@ -266,7 +237,7 @@ func (w *writer) replace(c *sqlstore.Write, revision int64, stamp string) (o sql
 	if err != nil {
 		return o, err
 	}
-	err = w.insertReplaced.QueryRow(revision, stamp, string(c.Op), a.Verb, a.Subresource, a.Manager, a.User, a.RealUser, a.AuditID,
+	err = w.stmts[insertReplaced].QueryRow(revision, stamp, string(c.Op), a.Verb, a.Subresource, a.Manager, a.User, a.RealUser, a.AuditID,
 		changeSum(k, revision, stamp, c.Op, a, c.Replaces),
 		id, k.Namespace, k.Name, c.Replaces).Scan(&o.Created, &o.UID, &o.OldBytes)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -277,11 +248,11 @@ func (w *writer) replace(c *sqlstore.Write, revision int64, stamp string) (o sql
 		return o, fmt.Errorf("insert change: %w", err)
 	}
 	if c.Op == sqlstore.Delete {
-		_, err = w.deleteObject.Exec(o.Created)
+		_, err = w.stmts[deleteObject].Exec(o.Created)
 	} else {
-		_, err = w.updateObject.Exec(revision, c.UID, c.Generation, stamp, a.Verb, a.Subresource, a.Manager, a.User, a.RealUser, c.Encoding,
-			formatExpiry(c.Expires), text(c.Value),
-			recordSum(k, c.UID, o.Created, revision, c.Encoding, expiryText(c.Expires), text(c.Value)),
+		_, err = w.stmts[updateObject].Exec(revision, c.UID, c.Generation, stamp, a.Verb, a.Subresource, a.Manager, a.User, a.RealUser, c.Encoding,
+			formatExpiry(c.Expires), sqlstore.Text(c.Value),
+			recordSum(k, c.UID, o.Created, revision, c.Encoding, expiryText(c.Expires), sqlstore.Text(c.Value)),
 			writtenSum(k, revision, stamp, a, c.Generation), o.Created)
 	}
 	if err != nil {
@@ -293,7 +264,7 @@ func (w *writer) replace(c *sqlstore.Write, revision int64, stamp string) (o sql
 // mismatch returns in outcome why there is no record under a key at the expected revision.
 func (w *writer) mismatch(id int64, k sqlstore.Key) (outcome, err error) {
 	var current int64
-	err = w.selectRevision.QueryRow(id, k.Namespace, k.Name).Scan(&current)
+	err = w.stmts[selectRevision].QueryRow(id, k.Namespace, k.Name).Scan(&current)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return sqlstore.ErrNotFound, nil
@@ -308,7 +279,7 @@ func (w *writer) resourceID(of sqlstore.Resource) (id int64, err error) {
 	if id, ok := w.ids[of]; ok {
 		return id, nil
 	}
-	err = w.selectResource.QueryRow(of.Group, of.Resource, of.Owner.String()).Scan(&id)
+	err = w.stmts[selectResource].QueryRow(of.Group, of.Resource, of.Owner.String()).Scan(&id)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return 0, nil
@@ -320,7 +291,7 @@ func (w *writer) resourceID(of sqlstore.Resource) (id int64, err error) {
 }
 
 func (w *writer) addResource(of sqlstore.Resource) (id int64, err error) {
-	result, err := w.insertResource.Exec(of.Group, of.Resource, of.Owner.String())
+	result, err := w.stmts[insertResource].Exec(of.Group, of.Resource, of.Owner.String())
 	if err == nil {
 		id, err = result.LastInsertId()
 	}

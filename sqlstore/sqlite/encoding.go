@@ -4,7 +4,6 @@ import (
 	"database/sql"
 	"fmt"
 	"time"
-	"unsafe"
 )
 
 // timeLayout has a fixed width, so that the order of the texts is that of the times. SQLite's
@@ -44,9 +43,3 @@ func parseExpiry(text sql.NullString) (time.Time, error) {
 	}
 	return parseTime(text.String)
 }
-
-// text and bytes convert a value without copying it. That is safe because nobody writes to a
-// value (sqlstore.Record), and the engine copies what it binds and what it returns.
-func text(value []byte) string { return unsafe.String(unsafe.SliceData(value), len(value)) }
-
-func bytes(value string) []byte { return unsafe.Slice(unsafe.StringData(value), len(value)) }

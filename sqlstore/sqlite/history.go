@@ -10,7 +10,7 @@ import (
 
 // Histories implements sqlstore.Driver.
 func (d *Driver) Histories(ctx context.Context) ([]sqlstore.History, error) {
-	if err := d.flushBefore(func(m *volatileBuffer) bool { return !m.covers(d.state.Load().Revision, nil) }); err != nil {
+	if _, err := d.flushUnlessCovered(d.state.Load().Revision, nil); err != nil {
 		return nil, err
 	}
 	histories, err := collect(scanHistory)(d.readers.db.QueryContext(ctx, selectHistories)) //nolint:rowserrcheck // collect checks it
@@ -43,7 +43,7 @@ func (d *Driver) Compacted(ctx context.Context, of sqlstore.Resource) (compacted
 
 // RevisionAt implements sqlstore.Driver.
 func (d *Driver) RevisionAt(ctx context.Context, moment time.Time) (revision int64, err error) {
-	if err := d.flushBefore(func(m *volatileBuffer) bool { return !m.covers(d.state.Load().Revision, nil) }); err != nil {
+	if _, err := d.flushUnlessCovered(d.state.Load().Revision, nil); err != nil {
 		return 0, err
 	}
 	err = d.readers.db.QueryRowContext(ctx, selectRevisionAt, formatTime(moment)).Scan(&revision)
@@ -54,7 +54,7 @@ func (d *Driver) RevisionAt(ctx context.Context, moment time.Time) (revision int
 func (d *Driver) SetRetainedFor(ctx context.Context, ages map[sqlstore.Resource]time.Duration) error {
 	return d.change(ctx, func(*sqlstore.State) error {
 		for of, age := range ages {
-			if _, err := d.writer.updateRetainedFor.Exec(int64(age/time.Second), of.Group, of.Resource, of.Owner.String()); err != nil {
+			if _, err := d.writer.stmts[updateRetainedFor].Exec(int64(age/time.Second), of.Group, of.Resource, of.Owner.String()); err != nil {
 				return err
 			}
 		}
@@ -64,7 +64,7 @@ func (d *Driver) SetRetainedFor(ctx context.Context, ages map[sqlstore.Resource]
 
 // CountChanges implements sqlstore.Driver.
 func (d *Driver) CountChanges(ctx context.Context, of sqlstore.Resource, limit int64) (count, oldest int64, err error) {
-	if err := d.flushBefore(func(m *volatileBuffer) bool { return !m.covers(d.state.Load().Revision, &of) }); err != nil {
+	if _, err := d.flushUnlessCovered(0, &of); err != nil {
 		return 0, 0, err
 	}
 	err = d.readers.db.QueryRowContext(ctx, countChanges, of.Group, of.Resource, of.Owner.String(), limit).Scan(&count, &oldest)

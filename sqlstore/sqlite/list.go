@@ -10,23 +10,18 @@ import (
 // List implements sqlstore.Driver. It calls yield inside the read transaction. yield should not
 // take long, because SQLite can't start the log over until the transaction ends.
 func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (listed sqlstore.ListResult, err error) {
-	last := int64(0)
-	if d.buffer != nil {
-		var isCovered bool
-		if isCovered, last = d.buffer.covered(q); !isCovered {
-			if err := d.flush(); err != nil {
-				return sqlstore.ListResult{}, err
-			}
-		}
+	of := new(q.Of())
+	last, err := d.flushUnlessCovered(q.At, of)
+	if err != nil {
+		return sqlstore.ListResult{}, err
 	}
 	r := d.readers
-	var of *sqlstore.Resource
-	if q.At != 0 {
-		of = new(q.Of())
+	if q.At == 0 {
+		of = nil
 	}
 	err = r.snapshot(ctx, of, func(tx *sql.Tx, state sqlstore.State) error {
 		listed.Revision = state.Revision
-		statements := &r.now
+		queries := &listNow
 		switch {
 		case q.At == 0:
 			listed.Revision = max(last, state.Revision)
@@ -39,7 +34,7 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 			return sqlstore.ErrCompacted
 		default:
 			listed.Revision = q.At
-			if statements, err = r.statementsAt(ctx, tx, q, state.Revision); err != nil {
+			if queries, err = r.queriesAt(ctx, tx, q, state.Revision); err != nil {
 				return err
 			}
 		}
@@ -48,7 +43,7 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 			return err
 		}
 		a := arguments{q.Group, q.Resource, q.Owner.String(), start.Namespace, start.Name, q.Name, listed.Revision, q.Replaced}
-		last, more, err := list(ctx, tx.StmtContext(ctx, statements.list(q)), a, q, yield)
+		last, more, err := list(ctx, r.in(ctx, tx, queries.list(q)), a, q, yield)
 		if err != nil || !more {
 			return err
 		}
@@ -57,12 +52,11 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 			return nil
 		}
 		a.namespace, a.name = last.Namespace, last.Name
-		count := statements.countResource
+		count := queries.countResource
 		if q.Namespace != "" {
-			count, a.namespace = statements.countInNamespace, q.Namespace
+			count, a.namespace = queries.countNamespace, q.Namespace
 		}
-		counted := tx.StmtContext(ctx, count) //nolint:sqlclosecheck // the transaction closes it
-		return counted.QueryRowContext(ctx, a.withLimit(0, false)...).Scan(&listed.Remaining)
+		return r.in(ctx, tx, count).QueryRowContext(ctx, a.withLimit(0, false)...).Scan(&listed.Remaining)
 	})
 	if err != nil {
 		return sqlstore.ListResult{}, d.translate(err)
@@ -74,23 +68,33 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 // It takes some ten milliseconds.
 const fewChanges = 10_000
 
-// statementsAt returns the statements for a list at q.At, which is before the last revision.
-func (r *reader) statementsAt(ctx context.Context, tx *sql.Tx, q sqlstore.Query, last int64) (*listStatements, error) {
+// listQueries are the queries of a List, by the kind of its range.
+type listQueries struct{ resource, namespace, object, countResource, countNamespace string }
+
+var (
+	listNow = listQueries{listResource, listNamespace, listObject, countResource, countNamespace}
+	listAt  = listQueries{listResourceAt, listNamespaceAt, listObjectAt, countResourceAt, countNamespaceAt}
+	// listSince is listAt for a revision after which few changes were made.
+	listSince = listQueries{listResourceSince, listNamespaceSince, listObjectAt, countResourceAt, countNamespaceAt}
+)
+
+// queriesAt returns the queries for a list at q.At, which is before the last revision.
+func (r *reader) queriesAt(ctx context.Context, tx *sql.Tx, q sqlstore.Query, last int64) (*listQueries, error) {
 	isMany := false
 	if last-q.At > fewChanges { // other resources may have most of these changes
-		row := tx.StmtContext(ctx, r.hasManySince).QueryRowContext(ctx, q.Group, q.Resource, q.Owner.String(), q.At, fewChanges) //nolint:sqlclosecheck // the transaction closes it
+		row := r.in(ctx, tx, hasManySince).QueryRowContext(ctx, q.Group, q.Resource, q.Owner.String(), q.At, fewChanges)
 		if err := row.Scan(&isMany); err != nil {
 			return nil, err
 		}
 	}
 	if isMany {
-		return &r.at, nil
+		return &listAt, nil
 	}
-	return &r.since, nil
+	return &listSince, nil
 }
 
-// list returns the statement that lists the range of a query.
-func (s *listStatements) list(q sqlstore.Query) *sql.Stmt {
+// list returns the query that lists the range of a query.
+func (s *listQueries) list(q sqlstore.Query) string {
 	switch {
 	case q.Namespace == "":
 		return s.resource
@@ -130,21 +134,14 @@ func list(ctx context.Context, stmt *sql.Stmt, a arguments, q sqlstore.Query, yi
 		if n == q.Limit && q.Limit > 0 {
 			return last, true, nil
 		}
-		record := sqlstore.Record{Key: sqlstore.Key{Group: q.Group, Resource: q.Resource, Owner: q.Owner}}
-		var expires, value sql.NullString
-		var sum sql.NullInt64
-		if err := rows.Scan(&record.Namespace, &record.Name, &record.UID, &record.Created, &record.Revision,
-			&record.Encoding, &expires, &value, &sum); err != nil {
+		key := sqlstore.Key{Group: q.Group, Resource: q.Resource, Owner: q.Owner}
+		var created, revision int64
+		var s stored
+		if err := rows.Scan(&key.Namespace, &key.Name, &s.uid, &created, &revision, &s.form, &s.expires, &s.value, &s.sum); err != nil {
 			return last, false, err
 		}
-		if value.Valid {
-			record.Value = bytes(value.String)
-			if err := compare(sum, recordSum(record.Key, record.UID, record.Created, record.Revision, record.Encoding, expires.String, value.String),
-				"current_objects or undo_log", record.Revision, record.Key); err != nil {
-				return last, false, err
-			}
-		}
-		if record.Expires, err = parseExpiry(expires); err != nil {
+		record, err := s.record("current_objects or undo_log", revision, key, created, revision)
+		if err != nil {
 			return last, false, err
 		}
 		last = sqlstore.Position{Namespace: record.Namespace, Name: record.Name}

@@ -153,7 +153,7 @@ func fillObjects(ctx context.Context, tx *sql.Tx, s sqlstore.Snapshot, ids *sqls
 		if err != nil {
 			return err
 		}
-		a, stamp, value := r.Author, formatTime(r.Time), text(r.Value)
+		a, stamp, value := r.Author, formatTime(r.Time), sqlstore.Text(r.Value)
 		if _, err := insert.ExecContext(ctx, r.Revision, ids.ID(r.Of()), r.Namespace, r.Name, r.UID, r.Generation, r.Created,
 			stamp, a.Verb, a.Subresource, a.Manager, a.User, a.RealUser, r.Encoding, formatExpiry(r.Expires), value,
 			recordSum(r.Key, r.UID, r.Created, r.Revision, r.Encoding, expiryText(r.Expires), value),
@@ -174,7 +174,7 @@ func fillChanges(ctx context.Context, tx *sql.Tx, s sqlstore.Snapshot, ids *sqls
 		if err != nil {
 			return err
 		}
-		a, stamp, value := r.Author, formatTime(r.Time), text(r.Value)
+		a, stamp, value := r.Author, formatTime(r.Time), sqlstore.Text(r.Value)
 		var form, replaced, sum any
 		if r.Op != sqlstore.Create {
 			form, replaced = r.Encoding, value
@@ -201,26 +201,19 @@ func explainDuplicate(err error) error {
 // dropIndexes drops the indexes of the tables current_objects and undo_log, and returns the
 // statements that make them.
 func dropIndexes(ctx context.Context, tx *sql.Tx) (statements []string, err error) {
-	rows, err := tx.QueryContext(ctx, selectIndexes)
+	type index struct{ drop, create string }
+	indexes, err := collect(func(rows *sql.Rows) (i index, err error) {
+		err = rows.Scan(&i.drop, &i.create)
+		return i, err
+	})(tx.QueryContext(ctx, selectIndexes)) //nolint:rowserrcheck // collect checks it
 	if err != nil {
 		return nil, err
 	}
-	defer rows.Close()
-	var drops []string
-	for rows.Next() {
-		var drop, create string
-		if err := rows.Scan(&drop, &create); err != nil {
+	for _, i := range indexes {
+		if _, err := tx.ExecContext(ctx, i.drop); err != nil {
 			return nil, err
 		}
-		drops, statements = append(drops, drop), append(statements, create)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	for _, drop := range drops {
-		if _, err := tx.ExecContext(ctx, drop); err != nil {
-			return nil, err
-		}
+		statements = append(statements, i.create)
 	}
 	return statements, nil
 }

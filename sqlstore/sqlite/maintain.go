@@ -29,12 +29,16 @@ func (d *Driver) change(ctx context.Context, f func(*sqlstore.State) error) erro
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	return d.changeLocked(false, f)
+}
+
+// changeLocked is change for a caller that holds Driver.writing. grows says that f may make the database larger.
+func (d *Driver) changeLocked(grows bool, f func(*sqlstore.State) error) error {
 	var state sqlstore.State
-	err := d.reserve.run(false, func() error {
+	if err := d.reserve.run(grows, func() error {
 		state = *d.state.Load()
 		return d.transaction(&state, func() error { return f(&state) })
-	})
-	if err != nil {
+	}); err != nil {
 		return d.translate(err)
 	}
 	d.state.Store(&state)
@@ -60,10 +64,10 @@ func (w *writer) deleteHistory(d sqlstore.Deletion, state *sqlstore.State) (dele
 	}
 	state.Compacted = max(state.Compacted, last)
 	for _, update := range []struct {
-		stmt      *sql.Stmt
+		query     string
 		arguments []any
-	}{{w.deleteChanges, []any{id, last}}, {w.updateHistory, []any{id, last}}, {w.updateCompacted, []any{last}}} {
-		if _, err := update.stmt.Exec(update.arguments...); err != nil {
+	}{{deleteChanges, []any{id, last}}, {updateHistory, []any{id, last}}, {updateCompacted, []any{last}}} {
+		if _, err := w.stmts[update.query].Exec(update.arguments...); err != nil {
 			return 0, err
 		}
 	}
@@ -72,25 +76,23 @@ func (w *writer) deleteHistory(d sqlstore.Deletion, state *sqlstore.State) (dele
 
 // oldest returns how many changes a deletion deletes, and the revision of the last one.
 func (w *writer) oldest(id int64, d sqlstore.Deletion) (last int64, count int, err error) {
-	rows, err := w.selectOldest.Query(id, d.UpTo, d.Limit)
-	if err != nil {
-		return 0, 0, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var revision int64
-		var stamp string
-		if err := rows.Scan(&revision, &stamp); err != nil {
+	before := formatTime(d.Before)
+	var stamp string
+	for revision, err := range each(func(rows *sql.Rows) (revision int64, err error) {
+		err = rows.Scan(&revision, &stamp)
+		return revision, err
+	})(w.stmts[selectOldest].Query(id, d.UpTo, d.Limit)) { //nolint:rowserrcheck // each checks it
+		if err != nil {
 			return 0, 0, err
 		}
 		// The order of the texts is that of the times.
-		if !d.Before.IsZero() && stamp >= formatTime(d.Before) {
+		if !d.Before.IsZero() && stamp >= before {
 			break
 		}
 		last = revision
 		count++
 	}
-	return last, count, rows.Err()
+	return last, count, nil
 }
 
 const (
@@ -106,39 +108,21 @@ const (
 // looks for it in the list of all free pages, one after the other. With 600,000 of them a page
 // took 0.8 ms. The caller bounds the time of a call by its limit.
 func (d *Driver) Shrink(ctx context.Context, limit int) (done bool, err error) {
-	d.writing.Lock()
-	defer d.writing.Unlock()
-	if d.writer.closed {
-		return false, sqlstore.ErrClosed
-	}
-	if err := ctx.Err(); err != nil {
-		return false, err
-	}
-	excess, err := d.writer.excessPages()
-	if err != nil || excess <= 0 {
-		return true, d.translate(err)
-	}
-	err = d.reserve.run(false, func() error {
-		return d.transaction(d.state.Load(), func() error { return d.writer.vacuumSome(limit) })
-	})
-	if err != nil {
+	var free, pages int
+	if err := d.readers.db.QueryRowContext(ctx, selectPages).Scan(&free, &pages); err != nil {
 		return false, d.translate(err)
 	}
-	d.signalLogGrown()
-	return excess <= limit, nil
-}
-
-// excessPages returns how many more free pages the file has than it is to keep. The number is
-// negative if it has fewer.
-func (w *writer) excessPages() (int, error) {
-	var free, pages int
-	err := w.selectPages.QueryRow().Scan(&free, &pages)
-	return free - max(keptPages, pages/keptShare), err
+	excess := free - max(keptPages, pages/keptShare)
+	if excess <= 0 {
+		return true, nil
+	}
+	err = d.change(ctx, func(*sqlstore.State) error { return d.writer.vacuumSome(limit) })
+	return err == nil && excess <= limit, err
 }
 
 // vacuumSome returns up to limit free pages to the file system.
 func (w *writer) vacuumSome(limit int) error {
-	rows, err := w.vacuum.Query()
+	rows, err := w.stmts[vacuum].Query()
 	if err != nil {
 		return err
 	}

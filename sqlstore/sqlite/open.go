@@ -116,6 +116,11 @@ func Open(ctx context.Context, path string, options Options) (_ *Driver, err err
 	if d.lock, err = dbfile.Acquire(path); err != nil {
 		return nil, err
 	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.Close())
+		}
+	}()
 	d.path = d.lock.Path
 	d.reserve.path, d.reserve.size, d.reserve.logger = d.path+reserveSuffix, options.Reserve, options.Logger
 	fresh, err := dbfile.Inspect(d.path)
@@ -123,10 +128,10 @@ func Open(ctx context.Context, path string, options Options) (_ *Driver, err err
 		err = fmt.Errorf("%s: %w", d.path, migrations.ErrOlder)
 	}
 	if err != nil {
-		return nil, errors.Join(err, d.lock.Close())
+		return nil, err
 	}
 	if d.info, err = os.Stat(d.path); err != nil {
-		return nil, errors.Join(fmt.Errorf("open database: %w", err), d.lock.Close())
+		return nil, fmt.Errorf("open database: %w", err)
 	}
 	if options.Replication != nil {
 		err = options.Replication.Open(d.path, d.reserve.isInUse.Load)
@@ -134,14 +139,14 @@ func Open(ctx context.Context, path string, options Options) (_ *Driver, err err
 		err = replication.Forget(d.path)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open database: %w", err), d.lock.Close())
+		return nil, fmt.Errorf("open database: %w", err)
 	}
 	if err := d.open(ctx); err != nil {
 		var e *engine.Error
 		if !errors.As(err, &e) {
 			err = fmt.Errorf("%s: %w", d.path, err)
 		}
-		return nil, errors.Join(fmt.Errorf("open database: %w", d.translate(err)), d.Close())
+		return nil, fmt.Errorf("open database: %w", d.translate(err))
 	}
 	return d, nil
 }
@@ -231,23 +236,30 @@ func (d *Driver) Close() error {
 	return errors.Join(append(errs, d.lineage.close(), d.lock.Close())...)
 }
 
-// statements are the prepared statements of a writer or reader. They must be closed before the
-// connections, because database/sql keeps a connection open for as long as it has a statement,
-// even after Close.
-type statements []*sql.Stmt
+// statements are prepared statements by their texts. They must be closed before the connections,
+// because database/sql keeps a connection open for as long as it has a statement, even after Close.
+type statements map[string]*sql.Stmt
 
-func (s *statements) add(stmt *sql.Stmt, err error) (*sql.Stmt, error) {
-	if err == nil {
-		*s = append(*s, stmt)
+// prepare prepares queries on a *sql.DB or a *sql.Conn.
+func prepare(ctx context.Context, on interface {
+	PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)
+}, queries ...string,
+) (statements, error) {
+	s := make(statements, len(queries))
+	for _, query := range queries {
+		stmt, err := on.PrepareContext(ctx, query) //nolint:sqlclosecheck // close closes it
+		if err != nil {
+			return nil, errors.Join(err, s.close())
+		}
+		s[query] = stmt
 	}
-	return stmt, err
+	return s, nil
 }
 
-func (s *statements) close() error {
+func (s statements) close() error {
 	var errs []error
-	for _, stmt := range *s {
+	for _, stmt := range s {
 		errs = append(errs, stmt.Close())
 	}
-	*s = nil
 	return errors.Join(errs...)
 }

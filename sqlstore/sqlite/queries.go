@@ -4,6 +4,10 @@ package sqlite
 // fastest.
 
 const (
+	begin    = `BEGIN IMMEDIATE`
+	commit   = `COMMIT`
+	rollback = `ROLLBACK`
+
 	selectLineage = `SELECT lineage FROM store WHERE id = 1`
 
 	// selectState selects the last revision of the store: that of the newest change, or

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"slices"
 	"sync/atomic"
@@ -18,55 +19,40 @@ type reader struct {
 	db    *sql.DB
 	stmts statements
 	seen  *counters
-
-	selectState, selectCompacted *sql.Stmt
-	selectObject, selectExpired  *sql.Stmt
-	// before is changes before a revision, the newest first.
-	changes, before changesStatements
-	// since is at for a revision after which few changes were made.
-	now, at, since listStatements
-	hasManySince   *sql.Stmt
 }
 
-// changesStatements are the statements of Changes: of all, of a resource, and in namespaces.
-type changesStatements struct{ all, of, in *sql.Stmt }
+// changesQueries are the queries of Changes: of all, of a resource, and in namespaces.
+type changesQueries struct{ all, of, in string }
 
-// listStatements are the statements of a List, by the kind of its range.
-type listStatements struct {
-	resource, namespace, object     *sql.Stmt
-	countResource, countInNamespace *sql.Stmt
-}
+var (
+	changesAfter  = changesQueries{selectChanges, selectChangesOf, selectChangesIn}
+	changesBefore = changesQueries{selectChangesBefore, selectChangesOfBefore, selectChangesInBefore} // the newest first
+)
 
 // newReader makes a reader on db, which it closes with the reader, or when it fails. The reader
 // raises seen to the revisions of its snapshots.
 func newReader(ctx context.Context, db *sql.DB, seen *counters) (_ *reader, err error) {
 	r := &reader{db: db, seen: seen}
-	for _, s := range []struct {
-		stmt  **sql.Stmt
-		query string
-	}{
-		{&r.selectState, selectState}, {&r.selectCompacted, selectCompacted}, {&r.selectObject, selectObject},
-		{&r.selectExpired, selectExpired},
-		{&r.changes.all, selectChanges}, {&r.changes.of, selectChangesOf}, {&r.changes.in, selectChangesIn},
-		{&r.before.all, selectChangesBefore}, {&r.before.of, selectChangesOfBefore}, {&r.before.in, selectChangesInBefore},
-		{&r.now.resource, listResource}, {&r.now.namespace, listNamespace}, {&r.now.object, listObject},
-		{&r.now.countResource, countResource}, {&r.now.countInNamespace, countNamespace},
-		{&r.at.resource, listResourceAt}, {&r.at.namespace, listNamespaceAt}, {&r.at.object, listObjectAt},
-		{&r.at.countResource, countResourceAt}, {&r.at.countInNamespace, countNamespaceAt},
-		{&r.hasManySince, hasManySince}, {&r.since.resource, listResourceSince}, {&r.since.namespace, listNamespaceSince},
-	} {
-		if *s.stmt, err = r.stmts.add(r.db.PrepareContext(ctx, s.query)); err != nil { //nolint:sqlclosecheck // stmts closes it
-			return nil, errors.Join(err, r.close())
-		}
+	r.stmts, err = prepare(ctx, db, selectState, selectCompacted, selectObject, selectExpired,
+		selectChanges, selectChangesOf, selectChangesIn, selectChangesBefore, selectChangesOfBefore, selectChangesInBefore,
+		listResource, listNamespace, listObject, countResource, countNamespace,
+		listResourceAt, listNamespaceAt, listObjectAt, countResourceAt, countNamespaceAt,
+		hasManySince, listResourceSince, listNamespaceSince)
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
 	}
-	r.since.object, r.since.countResource, r.since.countInNamespace = r.at.object, r.at.countResource, r.at.countInNamespace
 	return r, nil
+}
+
+// in returns a statement in a transaction, which closes it.
+func (r *reader) in(ctx context.Context, tx *sql.Tx, query string) *sql.Stmt {
+	return tx.StmtContext(ctx, r.stmts[query])
 }
 
 func (r *reader) close() error { return errors.Join(r.stmts.close(), r.db.Close()) }
 
 func (r *reader) state(ctx context.Context) (s sqlstore.State, err error) {
-	err = r.selectState.QueryRowContext(ctx).Scan(&s.Revision, &s.Compacted, &s.Epoch)
+	err = r.stmts[selectState].QueryRowContext(ctx).Scan(&s.Revision, &s.Compacted, &s.Epoch)
 	return s, err
 }
 
@@ -99,41 +85,57 @@ func (d *Driver) Get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, in
 }
 
 func (r *reader) get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, int64, error) {
-	record, snapshot, err := scanRecord(r.selectObject.QueryRowContext(ctx, key.Group, key.Resource, key.Owner.String(), key.Namespace, key.Name), key)
+	record, snapshot, err := scanRecord(r.stmts[selectObject].QueryRowContext(ctx, key.Group, key.Resource, key.Owner.String(), key.Namespace, key.Name), key)
 	r.seen.observe(snapshot)
 	return record, snapshot, err
 }
 
 // scanRecord returns the result of selectObject, as Driver.Get does; the revision is 0 if it fails.
 func scanRecord(row *sql.Row, key sqlstore.Key) (sqlstore.Record, int64, error) {
-	var (
-		snapshot                  int64
-		uid, form, expires, value sql.NullString
-		created, revision, sum    sql.NullInt64
-	)
-	if err := row.Scan(&snapshot, &uid, &created, &revision, &form, &expires, &value, &sum); err != nil {
+	var snapshot int64
+	var created, revision sql.NullInt64
+	var s stored
+	if err := row.Scan(&snapshot, &s.uid, &created, &revision, &s.form, &s.expires, &s.value, &s.sum); err != nil {
 		return sqlstore.Record{}, 0, err
 	}
 	if !revision.Valid {
 		return sqlstore.Record{}, snapshot, sqlstore.ErrNotFound
 	}
-	if err := compare(sum, recordSum(key, uid.String, created.Int64, revision.Int64, form.String, expires.String, value.String),
-		"current_objects", revision.Int64, key); err != nil {
+	record, err := s.record("current_objects", revision.Int64, key, created.Int64, revision.Int64)
+	if err != nil {
 		return sqlstore.Record{}, 0, err
 	}
-	record := sqlstore.Record{
-		Key: key, UID: uid.String, Created: created.Int64, Revision: revision.Int64,
-		Encoding: form.String, Value: bytes(value.String),
+	return record, snapshot, nil
+}
+
+// stored has the columns of a record that come after its key and revisions.
+type stored struct {
+	uid, form, expires, value sql.NullString
+	sum                       sql.NullInt64
+}
+
+// record returns the record. If the row of the table, which has the revision row, does not have its checksum,
+// it fails with a *damagedError. A query that selects no values selects no checksums either.
+func (s *stored) record(table string, row int64, key sqlstore.Key, created, revision int64) (r sqlstore.Record, err error) {
+	if err := compare(s.sum, func() int64 {
+		return recordSum(key, s.uid.String, created, revision, s.form.String, s.expires.String, s.value.String)
+	}, table, row, key); err != nil {
+		return r, err
 	}
-	var err error
-	record.Expires, err = parseExpiry(expires)
-	return record, snapshot, err
+	r = sqlstore.Record{Key: key, UID: s.uid.String, Created: created, Revision: revision, Encoding: s.form.String}
+	if s.value.Valid {
+		r.Value = sqlstore.Bytes(s.value.String)
+	}
+	r.Expires, err = parseExpiry(s.expires)
+	return r, err
 }
 
 // Expired implements sqlstore.Driver.
 func (d *Driver) Expired(ctx context.Context, now time.Time, limit int) ([]sqlstore.Record, error) {
-	if err := d.flushBefore(func(m *volatileBuffer) bool { return m.holdsExpired(now) }); err != nil {
-		return nil, err
+	if d.buffer != nil && d.buffer.holdsExpired(now) {
+		if err := d.flush(); err != nil {
+			return nil, err
+		}
 	}
 	expired, err := d.readers.expired(ctx, now, limit)
 	if err != nil {
@@ -149,7 +151,7 @@ func (d *Driver) Expired(ctx context.Context, now time.Time, limit int) ([]sqlst
 }
 
 func (r *reader) expired(ctx context.Context, now time.Time, limit int) ([]sqlstore.Record, error) {
-	return collect(scanExpired)(r.selectExpired.QueryContext(ctx, formatTime(now), limit)) //nolint:rowserrcheck // collect checks it
+	return collect(scanExpired)(r.stmts[selectExpired].QueryContext(ctx, formatTime(now), limit)) //nolint:rowserrcheck // collect checks it
 }
 
 func scanExpired(rows *sql.Rows) (r sqlstore.Record, err error) {
@@ -171,18 +173,21 @@ func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) (changes 
 		}
 		// Revisions are dense only without gaps, and where every change is selected.
 		last := q.After + int64(q.Limit)
-		if q.Kept || q.Namespaces != nil || q.Before != 0 {
+		switch {
+		case q.Of != nil:
+			last = 0
+		case q.Kept || q.Namespaces != nil || q.Before != 0:
 			last = math.MaxInt64
 		}
-		if err := d.flushBefore(func(m *volatileBuffer) bool { return !m.covers(last, q.Of) }); err != nil {
+		if _, err := d.flushUnlessCovered(last, q.Of); err != nil {
 			return nil, err
 		}
 	}
-	statements := &d.readers.changes
+	queries := changesAfter
 	if q.Before != 0 {
-		statements = &d.readers.before
+		queries = changesBefore
 	}
-	query, arguments := statements.all, []any{q.After, q.Limit, q.Before, !q.KeysOnly}
+	query, arguments := queries.all, []any{q.After, q.Limit, q.Before, !q.KeysOnly}
 	switch {
 	case q.Namespaces != nil:
 		namespaces, names, nonEmpty := q.Start()
@@ -193,18 +198,17 @@ func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) (changes 
 		if q.Of != nil {
 			of = *q.Of
 		}
-		query = statements.in
+		query = queries.in
 		arguments = append(arguments, of.Group, of.Resource, of.Owner.String(), namespaces[0], namespaces[1], names[0], names[1])
 	case q.Of != nil:
-		query, arguments = statements.of, append(arguments, q.Of.Group, q.Of.Resource, q.Of.Owner.String())
+		query, arguments = queries.of, append(arguments, q.Of.Group, q.Of.Resource, q.Of.Owner.String())
 	}
 	size := q.Size
 	err = d.readers.snapshot(ctx, q.Of, func(tx *sql.Tx, state sqlstore.State) error {
 		if !q.Kept && q.After < state.Compacted {
 			return sqlstore.ErrCompacted
 		}
-		stmt := tx.StmtContext(ctx, query) //nolint:sqlclosecheck // the transaction closes it
-		rows, err := stmt.QueryContext(ctx, arguments...)
+		rows, err := d.readers.in(ctx, tx, query).QueryContext(ctx, arguments...)
 		if err != nil {
 			return err
 		}
@@ -229,57 +233,49 @@ func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) (changes 
 
 func scanChange(rows *sql.Rows, keysOnly bool) (c sqlstore.Change, err error) {
 	var (
-		stamp, op                             string
-		replaces, created                     int64
-		uid                                   string
-		form, expires, value                  sql.NullString
-		newUID, newForm, newExpires, newValue sql.NullString
-		sum, newSum, changed                  sql.NullInt64
+		stamp, op         string
+		replaces, created int64
+		before, after     stored
+		changed           sql.NullInt64
 	)
 	k := &c.New.Key
 	if err := rows.Scan(&c.Revision, &stamp, &op, &c.Author.Verb, &c.Author.Subresource, &c.Author.Manager, &c.Author.User, &c.Author.RealUser, &c.Author.AuditID,
-		&k.Group, &k.Resource, &k.Owner, &k.Namespace, &k.Name, &uid, &replaces, &created, &form, &expires, &value, &sum, &changed,
-		&newUID, &newForm, &newExpires, &newValue, &newSum); err != nil {
+		&k.Group, &k.Resource, &k.Owner, &k.Namespace, &k.Name, &before.uid, &replaces, &created, &before.form, &before.expires, &before.value, &before.sum, &changed,
+		&after.uid, &after.form, &after.expires, &after.value, &after.sum); err != nil {
 		return c, err
 	}
-	if err := compare(changed, changeSum(*k, c.Revision, stamp, sqlstore.Op(op), c.Author, replaces), "undo_log", c.Revision, *k); err != nil {
+	if err := compare(changed, func() int64 {
+		return changeSum(*k, c.Revision, stamp, sqlstore.Op(op), c.Author, replaces)
+	}, "undo_log", c.Revision, *k); err != nil {
 		return c, err
 	}
 	if c.Time, err = parseTime(stamp); err != nil {
 		return c, err
 	}
 	c.Op = sqlstore.Op(op)
-	c.New.Revision, c.New.Created, c.New.UID = c.Revision, created, uid
+	c.New.Revision, c.New.Created, c.New.UID = c.Revision, created, before.uid.String
 	if keysOnly {
 		if c.Op != sqlstore.Create {
-			c.Old = &sqlstore.Record{Key: *k, UID: uid, Created: created, Revision: replaces}
+			c.Old = &sqlstore.Record{Key: *k, UID: before.uid.String, Created: created, Revision: replaces}
 		}
 		return c, nil
 	}
 	if c.Op != sqlstore.Delete {
-		if !newValue.Valid {
+		if !after.value.Valid {
 			return c, fmt.Errorf("revision %d of %v %w", c.Revision, *k, errMissing)
 		}
-		if err := compare(newSum, recordSum(*k, newUID.String, created, c.Revision, newForm.String, newExpires.String, newValue.String),
-			"current_objects or undo_log", c.Revision, *k); err != nil {
-			return c, err
-		}
-		c.New.UID, c.New.Encoding, c.New.Value = newUID.String, newForm.String, bytes(newValue.String)
-		if c.New.Expires, err = parseExpiry(newExpires); err != nil {
+		if c.New, err = after.record("current_objects or undo_log", c.Revision, *k, created, c.Revision); err != nil {
 			return c, err
 		}
 	}
 	if c.Op != sqlstore.Create {
-		if err := compare(sum, recordSum(*k, uid, created, replaces, form.String, expires.String, value.String), "undo_log", c.Revision, *k); err != nil {
+		old, err := before.record("undo_log", c.Revision, *k, created, replaces)
+		if err != nil {
 			return c, err
 		}
-		c.Old = &sqlstore.Record{
-			Key: *k, UID: uid, Created: created, Revision: replaces, Encoding: form.String, Value: bytes(value.String),
-		}
-		c.OldBytes = int64(len(c.Old.Value))
-		c.Old.Expires, err = parseExpiry(expires)
+		c.Old, c.OldBytes = &old, int64(len(old.Value))
 	}
-	return c, err
+	return c, nil
 }
 
 // snapshot runs f in a read transaction, with the state in its snapshot. If of is not nil, the
@@ -292,35 +288,50 @@ func (r *reader) snapshot(ctx context.Context, of *sqlstore.Resource, f func(*sq
 	// The transaction has written nothing; the rollback only ends it.
 	defer func() { _ = tx.Rollback() }()
 	var s sqlstore.State
-	stmt := tx.StmtContext(ctx, r.selectState) //nolint:sqlclosecheck // the transaction closes it
-	if err := stmt.QueryRowContext(ctx).Scan(&s.Revision, &s.Compacted, &s.Epoch); err != nil {
+	if err := r.in(ctx, tx, selectState).QueryRowContext(ctx).Scan(&s.Revision, &s.Compacted, &s.Epoch); err != nil {
 		return err
 	}
 	r.seen.observe(s.Revision)
 	if of != nil {
-		stmt := tx.StmtContext(ctx, r.selectCompacted) //nolint:sqlclosecheck // the transaction closes it
-		if err := stmt.QueryRowContext(ctx, of.Group, of.Resource, of.Owner.String()).Scan(&s.Compacted); err != nil {
+		if err := r.in(ctx, tx, selectCompacted).QueryRowContext(ctx, of.Group, of.Resource, of.Owner.String()).Scan(&s.Compacted); err != nil {
 			return err
 		}
 	}
 	return f(tx, s)
 }
 
-// collect returns what scan makes of each row of a query, and closes the rows.
+// each yields what scan makes of each row of a query, and an error last. It closes the rows.
+func each[T any](scan func(*sql.Rows) (T, error)) func(*sql.Rows, error) iter.Seq2[T, error] {
+	return func(rows *sql.Rows, err error) iter.Seq2[T, error] {
+		return func(yield func(T, error) bool) {
+			var none T
+			if err != nil {
+				yield(none, err)
+				return
+			}
+			defer rows.Close()
+			for rows.Next() {
+				if row, err := scan(rows); !yield(row, err) || err != nil {
+					return
+				}
+			}
+			if err := rows.Err(); err != nil {
+				yield(none, err)
+			}
+		}
+	}
+}
+
+// collect returns what each yields.
 func collect[T any](scan func(*sql.Rows) (T, error)) func(*sql.Rows, error) ([]T, error) {
 	return func(rows *sql.Rows, err error) (all []T, _ error) {
-		if err != nil {
-			return nil, err
-		}
-		defer rows.Close()
-		for rows.Next() {
-			row, err := scan(rows)
+		for row, err := range each(scan)(rows, err) {
 			if err != nil {
 				return nil, err
 			}
 			all = append(all, row)
 		}
-		return all, rows.Err()
+		return all, nil
 	}
 }
 

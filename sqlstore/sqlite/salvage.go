@@ -136,25 +136,18 @@ func (d *damagedTable[T]) lookUp(ctx context.Context, tx *sql.Tx, rowid int64) (
 
 // named returns the rows from one rowid to another as the index names them; none if it can't be
 // read.
-func (d *damagedTable[T]) named(ctx context.Context, tx *sql.Tx, from, to int64, reason error) (all []*sqlstore.DamagedRow) {
-	rows, err := tx.QueryContext(ctx, d.keys, from, to)
-	if err != nil {
-		return nil
-	}
-	defer rows.Close()
-	for rows.Next() {
+func (d *damagedTable[T]) named(ctx context.Context, tx *sql.Tx, from, to int64, reason error) []*sqlstore.DamagedRow {
+	all, err := collect(func(rows *sql.Rows) (*sqlstore.DamagedRow, error) {
 		var k sqlstore.Key
 		var rowid int64
-		if err := rows.Scan(&k.Group, &k.Resource, &k.Owner, &k.Namespace, &k.Name, &rowid); err != nil {
-			return nil
-		}
+		err := rows.Scan(&k.Group, &k.Resource, &k.Owner, &k.Namespace, &k.Name, &rowid)
 		row := k.Display()
 		if d.isHistory {
 			row = fmt.Sprintf("revision %d, %s", rowid, row)
 		}
-		all = append(all, d.damaged(row, "the row can't be read: "+reason.Error(), k, rowid))
-	}
-	if rows.Err() != nil {
+		return d.damaged(row, "the row can't be read: "+reason.Error(), k, rowid), err
+	})(tx.QueryContext(ctx, d.keys, from, to)) //nolint:rowserrcheck // collect checks it
+	if err != nil {
 		return nil
 	}
 	return all

@@ -129,79 +129,58 @@ func (f *file) readTransaction(ctx context.Context, do func(*file, *sql.Tx) erro
 // rowsOf returns the rows of a query, which it reads one at a time.
 func rowsOf[T any](ctx context.Context, tx *sql.Tx, query string, scan func(*sql.Rows) (*T, error), arguments ...any) iter.Seq2[*T, error] {
 	return func(yield func(*T, error) bool) {
-		rows, err := tx.QueryContext(ctx, query, arguments...)
-		if err != nil {
-			yield(nil, err)
-			return
-		}
-		defer rows.Close()
-		for rows.Next() {
-			row, err := scan(rows)
-			if err != nil {
-				yield(nil, err)
-				return
-			}
-			if !yield(row, nil) {
-				return
-			}
-		}
-		if err := rows.Err(); err != nil {
-			yield(nil, err)
-		}
+		each(scan)(tx.QueryContext(ctx, query, arguments...))(yield) //nolint:rowserrcheck // each checks it
 	}
 }
 
 func scanObjectRow(rows *sql.Rows) (*sqlstore.ObjectRow, error) {
 	r := &sqlstore.ObjectRow{}
-	var stamp, value string
-	var expires sql.NullString
-	var sum, written sql.NullInt64
-	err := rows.Scan(&r.Group, &r.Resource, &r.Owner, &r.Namespace, &r.Name, &r.UID, &r.Generation, &r.Created, &r.Revision,
+	var stamp string
+	var s stored
+	var written sql.NullInt64
+	var record sqlstore.Record
+	err := rows.Scan(&r.Group, &r.Resource, &r.Owner, &r.Namespace, &r.Name, &s.uid, &r.Generation, &r.Created, &r.Revision,
 		&stamp, &r.Author.Verb, &r.Author.Subresource, &r.Author.Manager, &r.Author.User, &r.Author.RealUser,
-		&r.Encoding, &expires, &value, &sum, &written)
+		&s.form, &s.expires, &s.value, &s.sum, &written)
 	if err == nil {
-		err = compare(sum, recordSum(r.Key, r.UID, r.Created, r.Revision, r.Encoding, expires.String, value), "current_objects", r.Revision, r.Key)
+		record, err = s.record("current_objects", r.Revision, r.Key, r.Created, r.Revision)
 	}
 	if err == nil {
-		err = compare(written, writtenSum(r.Key, r.Revision, stamp, r.Author, r.Generation), "current_objects", r.Revision, r.Key)
+		err = compare(written, func() int64 { return writtenSum(r.Key, r.Revision, stamp, r.Author, r.Generation) }, "current_objects", r.Revision, r.Key)
+	}
+	if err == nil {
+		r.Time, err = parseTime(stamp)
 	}
 	if err != nil {
 		return nil, at(r.Created, err)
 	}
-	r.Value = bytes(value)
-	if r.Time, err = parseTime(stamp); err != nil {
-		return nil, err
-	}
-	r.Expires, err = parseExpiry(expires)
-	return r, err
+	r.Record = record
+	return r, nil
 }
 
 func scanChangeRow(rows *sql.Rows) (*sqlstore.ChangeRow, error) {
 	r := &sqlstore.ChangeRow{}
-	var stamp, op string
-	var form, expires, value sql.NullString
-	var sum, changed sql.NullInt64
-	err := rows.Scan(&r.Revision, &stamp, &op, &r.Author.Verb, &r.Author.Subresource, &r.Author.Manager, &r.Author.User, &r.Author.RealUser, &r.Author.AuditID,
-		&r.Group, &r.Resource, &r.Owner, &r.Namespace, &r.Name, &r.UID, &r.Replaces, &r.Created, &form, &expires, &value, &sum, &changed)
-	r.Op, r.Encoding = sqlstore.Op(op), form.String
+	var stamp string
+	var s stored
+	var changed sql.NullInt64
+	var replaced sqlstore.Record
+	err := rows.Scan(&r.Revision, &stamp, (*string)(&r.Op), &r.Author.Verb, &r.Author.Subresource, &r.Author.Manager, &r.Author.User, &r.Author.RealUser, &r.Author.AuditID,
+		&r.Group, &r.Resource, &r.Owner, &r.Namespace, &r.Name, &s.uid, &r.Replaces, &r.Created, &s.form, &s.expires, &s.value, &s.sum, &changed)
 	if err == nil {
-		err = compare(sum, recordSum(r.Key, r.UID, r.Created, r.Replaces, r.Encoding, expires.String, value.String), "undo_log", r.Revision, r.Key)
+		replaced, err = s.record("undo_log", r.Revision, r.Key, r.Created, r.Replaces)
 	}
 	if err == nil {
-		err = compare(changed, changeSum(r.Key, r.Revision, stamp, r.Op, r.Author, r.Replaces), "undo_log", r.Revision, r.Key)
+		err = compare(changed, func() int64 { return changeSum(r.Key, r.Revision, stamp, r.Op, r.Author, r.Replaces) }, "undo_log", r.Revision, r.Key)
 	}
 	if err == nil && r.Op == sqlstore.Create && r.Created != r.Revision { // no checksum has it
 		err = &damagedError{table: "undo_log", revision: r.Revision, key: r.Key}
 	}
+	if err == nil {
+		r.Time, err = parseTime(stamp)
+	}
 	if err != nil {
 		return nil, at(r.Revision, err)
 	}
-	if value.Valid {
-		r.Value = bytes(value.String)
-	}
-	if r.Time, err = parseTime(stamp); err != nil {
-		return nil, err
-	}
-	r.Expires, err = parseExpiry(expires)
-	return r, err
+	r.UID, r.Encoding, r.Expires, r.Value = replaced.UID, replaced.Encoding, replaced.Expires, replaced.Value
+	return r, nil
 }

@@ -42,7 +42,7 @@ func recordSum(k sqlstore.Key, uid string, created, revision int64, form, expire
 	b = binary.AppendVarint(b, revision)
 	b = appendText(b, form)
 	b = appendText(b, expires)
-	return int64(crc32.Update(crc32.Checksum(b, castagnoli), castagnoli, bytes(value)))
+	return int64(crc32.Update(crc32.Checksum(b, castagnoli), castagnoli, sqlstore.Bytes(value)))
 }
 
 // changeSum returns the value of the column change_sum: the checksum of the columns of a change
@@ -78,8 +78,8 @@ func (e *damagedError) Error() string {
 
 // compare returns a *damagedError if the checksum of a row differs from the stored one. A row
 // without a stored checksum passes.
-func compare(stored sql.NullInt64, sum int64, table string, revision int64, k sqlstore.Key) error {
-	if !stored.Valid || stored.Int64 == sum {
+func compare(stored sql.NullInt64, sum func() int64, table string, revision int64, k sqlstore.Key) error {
+	if !stored.Valid || stored.Int64 == sum() {
 		return nil
 	}
 	return &damagedError{table: table, revision: revision, key: k}

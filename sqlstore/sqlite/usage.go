@@ -11,7 +11,7 @@ import (
 
 // Usage implements sqlstore.Driver.
 func (d *Driver) Usage(ctx context.Context) (usage sqlstore.Usage, err error) {
-	if err := d.flushBefore(func(m *volatileBuffer) bool { return !m.covers(d.state.Load().Revision, nil) }); err != nil {
+	if _, err := d.flushUnlessCovered(d.state.Load().Revision, nil); err != nil {
 		return usage, err
 	}
 	err = d.readers.snapshot(ctx, nil, func(tx *sql.Tx, state sqlstore.State) (err error) {

@@ -109,20 +109,6 @@ func (b *volatileBuffer) find(key sqlstore.Key) (record *sqlstore.Record, known 
 	return record, known, b.last()
 }
 
-// covered reports whether the database has all that a list reads, at the revision last or a
-// later one.
-func (b *volatileBuffer) covered(q sqlstore.Query) (isCovered bool, last int64) {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	if b.isBehind() {
-		return true, b.last()
-	}
-	if b.has(q.Of()) {
-		return false, 0
-	}
-	return q.At <= b.flushed || len(b.changes) == 0, b.last()
-}
-
 // has reports whether the buffer has a change of a resource. The caller holds mu.
 func (b *volatileBuffer) has(of sqlstore.Resource) bool {
 	for key := range b.current {
@@ -178,18 +164,13 @@ func (b *volatileBuffer) after(q sqlstore.ChangesQuery) (changes []sqlstore.Chan
 	return changes, true
 }
 
-// covers reports whether the database holds all changes up to a revision; if of is not nil, all of
-// that resource.
-func (b *volatileBuffer) covers(revision int64, of *sqlstore.Resource) bool {
+// covers reports whether the database holds all changes up to a revision, and, if of is not nil, all of
+// that resource. last is the last revision of the store.
+func (b *volatileBuffer) covers(revision int64, of *sqlstore.Resource) (isCovered bool, last int64) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
-	switch {
-	case len(b.changes) == 0 || b.isBehind():
-		return true
-	case of != nil:
-		return !b.has(*of)
-	}
-	return revision <= b.flushed
+	isCovered = len(b.changes) == 0 || b.isBehind() || revision <= b.flushed && (of == nil || !b.has(*of))
+	return isCovered, b.last()
 }
 
 // clear empties the buffer: the database has all changes up to a revision.
@@ -226,10 +207,16 @@ func (d *Driver) commitToBuffer(ctx context.Context, batch []sqlstore.Write) ([]
 			continue
 		}
 		state.Revision++
-		change := changeOf(w, current, state.Revision, now)
-		outcomes[i] = sqlstore.Outcome{Revision: change.Revision, Time: now, Created: change.New.Created, OldBytes: change.OldBytes}
-		if change.Old != nil {
-			outcomes[i].UID = change.Old.UID
+		o := &outcomes[i]
+		o.Revision, o.Time, o.Created = state.Revision, now, state.Revision
+		if current != nil {
+			o.Created, o.UID, o.OldBytes = current.Created, current.UID, int64(len(current.Value))
+		}
+		// The change is as Changes would read it from the database.
+		change := w.ChangeOf(*o)
+		change.Old, change.Attributes = current, nil
+		if !change.New.Expires.IsZero() {
+			change.New.Expires = change.New.Expires.UTC().Truncate(time.Microsecond)
 		}
 		changes = append(changes, volatileChange{change, *w})
 	}
@@ -265,27 +252,6 @@ func precondition(w *sqlstore.Write, current *sqlstore.Record) error {
 		return &sqlstore.ConflictError{Current: current.Revision}
 	}
 	return nil
-}
-
-// changeOf returns the change that a write makes, as Driver.Changes would read it from the
-// database.
-func changeOf(w *sqlstore.Write, old *sqlstore.Record, revision int64, now time.Time) sqlstore.Change {
-	c := sqlstore.Change{
-		Op: w.Op, Revision: revision, Time: now, Author: w.Author,
-		New: sqlstore.Record{Key: w.Key, Created: revision, Revision: revision},
-	}
-	if old != nil {
-		c.New.Created, c.Old, c.OldBytes = old.Created, old, int64(len(old.Value))
-	}
-	if w.Op == sqlstore.Delete {
-		c.New.UID = old.UID
-		return c
-	}
-	c.New.UID, c.New.Encoding, c.New.Value = w.UID, w.Encoding, w.Value
-	if !w.Expires.IsZero() {
-		c.New.Expires = w.Expires.UTC().Truncate(time.Microsecond)
-	}
-	return c
 }
 
 // transaction writes the changes in memory to the database and runs f, in one transaction.
@@ -377,10 +343,15 @@ func (d *Driver) flushLocked() error {
 	return err
 }
 
-// flushBefore flushes if isMissed says that a read of the database would miss changes.
-func (d *Driver) flushBefore(isMissed func(*volatileBuffer) bool) error {
-	if d.buffer == nil || !isMissed(d.buffer) {
-		return nil
+// flushUnlessCovered flushes if a read of the database would miss what covers asks for. last is the last revision of the
+// store before.
+func (d *Driver) flushUnlessCovered(revision int64, of *sqlstore.Resource) (last int64, err error) {
+	if d.buffer == nil {
+		return 0, nil
 	}
-	return d.flush()
+	isCovered, last := d.buffer.covers(revision, of)
+	if isCovered {
+		return last, nil
+	}
+	return last, d.flush()
 }

@@ -231,10 +231,7 @@ func (w *walk) compareHistories(of sqlstore.Resource) {
 	}
 	got, err := w.driver.Histories(w.driver.Context())
 	want, _ := w.model.Histories(w.driver.Context())
-	byResource := cmpopts.SortSlices(func(a, b sqlstore.History) bool {
-		return sqlstore.Key{Group: a.Group, Resource: a.Resource.Resource, Owner: a.Owner}.Compare(
-			sqlstore.Key{Group: b.Group, Resource: b.Resource.Resource, Owner: b.Owner}) < 0
-	})
+	byResource := cmpopts.SortSlices(func(a, b sqlstore.History) int { return a.Resource.Compare(b.Resource) })
 	ignoreTime := cmpopts.IgnoreFields(sqlstore.History{}, "FirstTime")
 	if diff := cmp.Diff(want, got, byResource, ignoreTime, cmpopts.EquateEmpty()); diff != "" || err != nil {
 		w.driver.Fatalf("histories: %v\n%s", err, diff)

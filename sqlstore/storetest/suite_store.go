@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"byre/sqlstore"
+	"byre/sqlstore/eventually"
 )
 
 // start runs a Store on the driver until stop is called.
@@ -135,7 +136,7 @@ func testStoreRetention(f fixture) {
 		f.revision(create(key("n", fmt.Sprint(i)), "v"))
 	}
 	store, stop := start(f, sqlstore.Options{Retention: anHour, RetentionChanges: 10, CompactInterval: time.Millisecond})
-	f.until("the number of changes", func() bool { return f.state().Compacted == 20 })
+	eventually.True(f, "the number of changes", func() bool { return f.state().Compacted == 20 })
 	stop()
 	if err := store.Compact(f.Context(), 22); err != nil || f.state().Compacted != 22 {
 		f.Errorf("compact: %v, %+v", err, f.state())
@@ -143,28 +144,12 @@ func testStoreRetention(f fixture) {
 	// By age: with a clock that is nearly an hour ahead, all changes are soon an hour old.
 	f.Driver = &shifted{Driver: f.Driver, by: anHour - time.Millisecond}
 	_, stop = start(f, sqlstore.Options{Retention: anHour, CompactInterval: time.Millisecond})
-	f.until("the age of changes", func() bool { return f.state().Compacted == 30 })
+	eventually.True(f, "the age of changes", func() bool { return f.state().Compacted == 30 })
 	stop()
 }
 
 // patience bounds the suite's waits for other goroutines. It is far longer than a busy machine takes.
 const patience = time.Minute
-
-// until waits until a condition is true that other goroutines bring about.
-func (f fixture) until(what string, condition func() bool) {
-	f.Helper()
-	deadline := time.NewTimer(patience)
-	defer deadline.Stop()
-	poll := time.NewTicker(time.Millisecond)
-	defer poll.Stop()
-	for !condition() {
-		select {
-		case <-poll.C:
-		case <-deadline.C:
-			f.Fatalf("did not happen: %s", what)
-		}
-	}
-}
 
 func testStoreShutdown(f fixture) {
 	store, stop := start(f, sqlstore.Options{})

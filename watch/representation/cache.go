@@ -7,6 +7,8 @@ import (
 	"weak"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+	"k8s.io/utils/buffer"
 )
 
 const (
@@ -52,7 +54,7 @@ type Cache struct {
 	// queue has every representation in memory except the shared ones. Invariant: it has
 	// only weak pointers to them, so that a representation is freed with its record, and
 	// the cache does not keep replaced records in memory.
-	queue queue
+	queue buffer.TypedRingGrowing[cached]
 	// bytes is the sum of the sizes in the queue. added is the sum of those that were
 	// added since the last sweep, or refused by admits.
 	bytes, added int64
@@ -68,17 +70,17 @@ func NewCache(budget int64) *Cache {
 
 // Register registers the byre_representation_* metrics.
 func (c *Cache) Register(r prometheus.Registerer) {
-	counter := func(name, help string, n *atomic.Int64) prometheus.Collector {
-		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(n.Load()) })
+	f := promauto.With(r)
+	counter := func(name, help string, n *atomic.Int64) {
+		f.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(n.Load()) })
 	}
-	r.MustRegister(
-		counter("byre_representation_hits_total", "Representations of objects (protobuf, another version, metadata alone) that were found in memory.", &c.hits),
-		counter("byre_representation_misses_total", "Representations of objects that had to be made.", &c.misses),
-		counter("byre_representation_evictions_total", "Representations of objects that left memory, to keep the budget or because nobody had read them for minutes.", &c.evicted),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "byre_representation_cache_bytes",
-			Help: "Bytes of representations of objects in memory, including those of objects that are gone and not yet noticed to be.",
-		}, func() float64 { return float64(c.Bytes()) }))
+	counter("byre_representation_hits_total", "Representations of objects (protobuf, another version, metadata alone) that were found in memory.", &c.hits)
+	counter("byre_representation_misses_total", "Representations of objects that had to be made.", &c.misses)
+	counter("byre_representation_evictions_total", "Representations of objects that left memory, to keep the budget or because nobody had read them for minutes.", &c.evicted)
+	f.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "byre_representation_cache_bytes",
+		Help: "Bytes of representations of objects in memory, including those of objects that are gone and not yet noticed to be.",
+	}, func() float64 { return float64(c.Bytes()) })
 }
 
 // Bytes returns the size of the representations in memory. Representations whose records were
@@ -120,17 +122,17 @@ func (c *Cache) add(n *node, size int) {
 	if c.bytes > c.budget && c.added > c.budget/sweepFraction {
 		c.sweep()
 	}
-	c.queue.push(item)
+	c.queue.WriteOne(item)
 	c.evict()
 }
 
 // evict drops representations until the budget is met: the oldest ones first, except those
 // that were used since evict passed over them last.
 func (c *Cache) evict() {
-	for seen := 0; c.bytes > c.budget && c.queue.n > 0; seen++ {
-		item := c.queue.pop()
+	for seen := 0; c.bytes > c.budget && c.queue.Len() > 0; seen++ {
+		item, _ := c.queue.ReadOne()
 		if n := item.node.Value(); n != nil && n.used.Swap(false) && seen < laps {
-			c.queue.push(item)
+			c.queue.WriteOne(item)
 		} else {
 			c.drop(item, n)
 		}
@@ -141,10 +143,10 @@ func (c *Cache) evict() {
 func (c *Cache) DropUnused() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for range c.queue.n {
-		item := c.queue.pop()
+	for range c.queue.Len() {
+		item, _ := c.queue.ReadOne()
 		if n := item.node.Value(); n != nil && n.used.Swap(false) {
-			c.queue.push(item)
+			c.queue.WriteOne(item)
 		} else {
 			c.drop(item, n)
 		}
@@ -164,9 +166,9 @@ func (c *Cache) drop(item cached, n *node) {
 
 // sweep removes the representations whose records were freed.
 func (c *Cache) sweep() {
-	for range c.queue.n {
-		if item := c.queue.pop(); item.node.Value() != nil {
-			c.queue.push(item)
+	for range c.queue.Len() {
+		if item, _ := c.queue.ReadOne(); item.node.Value() != nil {
+			c.queue.WriteOne(item)
 		} else {
 			c.bytes -= item.bytes
 		}
@@ -178,33 +180,4 @@ func (c *Cache) sweep() {
 type cached struct {
 	node  weak.Pointer[node]
 	bytes int64
-}
-
-// queue is a first-in, first-out queue.
-type queue struct {
-	items []cached // circular
-	head  int
-	n     int
-}
-
-const queueStart = 64
-
-func (q *queue) push(item cached) {
-	if q.n == len(q.items) {
-		bigger := make([]cached, max(2*q.n, queueStart))
-		for i := range q.n {
-			bigger[i] = q.items[(q.head+i)%q.n]
-		}
-		q.items, q.head = bigger, 0
-	}
-	q.items[(q.head+q.n)%len(q.items)] = item
-	q.n++
-}
-
-func (q *queue) pop() cached {
-	item := q.items[q.head]
-	q.items[q.head] = cached{}
-	q.head = (q.head + 1) % len(q.items)
-	q.n--
-	return item
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"os/user"
@@ -13,8 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-
-	"github.com/jackc/pgx/v5"
+	"time"
 )
 
 // Config says where a server keeps its files, and which settings it has. The zero value is a
@@ -34,11 +32,8 @@ type Config struct {
 
 // Cluster is a running server.
 type Cluster struct {
-	dir        string
-	credential *syscall.Credential
-	guard      *exec.Cmd
-	// leash keeps the server running until it is closed.
-	leash io.Closer
+	folder
+	guard *guard // nil before the first start
 }
 
 // guardScript runs the server $2 on the folder $1 until standard input ends, and then stops
@@ -84,25 +79,19 @@ func (c *Cluster) Standby(ctx context.Context) (*Cluster, error) {
 		"--no-sync", "--checkpoint=fast", "--write-recovery-conf", "--host="+c.dir, "--username=byre")
 }
 
-// promoteAttempts is how often Promote calls pg_promote, which waits 10 seconds each time.
-const promoteAttempts = 9
+// promoteTimeout bounds the calls of pg_promote, each of which waits 10 seconds.
+const promoteTimeout = 90 * time.Second
 
 // Promote makes a standby a primary, and waits until it is.
 func (c *Cluster) Promote(ctx context.Context) error {
-	conn, err := pgx.Connect(ctx, c.DSN("postgres"))
-	if err != nil {
-		return err
-	}
-	defer conn.Close(ctx)
+	ctx, cancel := context.WithTimeout(ctx, promoteTimeout)
+	defer cancel()
 	// pg_promote returns false, and no error, where the server is still a standby.
-	const promote = `SELECT CASE WHEN pg_is_in_recovery() THEN pg_promote(true, 10) ELSE true END`
-	for range promoteAttempts {
-		var isPrimary bool
-		if err := conn.QueryRow(ctx, promote).Scan(&isPrimary); err != nil || isPrimary {
-			return err
-		}
+	err := c.await(ctx, `SELECT CASE WHEN pg_is_in_recovery() THEN pg_promote(true, 10) ELSE true END`)
+	if err != nil {
+		err = fmt.Errorf("the standby is not promoted: %w\n%s", err, c.logTail())
 	}
-	return fmt.Errorf("the standby is not promoted:\n%s", c.logTail())
+	return err
 }
 
 // Rewind makes the server, which was halted, a standby of the server that was promoted in its
@@ -113,7 +102,7 @@ func (c *Cluster) Rewind(ctx context.Context, primary *Cluster) error {
 	if err := primary.Exec(ctx, `CHECKPOINT`); err != nil {
 		return err
 	}
-	program, err := find("pg_rewind")
+	program, err := Program("pg_rewind")
 	if err != nil {
 		return err
 	}
@@ -150,39 +139,33 @@ func (config Config) start(ctx context.Context, program string, arguments ...str
 
 // prepare makes the data of a server by a program.
 func (config Config) prepare(ctx context.Context, program string, arguments ...string) (_ *Cluster, err error) {
-	if program, err = find(program); err != nil {
+	if program, err = Program(program); err != nil {
 		return nil, err
 	}
 	c := &Cluster{}
-	if c.credential, err = Unprivileged(); err != nil {
+	if c.folder, err = newFolder("byre-pg"); err != nil {
 		return nil, err
 	}
-	if c.dir, err = os.MkdirTemp("", "byre-pg"); err != nil {
-		return nil, err
-	}
-	if c.credential != nil {
-		if err := os.Chown(c.dir, int(c.credential.Uid), int(c.credential.Gid)); err != nil {
-			return nil, errors.Join(err, os.RemoveAll(c.dir))
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(c.dir))
 		}
-	}
+	}()
 	if config.Data != "" {
 		if err := os.Symlink(config.Data, filepath.Join(c.dir, "data")); err != nil {
-			return nil, errors.Join(err, os.RemoveAll(c.dir))
+			return nil, err
 		}
 	}
 	initialize := exec.CommandContext(ctx, program, append([]string{"-D", filepath.Join(c.dir, "data")}, arguments...)...)
 	c.confine(initialize)
 	if out, err := initialize.CombinedOutput(); err != nil {
-		return nil, errors.Join(fmt.Errorf("%s: %w: %s", program, err, out), os.RemoveAll(c.dir))
+		return nil, fmt.Errorf("%s: %w: %s", program, err, out)
 	}
 	settings := config.Settings
 	if config.Archive {
 		settings = append(settings, "archive_mode=on", fmt.Sprintf("archive_command='mkdir -p %[1]s && cp %%p %[1]s/%%f'", c.archive()))
 	}
-	if err := c.configure(settings); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(c.dir))
-	}
-	return c, nil
+	return c, c.configure(settings)
 }
 
 // configure appends settings to postgresql.conf, in which the last setting of a name counts.
@@ -200,31 +183,28 @@ func (c *Cluster) configure(more []string) error {
 // that only the server can read. The server reads it at its next start or reload.
 func (c *Cluster) WriteFile(name string, content []byte) error {
 	path := filepath.Join(c.dir, "data", name)
-	err := os.WriteFile(path, content, 0o600)
-	if err == nil && c.credential != nil {
-		err = os.Chown(path, int(c.credential.Uid), int(c.credential.Gid))
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		return err
 	}
-	return err
+	return c.give(path)
 }
 
 // Resume starts the server after a Halt.
 func (c *Cluster) Resume(ctx context.Context) error {
-	postgres, err := find("postgres")
+	postgres, err := Program("postgres")
 	if err != nil {
 		return err
 	}
 	if err := os.RemoveAll(c.keep()); err != nil {
 		return err
 	}
-	c.guard = exec.Command("/bin/sh", "-c", guardScript, "pgtest", c.dir, postgres)
-	c.confine(c.guard)
-	if c.leash, err = c.guard.StdinPipe(); err != nil {
+	if c.guard, err = startGuard(c.folder, guardScript, c.dir, postgres); err != nil {
 		return err
 	}
-	if err := c.guard.Start(); err != nil {
-		return err
+	if err = awaitAnswer(ctx, c.DSN("postgres")); err != nil {
+		err = errors.Join(fmt.Errorf("PostgreSQL does not start: %w\n%s", err, c.logTail()), c.Stop())
 	}
-	return c.await(ctx)
+	return err
 }
 
 // Halt stops the server as a crash would, and keeps its data for Resume.
@@ -252,25 +232,9 @@ func (c *Cluster) PID() (int, error) {
 
 // Stop stops the server and removes its folder. Its error may only say that a signal ended
 // the server.
-func (c *Cluster) Stop() error { return errors.Join(c.leash.Close(), c.guard.Wait()) }
+func (c *Cluster) Stop() error { return c.guard.stop() }
 
 func (c *Cluster) keep() string { return filepath.Join(c.dir, "keep") }
-
-// confine has a child process run in a process group of its own, which the terminal's signals
-// do not reach, and as an unprivileged user if this process is root.
-func (c *Cluster) confine(cmd *exec.Cmd) {
-	cmd.Dir = c.dir
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: c.credential}
-}
-
-// await waits until the server answers. If it does not, await stops it.
-func (c *Cluster) await(ctx context.Context) error {
-	err := awaitAnswer(ctx, c.DSN("postgres"))
-	if err != nil {
-		err = errors.Join(fmt.Errorf("PostgreSQL does not start: %w\n%s", err, c.logTail()), c.Stop())
-	}
-	return err
-}
 
 // logTail returns the end of the server's log.
 func (c *Cluster) logTail() []byte {
@@ -278,12 +242,9 @@ func (c *Cluster) logTail() []byte {
 	return log[max(0, len(log)-2000):]
 }
 
-// Program returns the path of a program of the PostgreSQL that Start runs.
-func Program(name string) (string, error) { return find(name) }
-
-// find returns the path of one of the server's programs: that in PATH, or the newest one in
+// Program returns the path of one of the server's programs: that in PATH, or the newest one in
 // the folders of distributions.
-func find(program string) (string, error) {
+func Program(program string) (string, error) {
 	if path, err := exec.LookPath(program); err == nil {
 		return path, nil
 	}

@@ -62,10 +62,10 @@ func (d *Disk) Mkdir(name string) (string, error) {
 		return "", err
 	}
 	credential, err := Unprivileged()
-	if err != nil || credential == nil {
-		return path, err
+	if err != nil {
+		return "", err
 	}
-	return path, os.Chown(path, int(credential.Uid), int(credential.Gid))
+	return path, folder{d.Dir, credential}.give(path)
 }
 
 // Fill writes a file that takes all free space.

@@ -27,7 +27,7 @@ func DSN(t testing.TB) string {
 	if testing.Short() {
 		t.Skip("starts PostgreSQL")
 	}
-	if _, err := find("initdb"); err != nil {
+	if _, err := Program("initdb"); err != nil {
 		t.Skip(err)
 	}
 	cluster, err := shared()
@@ -53,61 +53,64 @@ func (c *Cluster) DSN(database string) string {
 	return u.String()
 }
 
-// Exec executes a statement in the database "postgres".
-func (c *Cluster) Exec(ctx context.Context, statement string) error {
+// connected calls do with a connection to the database "postgres".
+func (c *Cluster) connected(ctx context.Context, do func(*pgx.Conn) error) error {
 	conn, err := pgx.Connect(ctx, c.DSN("postgres"))
 	if err != nil {
 		return err
 	}
 	defer conn.Close(ctx)
-	_, err = conn.Exec(ctx, statement)
-	return err
+	return do(conn)
+}
+
+// Exec executes a statement in the database "postgres".
+func (c *Cluster) Exec(ctx context.Context, statement string) error {
+	return c.connected(ctx, func(conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, statement)
+		return err
+	})
+}
+
+// pollInterval is the time between two queries of await.
+const pollInterval = 10 * time.Millisecond
+
+// await waits until a query returns true.
+func (c *Cluster) await(ctx context.Context, query string, arguments ...any) error {
+	return c.connected(ctx, func(conn *pgx.Conn) error {
+		for {
+			var isTrue bool
+			if err := conn.QueryRow(ctx, query, arguments...).Scan(&isTrue); err != nil || isTrue {
+				return err
+			}
+			if err := pause(ctx, pollInterval); err != nil {
+				return err
+			}
+		}
+	})
 }
 
 // awaitSynchronous waits until there is a synchronous standby, and until it has received all
 // commits of before it was one.
 func (c *Cluster) awaitSynchronous(ctx context.Context) error {
-	conn, err := pgx.Connect(ctx, c.DSN("postgres"))
-	if err != nil {
+	const has = `SELECT count(*) > 0 FROM pg_stat_replication WHERE sync_state = 'sync' AND flush_lsn >= $1::pg_lsn`
+	if err := c.await(ctx, has, "0/0"); err != nil {
 		return err
 	}
-	defer conn.Close(ctx)
-	const has = `SELECT count(*) > 0 FROM pg_stat_replication WHERE sync_state = 'sync' AND flush_lsn >= $1::pg_lsn`
-	// The first round waits for any synchronous standby, the second one until it has what
-	// is committed by then.
-	for _, position := range []string{`SELECT '0/0'`, `SELECT pg_current_wal_lsn()::text`} {
-		var from string
-		if err := conn.QueryRow(ctx, position).Scan(&from); err != nil {
-			return err
-		}
-		for isThere := false; !isThere; {
-			if err := conn.QueryRow(ctx, has, from).Scan(&isThere); err != nil {
-				return err
-			}
-			if err := pause(ctx, 10*time.Millisecond); err != nil {
-				return err
-			}
-		}
+	var committed string
+	if err := c.connected(ctx, func(conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, `SELECT pg_current_wal_lsn()::text`).Scan(&committed)
+	}); err != nil {
+		return err
 	}
-	return nil
+	return c.await(ctx, has, committed)
 }
 
 // Set changes a setting of the server, and waits until new sessions have it.
 func (c *Cluster) Set(ctx context.Context, name, value string) error {
-	conn, err := pgx.Connect(ctx, c.DSN("postgres"))
-	if err != nil {
-		return err
-	}
-	defer conn.Close(ctx)
 	for _, statement := range []string{`ALTER SYSTEM SET ` + name + ` = '` + value + `'`, `SELECT pg_reload_conf()`} {
-		if _, err := conn.Exec(ctx, statement); err != nil {
+		if err := c.Exec(ctx, statement); err != nil {
 			return err
 		}
 	}
-	for now := ""; now != value; {
-		if err := conn.QueryRow(ctx, `SELECT current_setting($1)`, name).Scan(&now); err != nil {
-			return err
-		}
-	}
-	return nil
+	return c.await(ctx, `SELECT current_setting($1) = $2`, name, value)
 }

@@ -3,12 +3,9 @@ package pgtest
 import (
 	"context"
 	"fmt"
-	"io"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
 
@@ -39,11 +36,9 @@ type PoolerConfig struct {
 
 // Pooler is a running PgBouncer in transaction mode.
 type Pooler struct {
-	dir, database string
-	credential    *syscall.Credential
-	guard         *exec.Cmd
-	// leash keeps PgBouncer running until it is closed.
-	leash io.Closer
+	folder
+	database string
+	guard    *guard // nil while it does not run
 }
 
 // poolerScript runs a program until standard input ends.
@@ -70,12 +65,7 @@ func (c PoolerConfig) New(t testing.TB, dsn string) *Pooler {
 		t.Fatal(err)
 	}
 	p := &Pooler{database: config.Database}
-	if p.credential, err = Unprivileged(); err != nil {
-		t.Fatal(err)
-	}
-	// Not t.TempDir: the path of a Unix socket has about 100 bytes at most, and that of the
-	// test's folder may be longer.
-	if p.dir, err = os.MkdirTemp("", "byre-bouncer"); err != nil {
+	if p.folder, err = newFolder("byre-bouncer"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -84,11 +74,6 @@ func (c PoolerConfig) New(t testing.TB, dsn string) *Pooler {
 			t.Error(err)
 		}
 	})
-	if p.credential != nil {
-		if err := os.Chown(p.dir, int(p.credential.Uid), int(p.credential.Gid)); err != nil {
-			t.Fatal(err)
-		}
-	}
 	text := fmt.Sprintf(poolerConfig, config.Host, config.Port, c.Database, p.dir, c.Settings)
 	if err := os.WriteFile(filepath.Join(p.dir, "pgbouncer.ini"), []byte(text), 0o644); err != nil { //nolint:gosec // another user reads it
 		t.Fatal(err)
@@ -101,17 +86,11 @@ func (c PoolerConfig) New(t testing.TB, dsn string) *Pooler {
 
 // Start starts PgBouncer after a Kill and waits until it answers.
 func (p *Pooler) Start(ctx context.Context) error {
-	program, err := find("pgbouncer")
+	program, err := Program("pgbouncer")
 	if err != nil {
 		return fmt.Errorf("%w: run .ci/setup", err)
 	}
-	p.guard = exec.Command("/bin/sh", "-c", poolerScript, "pgtest", program, filepath.Join(p.dir, "pgbouncer.ini")) //nolint:noctx // Kill ends it
-	p.guard.Dir = p.dir
-	p.guard.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: p.credential}
-	if p.leash, err = p.guard.StdinPipe(); err != nil {
-		return err
-	}
-	if err := p.guard.Start(); err != nil {
+	if p.guard, err = startGuard(p.folder, poolerScript, program, filepath.Join(p.dir, "pgbouncer.ini")); err != nil {
 		return err
 	}
 	if err := awaitAnswer(ctx, p.DSN()); err != nil {
@@ -123,12 +102,10 @@ func (p *Pooler) Start(ctx context.Context) error {
 
 // Kill ends PgBouncer at once.
 func (p *Pooler) Kill() {
-	if p.leash == nil {
-		return
+	if p.guard != nil {
+		_ = p.guard.stop() // it only says that a signal ended PgBouncer
+		p.guard = nil
 	}
-	// The errors only say that a signal ended PgBouncer.
-	_, _ = p.leash.Close(), p.guard.Wait()
-	p.leash = nil
 }
 
 // DSN returns the URL of the database through PgBouncer.
@@ -144,17 +121,10 @@ func (p *Pooler) DSN() string {
 func awaitAnswer(ctx context.Context, dsn string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	ticker := time.NewTicker(20 * time.Millisecond)
-	defer ticker.Stop()
 	for {
 		err := ping(ctx, dsn)
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
+		if err == nil || pause(ctx, pollInterval) != nil {
 			return err
-		case <-ticker.C:
 		}
 	}
 }

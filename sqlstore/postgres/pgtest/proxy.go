@@ -1,8 +1,10 @@
 package pgtest
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/binary"
+	"io"
 	"net"
 	"net/url"
 	"strings"
@@ -198,103 +200,140 @@ type connection struct {
 // copyRequests forwards what the client sends until either side closes.
 func (p *Proxy) copyRequests(c *connection) {
 	isFirst := true
-	p.copy(c.server, c.client, func(chunk []byte) {
-		if isFirst {
-			p.inspect(chunk)
+	p.copy(c.server, c.client, &isFirst, func(message []byte) {
+		if isFirst && len(message) >= 8 && binary.BigEndian.Uint32(message[4:]) == cancelRequest {
+			p.cancels++
 		}
 		if c.isAnswered {
 			p.roundTrips++
 		}
 		c.isAnswered = false
-	}, func(stream []byte, out *pending) (rest []byte, ok bool) {
-		for message, rest := cutMessage(stream, isFirst); message != nil; message, rest = cutMessage(stream, isFirst) {
-			stream = rest
-			if isFirst {
-				if asksForEncryption(message) {
-					if _, err := c.client.Write([]byte{'N'}); err != nil {
-						return nil, false
-					}
-					continue
-				}
-				isFirst = false
-			} else if s, isStatement := c.wire.client(message); isStatement {
-				if failpoint := p.take(Sent, s); failpoint != nil && (!out.flush() || !p.trigger(failpoint, c)) {
-					return nil, false
-				}
+	}, func(message []byte, out *pending) bool {
+		if isFirst {
+			if asksForEncryption(message) {
+				_, err := c.client.Write([]byte{'N'})
+				return err == nil
 			}
-			out.add(message)
+			isFirst = false
+		} else if s, isStatement := c.wire.client(message); isStatement {
+			if failpoint := p.take(Sent, s); failpoint != nil && (!out.flush() || !p.trigger(failpoint, c)) {
+				return false
+			}
 		}
-		return stream, out.flush()
+		out.add(message)
+		return true
 	})
 }
 
 // copyAnswers forwards what the server sends until either side closes.
 func (p *Proxy) copyAnswers(c *connection) {
-	p.copy(c.client, c.server, func([]byte) { c.isAnswered = true }, func(stream []byte, out *pending) (rest []byte, ok bool) {
-		for message, rest := cutMessage(stream, false); message != nil; message, rest = cutMessage(stream, false) {
-			stream = rest
-			s, point, isAnswer := c.wire.server(message)
-			var failpoint *setFailpoint
-			if isAnswer {
-				failpoint = p.take(point, s)
-			}
-			if failpoint != nil && point == Answered && (!out.flush() || !p.trigger(failpoint, c)) {
-				return nil, false
-			}
-			out.add(message)
-			if failpoint != nil && point == Delivered && (!out.flush() || !p.trigger(failpoint, c)) {
-				return nil, false
-			}
+	p.copy(c.client, c.server, new(bool), func([]byte) { c.isAnswered = true }, func(message []byte, out *pending) bool {
+		s, point, isAnswer := c.wire.server(message)
+		var failpoint *setFailpoint
+		if isAnswer {
+			failpoint = p.take(point, s)
 		}
-		return stream, out.flush()
+		if failpoint != nil && point == Answered && (!out.flush() || !p.trigger(failpoint, c)) {
+			return false
+		}
+		out.add(message)
+		return failpoint == nil || point != Delivered || out.flush() && p.trigger(failpoint, c)
 	})
 }
 
-// copy reads from one side and forwards to the other until either side closes. If the
-// connection is in a black hole it drops what it reads. A delay is that of a long way: what follows
-// is under way meanwhile. It calls inspect, under mu, with each chunk. It calls pass with the bytes
-// that are not forwarded yet; pass forwards the complete messages and returns the rest.
-func (p *Proxy) copy(to, from net.Conn, inspect func([]byte), pass func(stream []byte, out *pending) (rest []byte, ok bool)) {
-	type chunk struct {
-		bytes []byte
-		due   time.Time
-	}
-	// More chunks than this are not under way at the same time.
-	underWay, ended := make(chan chunk, 64), make(chan struct{})
+// copy reads messages from one side and forwards them to the other until either side closes. If the
+// connection is in a black hole it drops what it reads. It calls inspect, under mu, with each message that it
+// has read, and then pass, which adds the message to out and reports whether the connection stays open.
+// isFirst says that the next message is the first one of a client.
+func (p *Proxy) copy(to, from net.Conn, isFirst *bool, inspect func(message []byte), pass func(message []byte, out *pending) bool) {
+	ended := make(chan struct{})
 	defer close(ended)
+	in := bufio.NewReaderSize(p.receive(from, ended), 64<<10)
+	out := &pending{proxy: p, to: to, from: from}
+	for {
+		message, err := readMessage(in, *isFirst)
+		if err != nil {
+			return
+		}
+		p.mu.Lock()
+		inspect(message)
+		silent := p.conns[from]
+		p.mu.Unlock()
+		if silent {
+			_, _ = io.Copy(io.Discard, in)
+			return
+		}
+		if !pass(message, out) || in.Buffered() == 0 && !out.flush() {
+			return
+		}
+	}
+}
+
+// way is what one side of a connection has sent and the other has not received. Reading it waits
+// for what comes next.
+type way struct {
+	chunks <-chan chunk
+	rest   []byte
+}
+
+type chunk struct {
+	bytes []byte
+	// arrival is when the other side receives the bytes.
+	arrival time.Time
+}
+
+// receive reads from a connection until it is closed, or until ended is. What is sent later is under
+// way at the same time, as with a server that is far.
+func (p *Proxy) receive(from net.Conn, ended <-chan struct{}) io.Reader {
+	chunks := make(chan chunk, 64)
 	p.running.Go(func() {
-		defer close(underWay)
+		defer close(chunks)
 		for buffer := make([]byte, 64<<10); ; {
 			n, err := from.Read(buffer)
 			if err != nil {
 				return
 			}
 			p.mu.Lock()
-			silent, delay := p.conns[from], p.delay
+			arrival := time.Now().Add(p.delay)
 			p.mu.Unlock()
-			if silent {
-				continue
-			}
 			select {
-			case underWay <- chunk{bytes.Clone(buffer[:n]), time.Now().Add(delay)}:
+			case chunks <- chunk{bytes.Clone(buffer[:n]), arrival}:
 			case <-ended:
 				return
 			}
 		}
 	})
-	var stream []byte
-	out := &pending{proxy: p, to: to, from: from}
-	for c := range underWay {
-		time.Sleep(time.Until(c.due))
-		p.mu.Lock()
-		inspect(c.bytes)
-		p.mu.Unlock()
-		rest, ok := pass(append(stream, c.bytes...), out)
+	return &way{chunks: chunks}
+}
+
+// Read implements io.Reader.
+func (w *way) Read(b []byte) (int, error) {
+	if len(w.rest) == 0 {
+		next, ok := <-w.chunks
 		if !ok {
-			return
+			return 0, io.EOF
 		}
-		stream = append(stream[:0], rest...)
+		time.Sleep(time.Until(next.arrival))
+		w.rest = next.bytes
 	}
+	n := copy(b, w.rest)
+	w.rest = w.rest[n:]
+	return n, nil
+}
+
+// readMessage reads a message. isFirst says that it is the first one of a client, which has no type byte.
+func readMessage(in *bufio.Reader, isFirst bool) ([]byte, error) {
+	begin := 1
+	if isFirst {
+		begin = 0
+	}
+	header, err := in.Peek(begin + 4)
+	if err != nil {
+		return nil, err
+	}
+	message := make([]byte, begin+int(binary.BigEndian.Uint32(header[begin:])))
+	_, err = io.ReadFull(in, message)
+	return message, err
 }
 
 // pending holds the messages that the proxy is about to write to one side of a connection.
@@ -317,13 +356,6 @@ func (o *pending) flush() bool {
 	}
 	o.bytes = o.bytes[:0]
 	return err == nil
-}
-
-// inspect counts cancel requests. It gets the first message of a connection, under mu.
-func (p *Proxy) inspect(message []byte) {
-	if len(message) >= 8 && binary.BigEndian.Uint32(message[4:]) == cancelRequest {
-		p.cancels++
-	}
 }
 
 // asksForEncryption reports whether a client's first message asks for encryption, which the

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -21,28 +20,19 @@ func (c *Cluster) BaseBackup(ctx context.Context) (*Cluster, error) {
 // SetRestorePoint makes a named restore point, and waits until the write-ahead log up to it is
 // archived.
 func (c *Cluster) SetRestorePoint(ctx context.Context, name string) error {
-	conn, err := pgx.Connect(ctx, c.DSN("postgres"))
-	if err != nil {
-		return err
-	}
-	defer conn.Close(ctx)
-	if _, err := conn.Exec(ctx, `SELECT pg_create_restore_point($1)`, name); err != nil {
-		return err
-	}
 	var segment string
-	if err := conn.QueryRow(ctx, `SELECT pg_walfile_name(pg_switch_wal())`).Scan(&segment); err != nil {
-		return err
-	}
-	for {
-		var isArchived bool
-		err := conn.QueryRow(ctx, `SELECT coalesce(last_archived_wal >= $1, false) FROM pg_stat_archiver`, segment).Scan(&isArchived)
-		if err != nil || isArchived {
+	if err := c.connected(ctx, func(conn *pgx.Conn) error {
+		if _, err := conn.Exec(ctx, `SELECT pg_create_restore_point($1)`, name); err != nil {
 			return err
 		}
-		if err := pause(ctx, 50*time.Millisecond); err != nil {
-			return fmt.Errorf("segment %s is not archived: %w", segment, err)
-		}
+		return conn.QueryRow(ctx, `SELECT pg_walfile_name(pg_switch_wal())`).Scan(&segment)
+	}); err != nil {
+		return err
 	}
+	if err := c.await(ctx, `SELECT coalesce(last_archived_wal >= $1, false) FROM pg_stat_archiver`, segment); err != nil {
+		return fmt.Errorf("segment %s is not archived: %w", segment, err)
+	}
+	return nil
 }
 
 // Recover starts a base backup of the server from, which was halted, and recovers it to a
@@ -62,25 +52,12 @@ func (c *Cluster) Recover(ctx context.Context, from *Cluster, point string) erro
 	if err := c.Resume(ctx); err != nil {
 		return err
 	}
-	conn, err := pgx.Connect(ctx, c.DSN("postgres"))
-	if err != nil {
-		return err
-	}
-	defer conn.Close(ctx)
-	for {
-		var isRecovering bool
-		if err := conn.QueryRow(ctx, `SELECT pg_is_in_recovery()`).Scan(&isRecovering); err != nil || !isRecovering {
-			return err
-		}
-		if err := pause(ctx, 50*time.Millisecond); err != nil {
-			return err
-		}
-	}
+	return c.await(ctx, `SELECT NOT pg_is_in_recovery()`)
 }
 
 // Remove stops the server, if it runs, and removes what is left of it.
 func (c *Cluster) Remove() {
-	if c.leash != nil {
+	if c.guard != nil {
 		_ = c.Stop() // it fails if the server was halted
 	}
 	_ = os.RemoveAll(c.dir)

@@ -2,7 +2,6 @@ package pgtest
 
 import (
 	"bytes"
-	"encoding/binary"
 	"strings"
 	"sync"
 )
@@ -190,23 +189,6 @@ func (w *wire) server(message []byte) (s statement, point Point, isAnswer bool) 
 func cutText(b []byte) (text string, rest []byte) {
 	before, rest, _ := bytes.Cut(b, []byte{0})
 	return string(before), rest
-}
-
-// cutMessage cuts the first message of a stream; nil if the stream does not have all of it.
-// isFirst says that it is the first message of a client, which has no type byte.
-func cutMessage(stream []byte, isFirst bool) (message, rest []byte) {
-	begin := 1
-	if isFirst {
-		begin = 0
-	}
-	if len(stream) < begin+4 {
-		return nil, stream
-	}
-	size := begin + int(binary.BigEndian.Uint32(stream[begin:]))
-	if len(stream) < size {
-		return nil, stream
-	}
-	return stream[:size], stream[size:]
 }
 
 // trigger executes a failpoint and reports whether the connection stays open.
