@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"slices"
 
+	"github.com/emicklei/go-restful/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -12,8 +13,6 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
-
-	"byre/apiserver/handlers/openapi"
 )
 
 // A Handler serves one discovery document, made from the registry's content at the time
@@ -21,7 +20,7 @@ import (
 type Handler interface {
 	http.Handler
 	// Operation describes the route of the document at path, for OpenAPI.
-	Operation(path string) openapi.Operation
+	Operation(path string) restful.Route
 }
 
 type handler struct {
@@ -31,17 +30,17 @@ type handler struct {
 	response  any
 }
 
-func (d handler) Operation(path string) openapi.Operation {
+func (d handler) Operation(path string) restful.Route {
 	// Documents are served in every encoding of objects, but not as a stream.
 	media, _ := negotiation.MediaTypesForSerializer(d.codecs)
-	return openapi.Operation{
-		Method:   http.MethodGet,
-		Path:     path + "/",
-		Name:     d.name,
-		Doc:      d.doc,
-		Consumes: media,
-		Produces: media,
-		Response: d.response,
+	return restful.Route{
+		Method:      http.MethodGet,
+		Path:        path + "/",
+		Operation:   d.name,
+		Doc:         d.doc,
+		Consumes:    media,
+		Produces:    media,
+		WriteSample: d.response,
 	}
 }
 
