@@ -134,7 +134,8 @@ func (cfg *Config) initializers(ctx context.Context) (admission.PluginInitialize
 		return nil, nil, fmt.Errorf("quota configuration: %w", err)
 	}
 	mapper := restmapper.NewDeferredDiscoveryRESTMapper(cacheddiscovery.NewMemCacheClient(cfg.Client.Discovery()))
-	client := newLazyOpenAPIClientset(cfg.Client, cfg.Informers, ctx.Done())
+	policies := cfg.Informers.Admissionregistration().V1().MutatingAdmissionPolicies()
+	client := openAPIClientset{cfg.Client, func() bool { return policies.Informer().HasSynced() }, ctx.Done()}
 	return admission.PluginInitializers{
 		initializer.NewAPIServerIDInitializer(cfg.ServerID),
 		initializer.New(client, cfg.DynamicClient, factory, cfg.Authorizer,

@@ -46,7 +46,7 @@ func start(t *testing.T, o *Options, objects ...runtime.Object) (*Admission, err
 // that its informers run with.
 func newConfig(t testing.TB, objects ...runtime.Object) (context.Context, Config) {
 	t.Helper()
-	client := fakeClient{fake.NewClientset(objects...), newOpenAPIServer(t).client(t)}
+	client := fakeClient{fake.NewClientset(objects...), newOpenAPIClient(t)}
 	factory := informers.NewSharedInformerFactory(client, 0)
 	resources := serverstorage.NewResourceConfig()
 	resources.EnableVersions(v1.SchemeGroupVersion)

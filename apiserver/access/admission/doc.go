@@ -6,11 +6,9 @@
 // k8s.io/kubernetes/pkg/kubeapiserver/options. That package is not imported, because
 // it imports the generic API server. TestPlugins_OrderIsUpstreams reads its source and compares.
 //
-// Three plugin dependencies differ from upstream's:
+// Two plugin dependencies differ from upstream's:
 //   - Pods are read from the watch cache on demand; upstream keeps every Pod decoded
 //     in an informer (pods.go).
-//   - The OpenAPI documents are not built before the first MutatingAdmissionPolicy
-//     exists (openapi.go).
 //   - The plugins of policies and webhooks are skipped while no policy and no
 //     configuration of a webhook exists (configured.go).
 //
