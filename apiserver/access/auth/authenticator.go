@@ -60,8 +60,10 @@ func (a *Auth) buildAuthenticator(ctx context.Context, cfg Config) error {
 		config.CustomDial, config.EgressLookup = dial, cfg.Egress.Lookup
 	}
 	if o.BootstrapTokens {
-		config.BootstrapTokenAuthenticator = bootstrap.NewTokenAuthenticator(
-			secretNamespaceLister{cfg.Reader.Secrets, metav1.NamespaceSystem})
+		// The lister reads the watch cache only: anyone can send a token that names a Secret,
+		// and such a request must not cause a database query. An informer would keep every
+		// Secret of kube-system decoded, for tokens that are few and seldom used.
+		config.BootstrapTokenAuthenticator = bootstrap.NewTokenAuthenticator(cfg.Reader.Secrets.Lister(metav1.NamespaceSystem))
 	}
 	if err := a.loadCAs(o, &config); err != nil {
 		return err

@@ -216,23 +216,23 @@ func TestRBAC_ListersSelect(t *testing.T) {
 		}
 		return names
 	}
-	if got := names(r.Roles().Roles("n").List(labels.Everything())); !slices.Equal(got, []string{"n/a", "n/b"}) {
+	if got := names(r.Roles().Lister().Roles("n").List(labels.Everything())); !slices.Equal(got, []string{"n/a", "n/b"}) {
 		t.Errorf("one namespace: got %v", got)
 	}
-	if got := names(r.Roles().Roles("n").List(blue)); !slices.Equal(got, []string{"n/a"}) {
+	if got := names(r.Roles().Lister().Roles("n").List(blue)); !slices.Equal(got, []string{"n/a"}) {
 		t.Errorf("one namespace by selector: got %v", got)
 	}
-	got := names(r.Roles().List(blue))
+	got := names(r.Roles().Lister().List(blue))
 	if slices.Sort(got); !slices.Equal(got, []string{"m/c", "n/a"}) {
 		t.Errorf("by selector: got %v", got)
 	}
-	if c, err := r.Roles().Roles("m").Get("c"); err != nil || c.Name != "c" {
+	if c, err := r.Roles().Lister().Roles("m").Get("c"); err != nil || c.Name != "c" {
 		t.Errorf("got %v, %v", c, err)
 	}
-	if _, err := r.Roles().Roles("m").Get("a"); !apierrors.IsNotFound(err) {
+	if _, err := r.Roles().Lister().Roles("m").Get("a"); !apierrors.IsNotFound(err) {
 		t.Errorf("got %v", err)
 	}
-	if _, err := r.ClusterRoles().Get("a"); !apierrors.IsNotFound(err) {
+	if _, err := r.ClusterRoles().Lister().Get("a"); !apierrors.IsNotFound(err) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -416,7 +416,7 @@ func TestRBAC_RequestsShareALoad(t *testing.T) {
 	for range requests {
 		done.Go(func() {
 			asking.Add(1)
-			if _, err := r.ClusterRoles().List(labels.Everything()); err == nil {
+			if _, err := r.ClusterRoles().Lister().List(labels.Everything()); err == nil {
 				t.Error("a list without a database")
 			}
 		})
