@@ -78,7 +78,7 @@ func (e *encoded) newFormats() formats {
 	} else {
 		full = encoding.Protobuf(kind.String()+" in protobuf", encode)
 	}
-	protobuf := newProtobufFormat(e, full, kind.GroupVersion(), kind.Kind, e.listKind)
+	protobuf := newProtobufFormat(full, kind.GroupVersion(), kind.Kind, e.listKind)
 	all.protobuf, all.tables = protobuf, e.newTables(protobuf)
 	for gv, metadata := range all.metadata {
 		metadata.protobuf = e.protobufMetadata(gv, whole)
@@ -124,7 +124,7 @@ func (e *encoded) protobufMetadata(gv schema.GroupVersion, whole encoding.Format
 	if e.convertsMetadata() {
 		f = encoding.Protobuf("metadata in protobuf", encode)
 	}
-	return newProtobufFormat(e, f, gv, partialObjectMetadata, partialObjectMetadata+"List")
+	return newProtobufFormat(f, gv, partialObjectMetadata, partialObjectMetadata+"List")
 }
 
 // convertsMetadata reports whether conversion to the version in memory changes the

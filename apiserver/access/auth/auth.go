@@ -13,8 +13,6 @@ import (
 	"k8s.io/apiserver/pkg/server/egressselector"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/kube-openapi/pkg/spec3"
-	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"byre/apiserver/access/auth/rbac"
 	"byre/apiserver/storage/lookup"
@@ -55,9 +53,6 @@ type Auth struct {
 	RequestHeader *authenticatorfactory.RequestHeaderConfig
 	Authorizer    authorizer.Authorizer
 	RuleResolver  authorizer.RuleResolver
-	// UsesRBAC says that the RBAC authorizer is in the chain. The server creates
-	// RBAC's bootstrap objects only then.
-	UsesRBAC bool
 
 	// ClientCA and RequestHeaderCA are nil if not configured. The listener accepts
 	// client certificates of both (see ClientCAs).
@@ -66,11 +61,6 @@ type Auth struct {
 
 	// TokenIssuer issues service account tokens.
 	TokenIssuer *TokenIssuer
-
-	// SecurityDefinitions and SecuritySchemes describe the authenticators in
-	// OpenAPI v2 and v3.
-	SecurityDefinitions *spec.SecurityDefinitions
-	SecuritySchemes     spec3.SecuritySchemes
 
 	reloader       *authenticationConfigReloader // nil without --authentication-config
 	nodeAuthorizer *lazyNodeAuthorizer           // nil without the Node authorizer

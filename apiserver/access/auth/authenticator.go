@@ -78,12 +78,11 @@ func (a *Auth) buildAuthenticator(ctx context.Context, cfg Config) error {
 		return err
 	}
 
-	request, update, definitions, schemes, err := config.New(ctx)
+	request, update, _, _, err := config.New(ctx)
 	if err != nil {
 		return err
 	}
-	a.Authenticator, a.SecurityDefinitions, a.SecuritySchemes = request, definitions, schemes
-	a.APIAudiences, a.RequestHeader = config.APIAudiences, config.RequestHeaderConfig
+	a.Authenticator, a.APIAudiences, a.RequestHeader = request, config.APIAudiences, config.RequestHeaderConfig
 	if o.ConfigFile != "" {
 		a.reloader = newAuthenticationConfigReloader(o.ConfigFile, cfg.ServerID, &config, update)
 	}

@@ -74,7 +74,7 @@ func (o *AuthorizationOptions) Validate() []error {
 		if o.legacyFlags {
 			return []error{errors.New("--authorization-config excludes --authorization-mode and the --authorization-webhook-* flags")}
 		}
-		if _, _, err := authorizer.LoadAndValidateFile(o.ConfigFile, authorizationcel.NewDefaultCompiler(), nil); err != nil {
+		if _, _, err := o.configuration(); err != nil {
 			return []error{fmt.Errorf("--authorization-config %s: %w", o.ConfigFile, err)}
 		}
 		return nil
@@ -107,13 +107,11 @@ func (o *AuthorizationOptions) Validate() []error {
 // UsesMode reports whether the flags or ConfigFile configure an authorizer of the given
 // mode. It returns false if the file cannot be read: Validate reports that.
 func (o *AuthorizationOptions) UsesMode(mode string) bool {
-	config := o.buildConfiguration()
-	if o.ConfigFile != "" {
-		var err error
-		if config, _, err = authorizer.LoadAndValidateFile(o.ConfigFile, authorizationcel.NewDefaultCompiler(), nil); err != nil {
-			return false
-		}
-	}
+	config, _, err := o.configuration()
+	return err == nil && usesMode(config, mode)
+}
+
+func usesMode(config *apiserver.AuthorizationConfiguration, mode string) bool {
 	return slices.ContainsFunc(config.Authorizers, func(c apiserver.AuthorizerConfiguration) bool { return string(c.Type) == mode })
 }
 
@@ -122,8 +120,12 @@ func (o *AuthorizationOptions) hasMode(mode string) bool {
 	return o.ConfigFile == "" && slices.Contains(o.Modes, mode)
 }
 
-// buildConfiguration converts the flags to the configuration that is equivalent to them.
-func (o *AuthorizationOptions) buildConfiguration() *apiserver.AuthorizationConfiguration {
+// configuration returns the configuration in ConfigFile and the text of the file, or, without
+// one, the configuration that is equivalent to the flags.
+func (o *AuthorizationOptions) configuration() (*apiserver.AuthorizationConfiguration, string, error) {
+	if o.ConfigFile != "" {
+		return authorizer.LoadAndValidateFile(o.ConfigFile, authorizationcel.NewDefaultCompiler(), nil)
+	}
 	config := &apiserver.AuthorizationConfiguration{}
 	for _, mode := range o.Modes {
 		entry := apiserver.AuthorizerConfiguration{
@@ -136,7 +138,7 @@ func (o *AuthorizationOptions) buildConfiguration() *apiserver.AuthorizationConf
 		}
 		config.Authorizers = append(config.Authorizers, entry)
 	}
-	return config
+	return config, "", nil
 }
 
 func (o *AuthorizationWebhookOptions) buildConfiguration() *apiserver.WebhookConfiguration {

@@ -2,10 +2,7 @@ package auth
 
 import (
 	"context"
-	"slices"
 
-	"k8s.io/apiserver/pkg/apis/apiserver"
-	authorizationcel "k8s.io/apiserver/pkg/authorization/cel"
 	"k8s.io/apiserver/pkg/server/egressselector"
 	"k8s.io/client-go/informers"
 	rbacinformers "k8s.io/client-go/informers/rbac"
@@ -21,7 +18,7 @@ import (
 func (a *Auth) buildAuthorizer(ctx context.Context, cfg Config) error {
 	o := &cfg.Options.Authorization
 	sources := cfg.Informers
-	config := kubeauthorizer.Config{PolicyFile: o.PolicyFile, WebhookRetryBackoff: webhookBackoff()}
+	config := kubeauthorizer.Config{PolicyFile: o.PolicyFile, WebhookRetryBackoff: webhookBackoff(), ReloadFile: o.ConfigFile}
 	if cfg.Egress != nil {
 		dial, err := cfg.Egress.Lookup(egressselector.ControlPlane.AsNetworkContext())
 		if err != nil {
@@ -29,28 +26,15 @@ func (a *Auth) buildAuthorizer(ctx context.Context, cfg Config) error {
 		}
 		config.CustomDial = dial
 	}
-	if o.ConfigFile != "" {
-		var err error
-		config.ReloadFile = o.ConfigFile
-		config.AuthorizationConfiguration, config.InitialAuthorizationConfigurationData, err =
-			kubeauthorizer.LoadAndValidateFile(o.ConfigFile, authorizationcel.NewDefaultCompiler(), nil)
-		if err != nil {
-			return err
-		}
-	} else {
-		config.AuthorizationConfiguration = o.buildConfiguration()
+	var err error
+	if config.AuthorizationConfiguration, config.InitialAuthorizationConfigurationData, err = o.configuration(); err != nil {
+		return err
 	}
-	uses := func(mode string) bool {
-		return slices.ContainsFunc(config.AuthorizationConfiguration.Authorizers,
-			func(c apiserver.AuthorizerConfiguration) bool { return string(c.Type) == mode })
-	}
-	if uses(modes.ModeNode) {
+	if usesMode(config.AuthorizationConfiguration, modes.ModeNode) {
 		a.nodeAuthorizer = newLazyNodeAuthorizer(cfg.Client)
 		sources = lookup.WithPods(sources, a.nodeAuthorizer.pods)
 	}
 	config.VersionedInformerFactory = authorizerInformers{sources, cfg.RBAC}
-	a.UsesRBAC = uses(modes.ModeRBAC)
-	var err error
 	if a.Authorizer, a.RuleResolver, err = config.New(ctx, cfg.ServerID); err != nil {
 		return err
 	}

@@ -313,9 +313,13 @@ func TestRBAC_DecidesAsUpstream(t *testing.T) {
 	o := options(t)
 	ours := newAuth(t, fake.NewClientset(), r.Listers, o)
 	shared := informers.NewSharedInformerFactory(oracle, 0)
+	configuration, _, err := o.Authorization.configuration()
+	if err != nil {
+		t.Fatal(err)
+	}
 	theirs, resolver, err := kubeauthorizer.Config{
 		VersionedInformerFactory:   shared,
-		AuthorizationConfiguration: o.Authorization.buildConfiguration(),
+		AuthorizationConfiguration: configuration,
 	}.New(t.Context(), "oracle")
 	if err != nil {
 		t.Fatal(err)
