@@ -46,10 +46,10 @@ type Serving struct {
 	TypeConverter upstream.TypeConverter
 	// FieldSets caches the managed fields of created objects, for all resources. If it
 	// is nil, they are computed for every object.
-	FieldSets *managedfields.Cache
-	// ParsedFields caches the parsed managed fields of updated objects, for all
+	FieldSets *managedfields.FieldSets
+	// ParsedSets caches the parsed managed fields of updated objects, for all
 	// resources. If it is nil, upstream computes the managed fields of updates.
-	ParsedFields *managedfields.Sets
+	ParsedSets *managedfields.ParsedSets
 	// EquivalentResources learns every resource and its kind. Admission reads it to
 	// match a resource by its other versions. If it is nil, a new one is made.
 	EquivalentResources runtime.EquivalentResourceRegistry
