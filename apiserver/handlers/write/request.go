@@ -143,8 +143,11 @@ func (r *write) readBody(verb requestmetrics.RequestBodyVerb) ([]byte, error) {
 
 // decodeOptions decodes the options of a write from the query.
 func (r *write) decodeOptions(options runtime.Object) error {
-	err := metainternalversionscheme.ParameterCodec.DecodeParameters(r.req.URL.Query(), r.Scope.MetaGroupVersion, options)
-	if err != nil {
+	return decodeQuery(r.req, r.Scope.MetaGroupVersion, options)
+}
+
+func decodeQuery(req *http.Request, version schema.GroupVersion, options runtime.Object) error {
+	if err := metainternalversionscheme.ParameterCodec.DecodeParameters(req.URL.Query(), version, options); err != nil {
 		return apierrors.NewBadRequest(err.Error())
 	}
 	return nil
