@@ -93,11 +93,7 @@ func New(ctx context.Context, cfg Config) (*Admission, error) {
 	if err != nil {
 		return nil, err
 	}
-	registry := admission.NewPlugins()
-	for _, p := range plugins() {
-		p.register(registry)
-	}
-	chain, err := registry.NewFromPlugins(chosen, settings, initializers,
+	chain, err := newPlugins().NewFromPlugins(chosen, settings, initializers,
 		admission.Decorators{
 			idleUnlessConfigured(cfg.Informers, cfg.FeatureGate, cfg.Options.ConfigFile != ""),
 			admission.DecoratorFunc(admissionmetrics.WithControllerMetrics),

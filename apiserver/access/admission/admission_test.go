@@ -170,9 +170,9 @@ func TestChain_RefusesWhatPluginsForbid(t *testing.T) {
 // returns an error if one of them does not get a dependency that it requires.
 func TestChain_InitializesEveryPlugin(t *testing.T) {
 	o := NewOptions()
-	for _, p := range plugins() {
-		if p.name != "EventRateLimit" && p.name != "ImagePolicyWebhook" {
-			o.EnablePlugins = append(o.EnablePlugins, p.name)
+	for _, name := range allPlugins() {
+		if name != "EventRateLimit" && name != "ImagePolicyWebhook" {
+			o.EnablePlugins = append(o.EnablePlugins, name)
 		}
 	}
 	if _, err := start(t, o); err != nil {

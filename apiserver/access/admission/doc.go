@@ -2,9 +2,7 @@
 // after it is decoded and before it is stored.
 //
 // The plugins are upstream's: all plugins of kube-apiserver, in kube-apiserver's
-// order, with the same plugins enabled by default. The list is a copy of the one in
-// k8s.io/kubernetes/pkg/kubeapiserver/options. That package is not imported, because
-// it imports the generic API server. TestPlugins_OrderIsUpstreams reads its source and compares.
+// order, with the same plugins enabled by default.
 //
 // Two plugin dependencies differ from upstream's:
 //   - Pods are read from the watch cache on demand; upstream keeps every Pod decoded
