@@ -8,7 +8,6 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/apis/apiserver"
 	apiservervalidation "k8s.io/apiserver/pkg/apis/apiserver/validation"
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
@@ -17,6 +16,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/request/union"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/apiserver/pkg/server/egressselector"
+	genericoptions "k8s.io/apiserver/pkg/server/options"
 	"k8s.io/apiserver/plugin/pkg/authenticator/token/oidc"
 	kubeauthenticator "k8s.io/kubernetes/pkg/kubeapiserver/authenticator"
 	"k8s.io/kubernetes/plugin/pkg/auth/authenticator/token/bootstrap"
@@ -25,12 +25,6 @@ import (
 // tokenCacheTTL is how long a successful verification of a token is cached, as in
 // kube-apiserver.
 const tokenCacheTTL = 10 * time.Second
-
-// webhookBackoff returns kube-apiserver's backoff of calls to authentication and
-// authorization webhooks.
-func webhookBackoff() *wait.Backoff {
-	return &wait.Backoff{Duration: 500 * time.Millisecond, Factor: 1.5, Jitter: 0.2, Steps: 5}
-}
 
 // buildAuthenticator converts the flags to upstream's configuration and builds the union
 // of authenticators from it.
@@ -49,7 +43,7 @@ func (a *Auth) buildAuthenticator(ctx context.Context, cfg Config) error {
 		WebhookTokenAuthnConfigFile:    o.Webhook.ConfigFile,
 		WebhookTokenAuthnVersion:       o.Webhook.Version,
 		WebhookTokenAuthnCacheTTL:      o.Webhook.CacheTTL,
-		WebhookRetryBackoff:            webhookBackoff(),
+		WebhookRetryBackoff:            genericoptions.DefaultAuthWebhookRetryBackoff(),
 		BootstrapToken:                 o.BootstrapTokens,
 	}
 	if cfg.Egress != nil {

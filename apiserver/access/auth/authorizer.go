@@ -7,18 +7,19 @@ import (
 	"k8s.io/client-go/informers"
 	rbacinformers "k8s.io/client-go/informers/rbac"
 	rbacv1informers "k8s.io/client-go/informers/rbac/v1"
-	kubeauthorizer "k8s.io/kubernetes/pkg/kubeapiserver/authorizer"
 	"k8s.io/kubernetes/pkg/kubeapiserver/authorizer/modes"
 
 	"byre/apiserver/access/auth/rbac"
 	"byre/apiserver/storage/lookup"
 )
 
-// buildAuthorizer builds the chain of authorizers from ConfigFile or the flags.
+// buildAuthorizer builds the chain of authorizers.
 func (a *Auth) buildAuthorizer(ctx context.Context, cfg Config) error {
 	o := &cfg.Options.Authorization
-	sources := cfg.Informers
-	config := kubeauthorizer.Config{PolicyFile: o.PolicyFile, WebhookRetryBackoff: webhookBackoff(), ReloadFile: o.ConfigFile}
+	config, err := o.ToAuthorizationConfig(nil)
+	if err != nil {
+		return err
+	}
 	if cfg.Egress != nil {
 		dial, err := cfg.Egress.Lookup(egressselector.ControlPlane.AsNetworkContext())
 		if err != nil {
@@ -26,11 +27,8 @@ func (a *Auth) buildAuthorizer(ctx context.Context, cfg Config) error {
 		}
 		config.CustomDial = dial
 	}
-	var err error
-	if config.AuthorizationConfiguration, config.InitialAuthorizationConfigurationData, err = o.configuration(); err != nil {
-		return err
-	}
-	if usesMode(config.AuthorizationConfiguration, modes.ModeNode) {
+	sources := cfg.Informers
+	if usesMode(config, modes.ModeNode) {
 		a.nodeAuthorizer = newLazyNodeAuthorizer(cfg.Client)
 		sources = lookup.WithPods(sources, a.nodeAuthorizer.pods)
 	}

@@ -248,7 +248,7 @@ authorizers:
 	}
 
 	o = NewOptions()
-	o.Authorization.ConfigFile = write(t, "bad.yaml", []byte("apiVersion: apiserver.config.k8s.io/v1\nkind: AuthorizationConfiguration\nauthorizers: [{type: Magic, name: m}]\n"))
+	o.Authorization.AuthorizationConfigurationFile = write(t, "bad.yaml", []byte("apiVersion: apiserver.config.k8s.io/v1\nkind: AuthorizationConfiguration\nauthorizers: [{type: Magic, name: m}]\n"))
 	if errs := o.Authorization.Validate(); len(errs) != 1 || !strings.Contains(errs[0].Error(), "Magic") {
 		t.Errorf("got %v", errs)
 	}

@@ -23,7 +23,6 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	_ "k8s.io/kubernetes/pkg/apis/rbac/install"
-	kubeauthorizer "k8s.io/kubernetes/pkg/kubeapiserver/authorizer"
 	clusterrole "k8s.io/kubernetes/pkg/registry/rbac/clusterrole/storage"
 	clusterrolebinding "k8s.io/kubernetes/pkg/registry/rbac/clusterrolebinding/storage"
 	role "k8s.io/kubernetes/pkg/registry/rbac/role/storage"
@@ -313,14 +312,11 @@ func TestRBAC_DecidesAsUpstream(t *testing.T) {
 	o := options(t)
 	ours := newAuth(t, fake.NewClientset(), r.Listers, o)
 	shared := informers.NewSharedInformerFactory(oracle, 0)
-	configuration, _, err := o.Authorization.configuration()
+	config, err := o.Authorization.ToAuthorizationConfig(shared)
 	if err != nil {
 		t.Fatal(err)
 	}
-	theirs, resolver, err := kubeauthorizer.Config{
-		VersionedInformerFactory:   shared,
-		AuthorizationConfiguration: configuration,
-	}.New(t.Context(), "oracle")
+	theirs, resolver, err := config.New(t.Context(), "oracle")
 	if err != nil {
 		t.Fatal(err)
 	}
