@@ -17,7 +17,9 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	"k8s.io/apiserver/pkg/util/compatibility"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/apiserver/pkg/util/webhook"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
@@ -25,6 +27,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core"
 	_ "k8s.io/kubernetes/pkg/apis/core/install"
 
+	"byre/apiserver/process/routing"
 	"byre/apiserver/storage/lookup/lookuptest"
 )
 
@@ -50,6 +53,7 @@ func newConfig(t testing.TB, objects ...runtime.Object) (context.Context, Config
 	factory := informers.NewSharedInformerFactory(client, 0)
 	resources := serverstorage.NewResourceConfig()
 	resources.EnableVersions(v1.SchemeGroupVersion)
+	reader := lookuptest.New(t).Reader
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(func() { cancel(); factory.Shutdown() })
 	return ctx, Config{
@@ -58,10 +62,15 @@ func newConfig(t testing.TB, objects ...runtime.Object) (context.Context, Config
 		Client:                  client,
 		DynamicClient:           dynamicfake.NewSimpleDynamicClient(legacyscheme.Scheme),
 		Informers:               factory,
-		Reader:                  lookuptest.New(t).Reader,
+		Reader:                  reader,
 		Authorizer:              authorizerfactory.NewAlwaysAllowAuthorizer(),
 		FeatureGate:             utilfeature.DefaultFeatureGate,
 		APIResourceConfigSource: resources,
+		EffectiveVersion:        compatibility.DefaultBuildEffectiveVersion(),
+		ServiceResolver:         routing.NewResolver(reader, false, nil),
+		AuthenticationInfoResolverWrapper: func(r webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
+			return r
+		},
 	}
 }
 
