@@ -87,9 +87,6 @@ func NewResource(v VersionConfig, path string) (*Resource, error) {
 	if r.patchTypes == nil {
 		r.patchTypes = patchTypes()
 	}
-	if r.storage == nil {
-		return nil, fmt.Errorf("%s: no storage for %q", v.GroupVersion, path)
-	}
 	if path != strings.ToLower(path) {
 		return nil, fmt.Errorf("%s: resource names must be lower case, not %q", v.GroupVersion, path)
 	}

@@ -22,11 +22,6 @@ func (r *Resource) newScope(adjust func(string, *handlers.RequestScope) error) (
 	if _, lists := r.storage.(rest.Lister); lists && !isTableConvertor {
 		return nil, fmt.Errorf("%s: %q lists and so must implement rest.TableConvertor", r.gv, r.path)
 	}
-	for _, media := range r.types.Serializer.SupportedMediaTypes() {
-		if media.MediaTypeType == "" || media.MediaTypeSubType == "" {
-			return nil, fmt.Errorf("%s: serializer for %q must name type and subtype", r.gv, media.MediaType)
-		}
-	}
 	acceptor, _ := r.storage.(rest.GroupVersionAcceptor)
 	scope := &handlers.RequestScope{
 		Namer: handlers.ContextBasedNaming{
@@ -56,7 +51,7 @@ func (r *Resource) newScope(adjust func(string, *handlers.RequestScope) error) (
 		HubGroupVersion:  schema.GroupVersion{Group: r.kind.Group, Version: runtime.APIVersionInternal},
 		MetaGroupVersion: metav1.SchemeGroupVersion,
 
-		MaxRequestBodyBytes: r.serving.MaxRequestBodyBytes,
+		MaxRequestBodyBytes: maxRequestBodyBytes,
 	}
 	if adjust != nil {
 		if err := adjust(r.path, scope); err != nil {

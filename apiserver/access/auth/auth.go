@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"golang.org/x/sync/errgroup"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -38,9 +39,10 @@ type Config struct {
 	// ExternalAddress is the host and port at which clients reach this server.
 	// The OpenID discovery document of service account tokens names it.
 	ExternalAddress string
-	// Egress selects how the server connects to issuers and webhooks; nil means
-	// direct connections.
-	Egress *egressselector.EgressSelector
+	// Dial connects to issuers and webhooks, and EgressLookup finds the dialers of the issuers
+	// that name one; nil means direct connections.
+	Dial         utilnet.DialFunc
+	EgressLookup egressselector.Lookup
 }
 
 // Auth is a server's authentication and authorization.

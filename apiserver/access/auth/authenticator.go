@@ -15,7 +15,6 @@ import (
 	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
 	"k8s.io/apiserver/pkg/authentication/request/union"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
-	"k8s.io/apiserver/pkg/server/egressselector"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 	"k8s.io/apiserver/plugin/pkg/authenticator/token/oidc"
 	kubeauthenticator "k8s.io/kubernetes/pkg/kubeapiserver/authenticator"
@@ -45,13 +44,8 @@ func (a *Auth) buildAuthenticator(ctx context.Context, cfg Config) error {
 		WebhookTokenAuthnCacheTTL:      o.Webhook.CacheTTL,
 		WebhookRetryBackoff:            genericoptions.DefaultAuthWebhookRetryBackoff(),
 		BootstrapToken:                 o.BootstrapTokens,
-	}
-	if cfg.Egress != nil {
-		dial, err := cfg.Egress.Lookup(egressselector.ControlPlane.AsNetworkContext())
-		if err != nil {
-			return err
-		}
-		config.CustomDial, config.EgressLookup = dial, cfg.Egress.Lookup
+		CustomDial:                     cfg.Dial,
+		EgressLookup:                   cfg.EgressLookup,
 	}
 	if o.BootstrapTokens {
 		// The lister reads the watch cache only: anyone can send a token that names a Secret,

@@ -3,7 +3,6 @@ package auth
 import (
 	"context"
 
-	"k8s.io/apiserver/pkg/server/egressselector"
 	"k8s.io/client-go/informers"
 	rbacinformers "k8s.io/client-go/informers/rbac"
 	rbacv1informers "k8s.io/client-go/informers/rbac/v1"
@@ -20,13 +19,7 @@ func (a *Auth) buildAuthorizer(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	if cfg.Egress != nil {
-		dial, err := cfg.Egress.Lookup(egressselector.ControlPlane.AsNetworkContext())
-		if err != nil {
-			return err
-		}
-		config.CustomDial = dial
-	}
+	config.CustomDial = cfg.Dial
 	sources := cfg.Informers
 	if usesMode(config, modes.ModeNode) {
 		a.nodeAuthorizer = newLazyNodeAuthorizer(cfg.Client)
