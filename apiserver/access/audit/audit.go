@@ -155,7 +155,9 @@ func newWebhookBackend(o *genericoptions.AuditWebhookOptions, dial utilnet.DialF
 }
 
 // wrap wraps backend as its options say.
-func wrap(backend audit.Backend, batch genericoptions.AuditBatchOptions, truncation genericoptions.AuditTruncateOptions, version schema.GroupVersion) audit.Backend {
+func wrap(
+	backend audit.Backend, batch genericoptions.AuditBatchOptions, truncation genericoptions.AuditTruncateOptions, version schema.GroupVersion,
+) audit.Backend {
 	switch batch.Mode {
 	case genericoptions.ModeBlockingStrict:
 	case genericoptions.ModeBlocking:

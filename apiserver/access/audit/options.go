@@ -59,7 +59,9 @@ func addWebhookFlags(fs *pflag.FlagSet, o *genericoptions.AuditWebhookOptions) {
 }
 
 // addDeliveryFlags adds the flags that say how events reach a backend.
-func addDeliveryFlags(fs *pflag.FlagSet, backend string, batch *genericoptions.AuditBatchOptions, truncation *genericoptions.AuditTruncateOptions) {
+func addDeliveryFlags(
+	fs *pflag.FlagSet, backend string, batch *genericoptions.AuditBatchOptions, truncation *genericoptions.AuditTruncateOptions,
+) {
 	flag := func(name string) string { return "audit-" + backend + "-" + name }
 	fs.StringVar(&batch.Mode, flag("mode"), batch.Mode,
 		"How events are delivered: "+strings.Join(genericoptions.AllowedModes, ", ")+". Blocking has requests wait for it.")
@@ -88,7 +90,8 @@ func addDeliveryFlags(fs *pflag.FlagSet, backend string, batch *genericoptions.A
 func (o *Options) Validate() []error {
 	var errs []error
 	if o.LogOptions.Path != "" {
-		errs = append(errs, validateDelivery(log.PluginName, o.LogOptions.GroupVersionString, o.LogOptions.BatchOptions, o.LogOptions.TruncateOptions)...)
+		errs = append(errs, validateDelivery(log.PluginName, o.LogOptions.GroupVersionString,
+			o.LogOptions.BatchOptions, o.LogOptions.TruncateOptions)...)
 		if !slices.Contains(log.AllowedFormats, o.LogOptions.Format) {
 			errs = append(errs, fmt.Errorf("--audit-log-format: %q is none of %s", o.LogOptions.Format, strings.Join(log.AllowedFormats, ", ")))
 		}
@@ -106,12 +109,15 @@ func (o *Options) Validate() []error {
 		}
 	}
 	if o.WebhookOptions.ConfigFile != "" {
-		errs = append(errs, validateDelivery(webhook.PluginName, o.WebhookOptions.GroupVersionString, o.WebhookOptions.BatchOptions, o.WebhookOptions.TruncateOptions)...)
+		errs = append(errs, validateDelivery(webhook.PluginName, o.WebhookOptions.GroupVersionString,
+			o.WebhookOptions.BatchOptions, o.WebhookOptions.TruncateOptions)...)
 	}
 	return errs
 }
 
-func validateDelivery(backend, version string, batch genericoptions.AuditBatchOptions, truncation genericoptions.AuditTruncateOptions) []error {
+func validateDelivery(
+	backend, version string, batch genericoptions.AuditBatchOptions, truncation genericoptions.AuditTruncateOptions,
+) []error {
 	var errs []error
 	wrong := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("--audit-"+backend+"-"+format, args...))
