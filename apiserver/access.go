@@ -36,7 +36,8 @@ func newAccess(ctx context.Context, o options.Completed, n network, s *storageBa
 		Informers:       c.informers,
 		RBAC:            rbac.New(s.getter.Lookup, s.Feed),
 		ExternalAddress: n.address,
-		Egress:          n.egress.selector,
+		Dial:            n.egress.controlPlane,
+		EgressLookup:    n.egress.lookup,
 	})
 	if err != nil {
 		return nil, err

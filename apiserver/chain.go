@@ -123,8 +123,8 @@ func newDependencies(o options.Completed, n network, s *storageBackend, files pk
 			Admission:         a.admission.Plugins,
 			Authorizer:        a.auth.Authorizer,
 			TypeConverter:     api.types,
-			FieldSets:         managedfields.NewCache(fieldSetBytes),
-			ParsedFields:      managedfields.NewSets(parsedFieldBytes),
+			FieldSets:         managedfields.NewFieldSets(fieldSetBytes),
+			ParsedSets:        managedfields.NewParsedSets(parsedFieldBytes),
 			MinRequestTimeout: time.Duration(o.Filters.MinRequestTimeout) * time.Second,
 		},
 		Discovery: discovery.NewRegistry(n.address, discovery.CIDRRule{

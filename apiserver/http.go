@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
 	"net/http"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/util/waitgroup"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/klog/v2"
 
 	"byre/apiserver/access/filters"
@@ -61,18 +63,12 @@ func newHTTPServers(ctx context.Context, o options.Completed, n network, files p
 		WatchRequests:           new(waitgroup.SafeWaitGroup),
 	}))(handler))
 
-	tlsConfig, err := serving.NewTLSConfig(o.Serving)
+	h := &httpServers{filters: o.Filters, requests: new(waitgroup.SafeWaitGroup), watches: new(waitgroup.RateLimitedSafeWaitGroup)}
+	tlsConfig, certs, err := newServingCertificates(o, files, a.auth.ClientCAs())
 	if err != nil {
 		return nil, err
 	}
-	h := &httpServers{filters: o.Filters, requests: new(waitgroup.SafeWaitGroup), watches: new(waitgroup.RateLimitedSafeWaitGroup)}
-	certFile, keyFile := files.ServingCert, files.ServingKey
-	if o.Serving.CertFile != "" {
-		certFile, keyFile = o.Serving.CertFile, o.Serving.KeyFile
-	}
-	if h.certs, err = serving.NewCertificates(tlsConfig, certFile, keyFile, a.auth.ClientCAs(), o.Serving.SNICertKeys); err != nil {
-		return nil, err
-	}
+	h.certs = certs
 	config := a.filterConfig(o, n.tracer, filters.Lifecycle{
 		MuxAndDiscoveryComplete: signals.MuxAndDiscoveryComplete.Signaled(),
 		NotAcceptingNewRequest:  signals.NotAcceptingNewRequest.Signaled(),
@@ -104,6 +100,21 @@ func newHTTPServers(ctx context.Context, o options.Completed, n network, files p
 		server.BaseContext = func(net.Listener) context.Context { return requests }
 	}
 	return h, nil
+}
+
+// newServingCertificates makes the TLS configuration of the secure port, and what keeps its certificates
+// current: those that flags name, or else those that the server issues itself.
+func newServingCertificates(o options.Completed, files pki.Files, clientCAs dynamiccertificates.CAContentProvider) (*tls.Config, *serving.Certificates, error) {
+	config, err := serving.NewTLSConfig(o.Serving)
+	if err != nil {
+		return nil, nil, err
+	}
+	certFile, keyFile := files.ServingCert, files.ServingKey
+	if o.Serving.CertFile != "" {
+		certFile, keyFile = o.Serving.CertFile, o.Serving.KeyFile
+	}
+	certs, err := serving.NewCertificates(config, certFile, keyFile, clientCAs, o.Serving.SNICertKeys)
+	return config, certs, err
 }
 
 // servers returns the servers that there are.

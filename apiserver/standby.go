@@ -68,15 +68,7 @@ func newStandbyServer(o options.Completed, listener net.Listener, handler http.H
 		return nil, nil, config, err
 	}
 	logWritten(config.Dir, report)
-	tlsConfig, err := serving.NewTLSConfig(o.Serving)
-	if err != nil {
-		return nil, nil, config, err
-	}
-	certFile, keyFile := files.ServingCert, files.ServingKey
-	if o.Serving.CertFile != "" {
-		certFile, keyFile = o.Serving.CertFile, o.Serving.KeyFile
-	}
-	certs, err := serving.NewCertificates(tlsConfig, certFile, keyFile, nil, o.Serving.SNICertKeys)
+	tlsConfig, certs, err := newServingCertificates(o, files, nil)
 	if err != nil {
 		return nil, nil, config, err
 	}

@@ -1,19 +1,21 @@
 package handlers
 
 import (
-	"errors"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 
+	"github.com/emicklei/go-restful/v3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"byre/apiserver/handlers/discovery"
-	"byre/apiserver/handlers/openapi"
 )
 
 // An API serves a set of groups. It does not change, and is safe for concurrent use.
 type API struct {
-	versions []*Version
+	resources []*Resource
 	// openAPIRoots has all routes, grouped by the OpenAPI v3 document that describes
 	// them.
 	openAPIRoots []openAPIRoot
@@ -32,12 +34,6 @@ type openAPIRoot struct {
 
 // New builds the routes of all groups and adds the groups to discovery.
 func New(c Config) (*API, error) {
-	if c.Discovery == nil {
-		return nil, errors.New("endpoints: no discovery registry given")
-	}
-	if len(c.Groups) == 0 {
-		return nil, errors.New("endpoints: no groups given")
-	}
 	a := &API{groupPaths: map[string]bool{}, discovery: c.Discovery, delegate: c.NotFound}
 	if a.delegate == nil {
 		a.delegate = http.HandlerFunc(http.NotFound)
@@ -64,26 +60,14 @@ func (a *API) addGroup(group *Group, serving Serving) error {
 			continue
 		}
 		served = true
-		version, err := NewVersion(VersionConfig{
+		if err := a.addVersion(VersionConfig{
 			GroupVersion: schema.GroupVersion{Group: group.Name, Version: name},
 			Storage:      group.Storage[name],
 			Types:        group.types(),
 			Serving:      serving,
-		})
-		if err != nil {
+		}); err != nil {
 			return err
 		}
-		a.versions = append(a.versions, version)
-		err = a.discovery.Add(discovery.Version{
-			GroupVersion: version.gv,
-			Resources:    version.Resources(),
-		})
-		if err != nil {
-			return err
-		}
-		at := rootPath(version.gv)
-		document := discoveryRoute(at, a.discovery.VersionHandler(version.gv))
-		a.add(at, append([]Route{document}, version.Routes()...)...)
 	}
 	switch {
 	case !served:
@@ -96,6 +80,27 @@ func (a *API) addGroup(group *Group, serving Serving) error {
 		a.add(at, discoveryRoute(at, a.discovery.GroupHandler(group.Name)))
 	}
 	return nil
+}
+
+func (a *API) addVersion(c VersionConfig) error {
+	at := rootPath(c.GroupVersion)
+	routes := []Route{discoveryRoute(at, a.discovery.VersionHandler(c.GroupVersion))}
+	var entries []metav1.APIResource
+	for _, path := range slices.Sorted(maps.Keys(c.Storage)) {
+		resource, err := NewResource(c, path)
+		if err != nil {
+			return err
+		}
+		entry, err := resource.discover()
+		if err != nil {
+			return err
+		}
+		a.resources = append(a.resources, resource)
+		entries = append(entries, entry)
+		routes = append(routes, resource.routes()...)
+	}
+	a.add(at, routes...)
+	return a.discovery.Add(discovery.Version{GroupVersion: c.GroupVersion, Resources: entries})
 }
 
 func (a *API) add(path string, routes ...Route) {
@@ -115,7 +120,7 @@ func discoveryRoute(path string, document discovery.Handler) Route {
 		Handler:          document,
 		Consumes:         op.Consumes,
 		Produces:         op.Produces,
-		describe:         func(*Route) (openapi.Operation, error) { return op, nil },
+		describe:         func(*Route) (restful.Route, error) { return op, nil },
 	}
 }
 
@@ -153,6 +158,3 @@ func (a *API) isInServedGroup(path string) bool {
 	}
 	return len(parts) > 2 && parts[1] == "apis" && a.groupPaths["/apis/"+parts[2]]
 }
-
-// Versions returns the served group versions. The caller must not modify the slice.
-func (a *API) Versions() []*Version { return a.versions }

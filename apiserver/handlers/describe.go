@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"strings"
 
+	"github.com/emicklei/go-restful/v3"
 	"golang.org/x/text/cases"
 	"golang.org/x/text/language"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,8 +14,6 @@ import (
 	"k8s.io/apiserver/pkg/endpoints"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
-
-	"byre/apiserver/handlers/openapi"
 )
 
 const prettyDescription = "If 'true', then the output is pretty printed. Defaults to 'false' unless the user-agent indicates a browser or command-line HTTP tool (curl and wget)."
@@ -25,13 +24,13 @@ var optionsVersion = schema.GroupVersion{Version: "v1"}
 
 // describe returns the OpenAPI description of an action. Names and texts are upstream's,
 // because generated clients use the names.
-func (r *Resource) describe(a action, route *Route) (openapi.Operation, error) {
-	d := operationBuilder{r: r, a: a, op: openapi.Operation{
+func (r *Resource) describe(a action, route *Route) (restful.Route, error) {
+	d := operationBuilder{r: r, a: a, op: restful.Route{
 		Method:   route.Method,
 		Path:     route.Path,
 		Consumes: route.Consumes,
 		Produces: route.Produces,
-		Extensions: map[string]any{
+		Metadata: map[string]any{
 			endpoints.RouteMetaGVK: metav1.GroupVersionKind{
 				Group: r.kind.Group, Version: r.kind.Version, Kind: r.kind.Kind,
 			},
@@ -47,7 +46,7 @@ func (r *Resource) describe(a action, route *Route) (openapi.Operation, error) {
 type operationBuilder struct {
 	r   *Resource
 	a   action
-	op  openapi.Operation
+	op  restful.Route
 	err error
 }
 
@@ -57,7 +56,7 @@ func (d *operationBuilder) build() {
 		d.connect(kind)
 		return
 	}
-	d.op.Params = append(d.op.Params, openapi.QueryParam("pretty", prettyDescription, "string"))
+	d.param(restful.QueryParameter("pretty", prettyDescription))
 	switch d.a.verb {
 	case request.MethodGet:
 		d.named("read", "")
@@ -126,10 +125,10 @@ func (d *operationBuilder) connect(kind string) {
 	if options, _, _ := d.r.storage.(rest.Connecter).NewConnectOptions(); options != nil {
 		d.internalOptions(options)
 	}
-	d.op.Response = "string"
+	d.op.WriteSample = "string"
 	if storage, ok := d.r.storage.(rest.StorageMetadata); ok {
 		if sample := storage.ProducesObject(method); sample != nil {
-			d.op.Response = sample
+			d.op.WriteSample = sample
 		}
 	}
 }
@@ -148,7 +147,7 @@ func (d *operationBuilder) named(verb, list string) {
 	if d.a.allNamespaces {
 		name += "ForAllNamespaces"
 	}
-	d.op.Name = name
+	d.op.Operation = name
 }
 
 // doc sets the operation's text. It is resource for a resource; for a subresource it is
@@ -162,26 +161,26 @@ func (d *operationBuilder) doc(resource, before, after string) {
 }
 
 func (d *operationBuilder) takes(body any, required bool) {
-	d.op.Request = body
-	d.op.Params = append(d.op.Params, openapi.BodyParam(required))
+	d.op.ReadSample = body
+	d.param(restful.BodyParameter("body", "").Required(required))
 }
 
 func (d *operationBuilder) answers(body any, codes ...int) {
-	d.op.Response = body
+	d.op.WriteSample, d.op.ResponseErrors = body, map[int]restful.ResponseError{}
 	for _, code := range codes {
-		d.op.Responses = append(d.op.Responses, openapi.Response{Code: code, Message: http.StatusText(code), Model: body})
+		d.op.ResponseErrors[code] = restful.ResponseError{Code: code, Message: http.StatusText(code), Model: body}
 	}
 }
 
 func (d *operationBuilder) pathParams() {
 	if strings.Contains(d.a.path, "{namespace}") {
-		d.op.Params = append(d.op.Params, openapi.PathParam("namespace", "object name and auth scope, such as for teams and projects"))
+		d.param(restful.PathParameter("namespace", "object name and auth scope, such as for teams and projects"))
 	}
 	if strings.Contains(d.a.path, "{name}") {
-		d.op.Params = append(d.op.Params, openapi.PathParam("name", "name of the "+d.r.kind.Kind))
+		d.param(restful.PathParameter("name", "name of the "+d.r.kind.Kind))
 	}
 	if d.a.withRest() {
-		d.op.Params = append(d.op.Params, openapi.PathParam("path", "path to the resource"))
+		d.param(restful.PathParameter("path", "path to the resource"))
 	}
 }
 
@@ -247,7 +246,7 @@ func (d *operationBuilder) internalOptions(options runtime.Object) {
 		d.fail(err)
 		return
 	}
-	d.params(versioned)
+	d.param(queryParams(versioned)...)
 }
 
 func (d *operationBuilder) options(kind string, except ...string) {
@@ -256,11 +255,11 @@ func (d *operationBuilder) options(kind string, except ...string) {
 		d.fail(err)
 		return
 	}
-	d.params(options, except...)
+	d.param(queryParams(options, except...)...)
 }
 
-func (d *operationBuilder) params(options runtime.Object, except ...string) {
-	d.op.Params = append(d.op.Params, queryParams(options, except...)...)
+func (d *operationBuilder) param(params ...*restful.Parameter) {
+	d.op.ParameterDocs = append(d.op.ParameterDocs, params...)
 }
 
 func (d *operationBuilder) fail(err error) {

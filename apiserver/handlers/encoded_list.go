@@ -6,15 +6,11 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
-	metainternalversionscheme "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme"
-	metainternalversionvalidation "k8s.io/apimachinery/pkg/apis/meta/internalversion/validation"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apiserver/pkg/endpoints/request"
-	"k8s.io/apiserver/pkg/features"
 	apistorage "k8s.io/apiserver/pkg/storage"
 	storeerr "k8s.io/apiserver/pkg/storage/errors"
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/component-base/tracing"
 	"k8s.io/klog/v2"
 
@@ -54,31 +50,15 @@ func (e *encoded) list(other http.HandlerFunc, forceWatch bool) http.HandlerFunc
 	}
 }
 
-// listOptions reads the options of a request as upstream's handler does. It returns
-// false for invalid options and for those that only upstream's handler serves.
-func (e *encoded) listOptions(req *http.Request) (internalversion.ListOptions, bool) {
-	options := internalversion.ListOptions{}
-	scope := e.resource.scope
-	err := metainternalversionscheme.ParameterCodec.DecodeParameters(req.URL.Query(), scope.MetaGroupVersion, &options)
+// listOptions reads the options of a request. It returns false for invalid options and for those that only upstream's handler serves.
+func (e *encoded) listOptions(req *http.Request) (*internalversion.ListOptions, bool) {
+	options, err := write.DecodeListOptions(e.resource.scope, req)
 	if err != nil || options.ShardSelector != "" {
-		return options, false
-	}
-	watchList := utilfeature.DefaultFeatureGate.Enabled(features.WatchList)
-	internalversion.SetListOptionsDefaults(&options, watchList)
-	if errs := metainternalversionvalidation.ValidateListOptions(&options, watchList); len(errs) > 0 {
-		return options, false
-	}
-	if options.FieldSelector != nil {
-		options.FieldSelector, err = options.FieldSelector.Transform(func(label, value string) (string, string, error) {
-			return scope.Convertor.ConvertFieldLabel(scope.Kind, label, value)
-		})
-		if err != nil {
-			return options, false
-		}
+		return nil, false
 	}
 	// A watch of one object names it either in the path, on the deprecated routes, or
 	// in a field selector.
-	if _, name, err := scope.Namer.Name(req); err == nil {
+	if _, name, err := e.resource.scope.Namer.Name(req); err == nil {
 		if options.FieldSelector == nil || options.FieldSelector.Empty() {
 			options.FieldSelector = fields.OneTermEqualSelector("metadata.name", name)
 		} else if selected, ok := options.FieldSelector.RequiresExactMatch("metadata.name"); !ok || selected != name {
@@ -90,7 +70,7 @@ func (e *encoded) listOptions(req *http.Request) (internalversion.ListOptions, b
 
 // selection translates the options of a request to a key and the options of the store,
 // as the registry does.
-func (e *encoded) selection(ctx context.Context, options internalversion.ListOptions) (string, apistorage.ListOptions) {
+func (e *encoded) selection(ctx context.Context, options *internalversion.ListOptions) (string, apistorage.ListOptions) {
 	label, field := labels.Everything(), fields.Everything()
 	if options.LabelSelector != nil {
 		label = options.LabelSelector
@@ -118,7 +98,7 @@ func (e *encoded) selection(ctx context.Context, options internalversion.ListOpt
 	return key, selection
 }
 
-func (e *encoded) serveList(ctx context.Context, w http.ResponseWriter, req *http.Request, options internalversion.ListOptions, f format) {
+func (e *encoded) serveList(ctx context.Context, w http.ResponseWriter, req *http.Request, options *internalversion.ListOptions, f format) {
 	key, selection := e.selection(ctx, options)
 	selection.ResourceVersionMatch = options.ResourceVersionMatch
 	selection.Predicate.Limit = options.Limit

@@ -35,7 +35,7 @@ func canStream(w http.ResponseWriter, req *http.Request) bool {
 
 // serveWatch starts a watch and serves it. Where the filters have prepared the request
 // for it (routine.WithRoutine), the watch is served after this handler has returned.
-func (e *encoded) serveWatch(ctx context.Context, w http.ResponseWriter, req *http.Request, options internalversion.ListOptions, f format) {
+func (e *encoded) serveWatch(ctx context.Context, w http.ResponseWriter, req *http.Request, options *internalversion.ListOptions, f format) {
 	timeout := e.watchTimeout(options)
 	klog.FromContext(ctx).V(3).Info("Starting watch", "path", req.URL.Path, "resourceVersion", options.ResourceVersion,
 		"labels", options.LabelSelector, "fields", options.FieldSelector, "timeout", timeout, "audit-ID", audit.GetAuditIDTruncated(ctx))
@@ -66,14 +66,14 @@ func (e *encoded) serveWatch(ctx context.Context, w http.ResponseWriter, req *ht
 }
 
 // isWatchList reports whether the watch begins with the objects that there are.
-func isWatchList(options internalversion.ListOptions) bool {
+func isWatchList(options *internalversion.ListOptions) bool {
 	return options.SendInitialEvents != nil && *options.SendInitialEvents && options.AllowWatchBookmarks
 }
 
 // watchTimeout is how long a watch stays open. If the client does not say, it is a
 // random time between one and two times MinRequestTimeout, so that clients that have
 // come at once do not all come back at once.
-func (e *encoded) watchTimeout(options internalversion.ListOptions) time.Duration {
+func (e *encoded) watchTimeout(options *internalversion.ListOptions) time.Duration {
 	if options.TimeoutSeconds != nil && *options.TimeoutSeconds != 0 {
 		return time.Duration(*options.TimeoutSeconds) * time.Second
 	}
@@ -98,7 +98,7 @@ type stream struct {
 	received time.Time
 }
 
-func (e *encoded) newStream(ctx context.Context, w http.ResponseWriter, options internalversion.ListOptions, f format) *stream {
+func (e *encoded) newStream(ctx context.Context, w http.ResponseWriter, options *internalversion.ListOptions, f format) *stream {
 	gvr := e.resource.scope.Resource
 	received, _ := request.ReceivedTimestampFrom(ctx)
 	return &stream{
@@ -108,7 +108,7 @@ func (e *encoded) newStream(ctx context.Context, w http.ResponseWriter, options 
 		count:    metrics.WatchEvents.WithContext(ctx).WithLabelValues(gvr.Group, gvr.Version, gvr.Resource),
 		size:     metrics.WatchEventsSizes.WithContext(ctx).WithLabelValues(gvr.Group, gvr.Version, gvr.Resource),
 		initial:  isWatchList(options) && !received.IsZero(),
-		scope:    metrics.CleanListScope(ctx, &options),
+		scope:    metrics.CleanListScope(ctx, options),
 		received: received,
 	}
 }

@@ -27,20 +27,48 @@ func DecodeReads(s Serving) Serving {
 func (a *API) UpstreamWrites() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		info, _ := request.RequestInfoFrom(req.Context())
-		for _, v := range a.Versions() {
-			if v.gv != (schema.GroupVersion{Group: info.APIGroup, Version: info.APIVersion}) {
-				continue
-			}
-			if r := v.Resource(strings.TrimSuffix(info.Resource+"/"+info.Subresource, "/")); r != nil {
-				if handler := r.upstreamWrite(info.Verb); handler != nil {
-					handler(w, req)
-					return
-				}
+		gv := schema.GroupVersion{Group: info.APIGroup, Version: info.APIVersion}
+		if r := a.Resource(gv, strings.TrimSuffix(info.Resource+"/"+info.Subresource, "/")); r != nil {
+			if handler := r.upstreamWrite(info.Verb); handler != nil {
+				handler(w, req)
+				return
 			}
 		}
 		a.ServeHTTP(w, req)
 	})
 }
+
+// Resource returns the resource or subresource at a path of a group version; nil if there is none.
+func (a *API) Resource(gv schema.GroupVersion, path string) *Resource {
+	for _, r := range a.resources {
+		if r.gv == gv && r.path == path {
+			return r
+		}
+	}
+	return nil
+}
+
+// Stored returns the resources and subresources that are stored.
+func (a *API) Stored() (stored []*Resource) {
+	for _, r := range a.resources {
+		if _, ok, _ := r.storedKind(); ok {
+			stored = append(stored, r)
+		}
+	}
+	return stored
+}
+
+// Path returns the path of the resource, which begins with the group version.
+func (r *Resource) Path() string { return r.gv.String() + " " + r.path }
+
+// IsSubresource reports whether the resource is a subresource.
+func (r *Resource) IsSubresource() bool { return r.subresource != "" }
+
+// GroupVersionKind returns the external kind that the resource serves.
+func (r *Resource) GroupVersionKind() schema.GroupVersionKind { return r.kind }
+
+// Scope returns the request scope that the resource's handlers share.
+func (r *Resource) Scope() *handlers.RequestScope { return r.scope }
 
 func (r *Resource) upstreamWrite(verb string) http.HandlerFunc {
 	admit := r.serving.Admission

@@ -7,7 +7,6 @@ import (
 	"reflect"
 	"sync"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1beta1 "k8s.io/apimachinery/pkg/apis/meta/v1beta1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -15,6 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 	"k8s.io/apiserver/pkg/util/apihelpers"
 
+	"byre/apiserver/handlers/write"
 	"byre/apiserver/storage"
 	"byre/apiserver/storage/encoding"
 	"byre/apiserver/storage/transcode"
@@ -78,7 +78,7 @@ func (e *encoded) newFormats() formats {
 	} else {
 		full = encoding.Protobuf(kind.String()+" in protobuf", encode)
 	}
-	protobuf := newProtobufFormat(e, full, kind.GroupVersion(), kind.Kind, e.listKind)
+	protobuf := newProtobufFormat(full, kind.GroupVersion(), kind.Kind, e.listKind)
 	all.protobuf, all.tables = protobuf, e.newTables(protobuf)
 	for gv, metadata := range all.metadata {
 		metadata.protobuf = e.protobufMetadata(gv, whole)
@@ -99,13 +99,12 @@ func (e *encoded) jsonMetadata(gv schema.GroupVersion, stored encoding.Format) f
 		// The members of the metadata are stored in another order, or conversion
 		// changes them.
 		f.stored = encoding.JSON("metadata", func(_ context.Context, obj runtime.Object) ([]byte, error) {
-			partial, err := partialOf(obj)
+			partial, err := write.Partial(obj, gv)
 			if err != nil {
 				return nil, err
 			}
 			// The store inserts the resourceVersion in the order of a Go type, which it
 			// recognises by the leading kind.
-			partial.Kind, partial.APIVersion = partialObjectMetadata, gv.String()
 			return marshalJSON(partial)
 		})
 	}
@@ -114,7 +113,7 @@ func (e *encoded) jsonMetadata(gv schema.GroupVersion, stored encoding.Format) f
 
 func (e *encoded) protobufMetadata(gv schema.GroupVersion, whole encoding.Format) format {
 	encode := func(_ context.Context, obj runtime.Object) ([]byte, error) {
-		partial, err := partialOf(obj)
+		partial, err := write.Partial(obj, gv)
 		if err != nil {
 			return nil, err
 		}
@@ -124,7 +123,7 @@ func (e *encoded) protobufMetadata(gv schema.GroupVersion, whole encoding.Format
 	if e.convertsMetadata() {
 		f = encoding.Protobuf("metadata in protobuf", encode)
 	}
-	return newProtobufFormat(e, f, gv, partialObjectMetadata, partialObjectMetadata+"List")
+	return newProtobufFormat(f, gv, partialObjectMetadata, partialObjectMetadata+"List")
 }
 
 // convertsMetadata reports whether conversion to the version in memory changes the
@@ -141,14 +140,6 @@ func (e *encoded) convertsMetadata() bool {
 var partialMessage = sync.OnceValue(func() *transcode.Message {
 	return messageOf(reflect.TypeFor[metav1.PartialObjectMetadata]())
 })
-
-func partialOf(obj runtime.Object) (*metav1.PartialObjectMetadata, error) {
-	m, err := meta.Accessor(obj)
-	if err != nil {
-		return nil, err
-	}
-	return meta.AsPartialObjectMetadata(m), nil
-}
 
 func messageOf(t reflect.Type) *transcode.Message {
 	m, err := transcode.New(t)

@@ -20,7 +20,6 @@ import (
 // runtime.Unknown that contains the object's message
 // (k8s.io/apimachinery/pkg/runtime/serializer/protobuf).
 type protobufFormat struct {
-	e            *encoded
 	stored       encoding.Format
 	object, list envelope
 	// swapped is true for a list whose items have the field number 1, and its metadata
@@ -28,9 +27,9 @@ type protobufFormat struct {
 	swapped bool
 }
 
-func newProtobufFormat(e *encoded, stored encoding.Format, gv schema.GroupVersion, kind, listKind string) *protobufFormat {
+func newProtobufFormat(stored encoding.Format, gv schema.GroupVersion, kind, listKind string) *protobufFormat {
 	return &protobufFormat{
-		e: e, stored: stored,
+		stored:  stored,
 		object:  newEnvelope(gv, kind),
 		list:    newEnvelope(gv, listKind),
 		swapped: gv.Version == "v1beta1" && kind == partialObjectMetadata,

@@ -46,10 +46,10 @@ type Serving struct {
 	TypeConverter upstream.TypeConverter
 	// FieldSets caches the managed fields of created objects, for all resources. If it
 	// is nil, they are computed for every object.
-	FieldSets *managedfields.Cache
-	// ParsedFields caches the parsed managed fields of updated objects, for all
+	FieldSets *managedfields.FieldSets
+	// ParsedSets caches the parsed managed fields of updated objects, for all
 	// resources. If it is nil, upstream computes the managed fields of updates.
-	ParsedFields *managedfields.Sets
+	ParsedSets *managedfields.ParsedSets
 	// EquivalentResources learns every resource and its kind. Admission reads it to
 	// match a resource by its other versions. If it is nil, a new one is made.
 	EquivalentResources runtime.EquivalentResourceRegistry
@@ -58,8 +58,6 @@ type Serving struct {
 	// stays open for one to two times as long. Zero means 30 minutes, kube-apiserver's
 	// default.
 	MinRequestTimeout time.Duration
-	// MaxRequestBodyBytes bounds the body of a write, in bytes. Zero means 3 MiB.
-	MaxRequestBodyBytes int64
 
 	// decodeReads passes all reads on to upstream's handlers, so that tests can
 	// compare.
@@ -67,16 +65,14 @@ type Serving struct {
 }
 
 const (
-	defaultMinRequestTimeout   = 30 * time.Minute
-	defaultMaxRequestBodyBytes = 3 * 1024 * 1024
+	defaultMinRequestTimeout = 30 * time.Minute
+	// maxRequestBodyBytes bounds the body of a write.
+	maxRequestBodyBytes = 3 * 1024 * 1024
 )
 
 func (s Serving) withDefaults() Serving {
 	if s.MinRequestTimeout == 0 {
 		s.MinRequestTimeout = defaultMinRequestTimeout
-	}
-	if s.MaxRequestBodyBytes == 0 {
-		s.MaxRequestBodyBytes = defaultMaxRequestBodyBytes
 	}
 	if s.EquivalentResources == nil {
 		s.EquivalentResources = runtime.NewEquivalentResourceRegistry()

@@ -1,9 +1,12 @@
 package handlers
 
 import (
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
+	"github.com/emicklei/go-restful/v3"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints"
 	"k8s.io/kube-openapi/pkg/util"
@@ -40,7 +43,7 @@ func (a *API) Roots() []openapi.Root {
 	for _, at := range a.openAPIRoots {
 		root := openapi.Root{
 			Path:       at.path[1:],
-			Operations: func() ([]openapi.Operation, error) { return describeRoutes(at.routes) },
+			Operations: func() ([]restful.Route, error) { return describeRoutes(at.routes) },
 		}
 		for _, route := range at.routes {
 			root.Routes = append(root.Routes, route.Method+" "+route.Path)
@@ -48,4 +51,16 @@ func (a *API) Roots() []openapi.Root {
 		roots = append(roots, root)
 	}
 	return roots
+}
+
+func describeRoutes(routes []Route) ([]restful.Route, error) {
+	all := make([]restful.Route, 0, len(routes))
+	for i := range routes {
+		op, err := routes[i].describe(&routes[i])
+		if err != nil {
+			return nil, fmt.Errorf("%s %s: %w", routes[i].Method, strings.Trim(routes[i].Path, "/"), err)
+		}
+		all = append(all, op)
+	}
+	return all, nil
 }

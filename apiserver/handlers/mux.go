@@ -56,12 +56,3 @@ func (m *mux) find(path string) *methods {
 	// All patterns are registered for all methods; methods selects the route.
 	return m.paths[m.chi.Find(route, http.MethodGet, strings.TrimRight(path, "/"))]
 }
-
-// ServeHTTP serves the routes. It answers a path without a route with a 404 Status.
-func (m *mux) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	if at := m.find(req.URL.Path); at != nil {
-		at.ServeHTTP(w, req)
-		return
-	}
-	m.errors.notFound(w, req)
-}

@@ -5,25 +5,24 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/emicklei/go-restful/v3"
 	"k8s.io/apimachinery/pkg/runtime"
-
-	"byre/apiserver/handlers/openapi"
 )
 
 // queryParams returns the query parameters of an options type: one for each field that has
 // a JSON name and is neither a struct nor an interface.
-func queryParams(options runtime.Object, except ...string) []openapi.Param {
+func queryParams(options runtime.Object, except ...string) []*restful.Parameter {
 	var docs map[string]string
 	if documented, ok := options.(interface{ SwaggerDoc() map[string]string }); ok {
 		docs = documented.SwaggerDoc()
 	}
-	var params []openapi.Param
+	var params []*restful.Parameter
 	for _, field := range reflect.VisibleFields(reflect.TypeOf(options).Elem()) {
 		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 		if len(field.Index) > 1 || name == "" || slices.Contains(except, name) || !isParam(field.Type) {
 			continue
 		}
-		params = append(params, openapi.QueryParam(name, docs[name], jsonType(field.Type)))
+		params = append(params, restful.QueryParameter(name, docs[name]).DataType(jsonType(field.Type)))
 	}
 	return params
 }

@@ -6,6 +6,7 @@ import (
 	"sort"
 	"strings"
 
+	"github.com/emicklei/go-restful/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints"
@@ -18,7 +19,6 @@ import (
 	"k8s.io/component-base/version"
 
 	"byre/apiserver/handlers/managedfields"
-	"byre/apiserver/handlers/openapi"
 )
 
 // A Resource serves one resource or subresource of one group version.
@@ -51,6 +51,26 @@ type Resource struct {
 	actions []action
 }
 
+// VersionConfig is what the resources of a group version are made from.
+type VersionConfig struct {
+	GroupVersion schema.GroupVersion
+	// Storage maps "resource" or "resource/subresource" to the storage.
+	Storage map[string]rest.Storage
+	Types   Types
+	Serving Serving
+
+	// PatchTypes are the accepted media types of patches; nil means all.
+	PatchTypes []string
+	// Warnings, if not empty, mark the version as deprecated. Every response has
+	// them in its Warning headers.
+	Warnings []string
+
+	// Adjust, if not nil, is called with the request scope of each resource and may
+	// change it. Custom resources set their field manager, serializers and table
+	// columns.
+	Adjust func(path string, scope *handlers.RequestScope) error
+}
+
 // NewResource builds the resource of the storage that v.Storage has for path.
 func NewResource(v VersionConfig, path string) (*Resource, error) {
 	r := &Resource{
@@ -66,9 +86,6 @@ func NewResource(v VersionConfig, path string) (*Resource, error) {
 	}
 	if r.patchTypes == nil {
 		r.patchTypes = patchTypes()
-	}
-	if r.storage == nil {
-		return nil, fmt.Errorf("%s: no storage for %q", v.GroupVersion, path)
 	}
 	if path != strings.ToLower(path) {
 		return nil, fmt.Errorf("%s: resource names must be lower case, not %q", v.GroupVersion, path)
@@ -140,19 +157,9 @@ func (r *Resource) findDeprecation() error {
 	return nil
 }
 
-// GroupVersionKind returns the external kind that the resource serves.
-func (r *Resource) GroupVersionKind() schema.GroupVersionKind { return r.kind }
-
-// Path returns "resource" or "resource/subresource".
-func (r *Resource) Path() string { return r.path }
-
-// Scope returns the request scope that the resource's handlers share. The caller must not
-// modify it after the first request.
-func (r *Resource) Scope() *handlers.RequestScope { return r.scope }
-
-// Routes returns the resource's routes in the order of its actions. Their paths are
+// routes returns the resource's routes in the order of its actions. Their paths are
 // absolute.
-func (r *Resource) Routes() []Route {
+func (r *Resource) routes() []Route {
 	var routes []Route
 	for _, a := range r.actions {
 		for _, method := range a.methods {
@@ -193,8 +200,8 @@ func (r *Resource) instrumentByRequest(a action) http.Handler {
 	})
 }
 
-// Discover returns the entry of the resource in the unaggregated discovery document.
-func (r *Resource) Discover() (metav1.APIResource, error) {
+// discover returns the entry of the resource in the unaggregated discovery document.
+func (r *Resource) discover() (metav1.APIResource, error) {
 	entry := metav1.APIResource{
 		Name:       r.path,
 		Namespaced: r.namespaced,
@@ -272,6 +279,6 @@ func (r *Resource) route(a action, method string) Route {
 		Handler:  r.instrument(a.verb, a.metricsScope(r.namespaced), r.handler(a)),
 		Consumes: r.consumes(a),
 		Produces: r.produces(a),
-		describe: func(route *Route) (openapi.Operation, error) { return r.describe(a, route) },
+		describe: func(route *Route) (restful.Route, error) { return r.describe(a, route) },
 	}
 }

@@ -6,12 +6,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/emicklei/go-restful/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
-
-	"byre/apiserver/handlers/openapi"
 )
 
 // A Route is one method at one path.
@@ -29,12 +28,10 @@ type Route struct {
 
 	// skipsNegotiation says that the handler itself checks method and media types.
 	skipsNegotiation bool
-	describe         func(*Route) (openapi.Operation, error)
+	// describe builds the OpenAPI description in each call, because descriptions are large and
+	// seldom used.
+	describe func(*Route) (restful.Route, error)
 }
-
-// Operation returns the OpenAPI description of the route. It builds the description in each
-// call, because descriptions are large and seldom used.
-func (r *Route) Operation() (openapi.Operation, error) { return r.describe(r) }
 
 // consumes reports whether the route accepts the content type. Without a content type, a
 // method that needs no body is accepted, and the body of another method counts as an octet

@@ -22,11 +22,6 @@ func (r *Resource) newScope(adjust func(string, *handlers.RequestScope) error) (
 	if _, lists := r.storage.(rest.Lister); lists && !isTableConvertor {
 		return nil, fmt.Errorf("%s: %q lists and so must implement rest.TableConvertor", r.gv, r.path)
 	}
-	for _, media := range r.types.Serializer.SupportedMediaTypes() {
-		if media.MediaTypeType == "" || media.MediaTypeSubType == "" {
-			return nil, fmt.Errorf("%s: serializer for %q must name type and subtype", r.gv, media.MediaType)
-		}
-	}
 	acceptor, _ := r.storage.(rest.GroupVersionAcceptor)
 	scope := &handlers.RequestScope{
 		Namer: handlers.ContextBasedNaming{
@@ -56,26 +51,27 @@ func (r *Resource) newScope(adjust func(string, *handlers.RequestScope) error) (
 		HubGroupVersion:  schema.GroupVersion{Group: r.kind.Group, Version: runtime.APIVersionInternal},
 		MetaGroupVersion: metav1.SchemeGroupVersion,
 
-		MaxRequestBodyBytes: r.serving.MaxRequestBodyBytes,
+		MaxRequestBodyBytes: maxRequestBodyBytes,
 	}
 	if adjust != nil {
 		if err := adjust(r.path, scope); err != nil {
 			return nil, err
 		}
 	}
-	r.fields = &managedfields.Manager{New: func() (runtime.Object, error) { return r.types.Creater.New(r.kind) }}
+	fields := managedfields.Config{Kind: r.kind, Subresource: r.subresource, Creater: r.types.Creater}
 	if scope.FieldManager == nil && r.serving.TypeConverter != nil {
-		if err := r.setFieldManager(scope); err != nil {
+		if err := r.setFieldManager(scope, &fields); err != nil {
 			return nil, err
 		}
 	}
-	r.fields.Upstream = scope.FieldManager
+	fields.Upstream = scope.FieldManager
+	r.fields = managedfields.New(fields)
 	return scope, nil
 }
 
-// setFieldManager sets the scope's field manager to upstream's, and makes the tracker and the
-// updater that compute managed fields in its place.
-func (r *Resource) setFieldManager(scope *handlers.RequestScope) error {
+// setFieldManager sets the scope's field manager to upstream's, and configures what computes
+// managed fields in its place.
+func (r *Resource) setFieldManager(scope *handlers.RequestScope, fields *managedfields.Config) error {
 	reset, err := r.resetFields()
 	if err != nil {
 		return err
@@ -86,26 +82,13 @@ func (r *Resource) setFieldManager(scope *handlers.RequestScope) error {
 	if err != nil {
 		return fmt.Errorf("%s: field manager of %q: %w", r.gv, r.path, err)
 	}
-	if r.serving.FieldSets != nil && r.subresource == "" {
-		r.fields.Tracker = managedfields.NewTracker(managedfields.Config{
-			Kind:      r.kind,
-			Manager:   scope.FieldManager,
-			Types:     r.serving.TypeConverter,
-			Converter: r.types.UnsafeConvertor,
-			Creater:   r.types.Creater,
-			Cache:     r.serving.FieldSets,
-		})
+	fields.Types, fields.Converter = r.serving.TypeConverter, r.types.UnsafeConvertor
+	fields.Ignored = reset[fieldpath.APIVersion(r.kind.GroupVersion().String())]
+	if r.subresource == "" {
+		fields.FieldSets = r.serving.FieldSets
 	}
-	if r.serving.ParsedFields != nil && r.kind.Kind == r.docKind {
-		r.fields.Updater = managedfields.NewUpdater(managedfields.UpdaterConfig{
-			Kind:        r.kind,
-			Subresource: r.subresource,
-			Manager:     scope.FieldManager,
-			Types:       r.serving.TypeConverter,
-			Converter:   r.types.UnsafeConvertor,
-			Ignored:     reset[fieldpath.APIVersion(r.kind.GroupVersion().String())],
-			Sets:        r.serving.ParsedFields,
-		})
+	if r.kind.Kind == r.docKind {
+		fields.ParsedSets = r.serving.ParsedSets
 	}
 	return nil
 }

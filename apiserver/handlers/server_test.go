@@ -64,8 +64,8 @@ func newAdmittingServer(t testing.TB, wrap func(sqlstore.Driver) sqlstore.Driver
 		Authorizer:    authorizerfactory.NewAlwaysAllowAuthorizer(),
 		Admission:     admit,
 		TypeConverter: managedfields.NewTypeConverter(openapi.NewModels("test", generated.GetOpenAPIDefinitions, legacyscheme.Scheme).Schemas(names...)),
-		FieldSets:     managedfields.NewCache(1 << 20),
-		ParsedFields:  managedfields.NewSets(1 << 20),
+		FieldSets:     managedfields.NewFieldSets(1 << 20),
+		ParsedSets:    managedfields.NewParsedSets(1 << 20),
 	}
 	s := &server{groups: groups, serving: serving, feed: feed}
 	s.handler = func(serving handlers.Serving) http.Handler {

@@ -10,14 +10,13 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
-	metainternalversionscheme "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1beta1/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/kubernetes/pkg/apis/flowcontrol"
 
+	"byre/apiserver/handlers/write"
 	"byre/apiserver/storage"
 	"byre/apiserver/storage/encoding"
 )
@@ -182,19 +181,6 @@ func appendPrinted(dst, row []byte) ([]byte, error) {
 	return append(dst, row[place:]...), nil
 }
 
-// tableOptions reads the options of a request. It returns false if the rows should
-// contain more than metadata.
-func tableOptions(req *http.Request) (*metav1.TableOptions, bool) {
-	options := &metav1.TableOptions{}
-	if err := metainternalversionscheme.ParameterCodec.DecodeParameters(req.URL.Query(), metav1.SchemeGroupVersion, options); err != nil {
-		return nil, false
-	}
-	if errs := validation.ValidateTableOptions(options); len(errs) > 0 {
-		return nil, false
-	}
-	return options, options.IncludeObject == "" || options.IncludeObject == metav1.IncludeMetadata
-}
-
 // tableFormat is the table of one request, in one version. It serves only lists.
 type tableFormat struct {
 	*jsonFormat // the format of the metadata in the rows
@@ -202,9 +188,14 @@ type tableFormat struct {
 	options     *metav1.TableOptions
 }
 
+// format returns the format of a request. It returns nil if the rows should contain more than
+// metadata.
 func (t *tables) format(req *http.Request, gv schema.GroupVersion) format {
-	options, ok := tableOptions(req)
-	if item, found := t.e.formats.metadata[gv].json.(*jsonFormat); ok && found {
+	options, err := write.DecodeTableOptions(req)
+	if err != nil || options.IncludeObject != "" && options.IncludeObject != metav1.IncludeMetadata {
+		return nil
+	}
+	if item, ok := t.e.formats.metadata[gv].json.(*jsonFormat); ok {
 		return &tableFormat{item, t, options}
 	}
 	return nil

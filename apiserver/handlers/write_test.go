@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"regexp"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,10 +14,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 
 	"byre/apiserver/access/filters/filterstest"
-	"byre/apiserver/handlers"
 )
 
 // writes are sent in order, in one namespace of each of the two servers.
@@ -180,9 +179,8 @@ func TestEncodedWrite_HasTheRevisionOfItsWrite(t *testing.T) {
 		}
 		last = answered
 	}
-	version := s.api.Versions()[slices.IndexFunc(s.api.Versions(), func(v *handlers.Version) bool { return v.GroupVersion().String() == "v1" })]
 	for path, want := range map[string]bool{"configmaps": true, "pods": true, "pods/status": true, "pods/binding": false, "namespaces": true, "namespaces/finalize": true, "replicationcontrollers/scale": false, "services": false} {
-		if got := version.Resource(path).WritesFromBytes(); got != want {
+		if got := s.api.Resource(schema.GroupVersion{Version: "v1"}, path).WritesFromBytes(); got != want {
 			t.Errorf("%s: %v, want %v", path, got, want)
 		}
 	}

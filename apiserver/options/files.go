@@ -70,9 +70,9 @@ func (c *Completed) namedFiles() []namedFile {
 		{"authentication-config", a.ConfigFile, without(auth.ReadConfiguration)},
 		{"authentication-token-webhook-config-file", a.Webhook.ConfigFile, kubeconfig},
 		{"authorization-policy-file", c.Auth.Authorization.PolicyFile, without(abac.NewFromFile)},
-		{"authorization-webhook-config-file", c.Auth.Authorization.Webhook.ConfigFile, kubeconfig},
+		{"authorization-webhook-config-file", c.Auth.Authorization.WebhookConfigFile, kubeconfig},
 		{"audit-policy-file", c.Audit.PolicyFile, without(policy.LoadPolicyFromFile)},
-		{"audit-webhook-config-file", c.Audit.Webhook.ConfigFile, kubeconfig},
+		{"audit-webhook-config-file", c.Audit.WebhookOptions.ConfigFile, kubeconfig},
 		{"admission-control-config-file", c.Admission.ConfigFile, func(string) error { return c.Admission.CheckConfiguration() }},
 	}
 	for _, path := range a.ServiceAccounts.KeyFiles {

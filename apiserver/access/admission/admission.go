@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/admission"
@@ -16,12 +17,12 @@ import (
 	apiserverv1alpha1 "k8s.io/apiserver/pkg/apis/apiserver/v1alpha1"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
-	"k8s.io/apiserver/pkg/util/compatibility"
 	"k8s.io/apiserver/pkg/util/webhook"
 	cacheddiscovery "k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	corev1listers "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/restmapper"
 	basecompatibility "k8s.io/component-base/compatibility"
 	"k8s.io/component-base/featuregate"
@@ -30,12 +31,10 @@ import (
 	"k8s.io/kubernetes/pkg/kubeapiserver/admission/exclusion"
 	quotainstall "k8s.io/kubernetes/pkg/quota/v1/install"
 
-	"byre/apiserver/process/routing"
 	"byre/apiserver/storage/lookup"
 )
 
-// Config holds the dependencies of the plugins. Every field is required unless its
-// comment says what nil means.
+// Config holds the dependencies of the plugins. Every field is required.
 type Config struct {
 	Options  *Options
 	ServerID string
@@ -45,7 +44,7 @@ type Config struct {
 	Client        kubernetes.Interface
 	DynamicClient dynamic.Interface
 	Informers     informers.SharedInformerFactory
-	// Reader reads Pods for the plugins, and Services for the default ServiceResolver.
+	// Reader reads Pods for the plugins.
 	Reader *lookup.Reader
 
 	Authorizer  authorizer.Authorizer
@@ -54,15 +53,12 @@ type Config struct {
 	// quota counts only the resources of these.
 	APIResourceConfigSource serverstorage.APIResourceConfigSource
 
-	// EffectiveVersion is the version that the server emulates. nil means the
-	// version of the Kubernetes libraries in the binary.
+	// EffectiveVersion is the version that the server emulates.
 	EffectiveVersion basecompatibility.EffectiveVersion
-	// ServiceResolver resolves a webhook's Service to a URL. nil means the
-	// Service's cluster IP.
+	// ServiceResolver resolves a webhook's Service to a URL.
 	ServiceResolver webhook.ServiceResolver
 	// AuthenticationInfoResolverWrapper adds the server's own credentials to calls
-	// of webhooks. nil means that the server sends only the credentials that
-	// --admission-control-config-file names.
+	// of webhooks.
 	AuthenticationInfoResolverWrapper webhook.AuthenticationInfoResolverWrapper
 }
 
@@ -91,11 +87,7 @@ func New(ctx context.Context, cfg Config) (*Admission, error) {
 	if err != nil {
 		return nil, err
 	}
-	registry := admission.NewPlugins()
-	for _, p := range plugins() {
-		p.register(registry)
-	}
-	chain, err := registry.NewFromPlugins(chosen, settings, initializers,
+	chain, err := newPlugins().NewFromPlugins(chosen, settings, initializers,
 		admission.Decorators{
 			idleUnlessConfigured(cfg.Informers, cfg.FeatureGate, cfg.Options.ConfigFile != ""),
 			admission.DecoratorFunc(admissionmetrics.WithControllerMetrics),
@@ -116,30 +108,20 @@ func (a *Admission) Run(ctx context.Context) error {
 // initializers returns the plugin initializers in upstream's order, and the REST
 // mapper that they hand to the plugins.
 func (cfg *Config) initializers(ctx context.Context) (admission.PluginInitializers, *restmapper.DeferredDiscoveryRESTMapper, error) {
-	version := cfg.EffectiveVersion
-	if version == nil {
-		version = compatibility.DefaultBuildEffectiveVersion()
-	}
-	services := cfg.ServiceResolver
-	if services == nil {
-		services = routing.NewResolver(cfg.Reader, false, nil)
-	}
-	webhooks := cfg.AuthenticationInfoResolverWrapper
-	if webhooks == nil {
-		webhooks = func(r webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver { return r }
-	}
-	factory := uncachedPodFactory{cfg.Informers, cfg.Reader.Pods}
+	pods := podLister{cfg.Reader.Pods.Lister(metav1.NamespaceAll), cfg.Reader.Pods}
+	factory := lookup.WithPods(cfg.Informers, lookup.Informer[corev1listers.PodLister]{Of: pods})
 	quotas, err := quotainstall.NewQuotaConfigurationForAdmission(factory, cfg.APIResourceConfigSource)
 	if err != nil {
 		return nil, nil, fmt.Errorf("quota configuration: %w", err)
 	}
 	mapper := restmapper.NewDeferredDiscoveryRESTMapper(cacheddiscovery.NewMemCacheClient(cfg.Client.Discovery()))
-	client := newLazyOpenAPIClientset(cfg.Client, cfg.Informers, ctx.Done())
+	policies := cfg.Informers.Admissionregistration().V1().MutatingAdmissionPolicies()
+	client := openAPIClientset{cfg.Client, func() bool { return policies.Informer().HasSynced() }, ctx.Done()}
 	return admission.PluginInitializers{
 		initializer.NewAPIServerIDInitializer(cfg.ServerID),
 		initializer.New(client, cfg.DynamicClient, factory, cfg.Authorizer,
-			cfg.FeatureGate, version, ctx.Done(), mapper),
-		webhookinit.NewPluginInitializer(webhooks, services),
+			cfg.FeatureGate, cfg.EffectiveVersion, ctx.Done(), mapper),
+		webhookinit.NewPluginInitializer(cfg.AuthenticationInfoResolverWrapper, cfg.ServiceResolver),
 		controlplaneadmission.NewPluginInitializer(quotas, exclusion.Excluded()),
 		kubeadmission.NewPluginInitializer(),
 	}, mapper, nil

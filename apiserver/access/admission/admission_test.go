@@ -17,7 +17,9 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	"k8s.io/apiserver/pkg/util/compatibility"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/apiserver/pkg/util/webhook"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
@@ -25,6 +27,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core"
 	_ "k8s.io/kubernetes/pkg/apis/core/install"
 
+	"byre/apiserver/process/routing"
 	"byre/apiserver/storage/lookup/lookuptest"
 )
 
@@ -46,10 +49,11 @@ func start(t *testing.T, o *Options, objects ...runtime.Object) (*Admission, err
 // that its informers run with.
 func newConfig(t testing.TB, objects ...runtime.Object) (context.Context, Config) {
 	t.Helper()
-	client := fakeClient{fake.NewClientset(objects...), newOpenAPIServer(t).client(t)}
+	client := fakeClient{fake.NewClientset(objects...), newOpenAPIClient(t)}
 	factory := informers.NewSharedInformerFactory(client, 0)
 	resources := serverstorage.NewResourceConfig()
 	resources.EnableVersions(v1.SchemeGroupVersion)
+	reader := lookuptest.New(t).Reader
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(func() { cancel(); factory.Shutdown() })
 	return ctx, Config{
@@ -58,10 +62,15 @@ func newConfig(t testing.TB, objects ...runtime.Object) (context.Context, Config
 		Client:                  client,
 		DynamicClient:           dynamicfake.NewSimpleDynamicClient(legacyscheme.Scheme),
 		Informers:               factory,
-		Reader:                  lookuptest.New(t).Reader,
+		Reader:                  reader,
 		Authorizer:              authorizerfactory.NewAlwaysAllowAuthorizer(),
 		FeatureGate:             utilfeature.DefaultFeatureGate,
 		APIResourceConfigSource: resources,
+		EffectiveVersion:        compatibility.DefaultBuildEffectiveVersion(),
+		ServiceResolver:         routing.NewResolver(reader, false, nil),
+		AuthenticationInfoResolverWrapper: func(r webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
+			return r
+		},
 	}
 }
 
@@ -170,9 +179,9 @@ func TestChain_RefusesWhatPluginsForbid(t *testing.T) {
 // returns an error if one of them does not get a dependency that it requires.
 func TestChain_InitializesEveryPlugin(t *testing.T) {
 	o := NewOptions()
-	for _, p := range plugins() {
-		if p.name != "EventRateLimit" && p.name != "ImagePolicyWebhook" {
-			o.EnablePlugins = append(o.EnablePlugins, p.name)
+	for _, name := range allPlugins() {
+		if name != "EventRateLimit" && name != "ImagePolicyWebhook" {
+			o.EnablePlugins = append(o.EnablePlugins, name)
 		}
 	}
 	if _, err := start(t, o); err != nil {

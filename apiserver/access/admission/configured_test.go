@@ -148,10 +148,7 @@ func newPluginPairs(t testing.TB) map[string]pluginPair {
 	if err != nil {
 		t.Fatal(err)
 	}
-	registry := admission.NewPlugins()
-	for _, p := range plugins() {
-		p.register(registry)
-	}
+	registry := newPlugins()
 	pairs := map[string]pluginPair{}
 	decorator := idleUnlessConfigured(cfg.Informers, cfg.FeatureGate, false)
 	for name := range configurations() {

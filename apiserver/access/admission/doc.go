@@ -2,15 +2,11 @@
 // after it is decoded and before it is stored.
 //
 // The plugins are upstream's: all plugins of kube-apiserver, in kube-apiserver's
-// order, with the same plugins enabled by default. The list is a copy of the one in
-// k8s.io/kubernetes/pkg/kubeapiserver/options. That package is not imported, because
-// it imports the generic API server. TestPlugins_OrderIsUpstreams reads its source and compares.
+// order, with the same plugins enabled by default.
 //
-// Three plugin dependencies differ from upstream's:
+// Two plugin dependencies differ from upstream's:
 //   - Pods are read from the watch cache on demand; upstream keeps every Pod decoded
 //     in an informer (pods.go).
-//   - The OpenAPI documents are not built before the first MutatingAdmissionPolicy
-//     exists (openapi.go).
 //   - The plugins of policies and webhooks are skipped while no policy and no
 //     configuration of a webhook exists (configured.go).
 //

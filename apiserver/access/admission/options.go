@@ -36,9 +36,8 @@ func NewOptions() *Options { return &Options{} }
 
 // AddFlags adds the flags to fs.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
-	all := plugins()
-	every := strings.Join(pluginNames(all, false), ", ")
-	usual := strings.Join(pluginNames(all, true), ", ")
+	every := strings.Join(allPlugins(), ", ")
+	usual := strings.Join(defaultPlugins(), ", ")
 	fs.StringSliceVar(&o.EnablePlugins, "enable-admission-plugins", o.EnablePlugins,
 		"Admission plugins to turn on besides those that are on by default ("+usual+"; NodeRestriction too where the Node authorizer is configured). Known: "+every+". Their order here doesn't matter.")
 	fs.StringSliceVar(&o.DisablePlugins, "disable-admission-plugins", o.DisablePlugins,
@@ -55,7 +54,6 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 
 // Validate returns one error for each wrong flag.
 func (o *Options) Validate() []error {
-	known := pluginNames(plugins(), false)
 	var errs []error
 	for _, list := range []struct {
 		flag  string
@@ -66,7 +64,7 @@ func (o *Options) Validate() []error {
 		{"admission-control", o.PluginNames},
 	} {
 		for _, name := range list.names {
-			if !slices.Contains(known, name) {
+			if !slices.Contains(allPlugins(), name) {
 				errs = append(errs, fmt.Errorf("--%s: there is no admission plugin %q", list.flag, name))
 			}
 		}
@@ -95,19 +93,13 @@ func (o *Options) readConfiguration() (admission.ConfigProvider, error) {
 // EnabledPluginNames returns the plugins that are on, in the order of the chain. The
 // caller calls Validate first, which refuses a plugin that is both enabled and disabled.
 func (o *Options) EnabledPluginNames() []string {
-	enable, disable, only := sets.New(o.EnablePlugins...), sets.New(o.DisablePlugins...), sets.New(o.PluginNames...)
-	var list []string
-	for _, p := range plugins() {
-		chosen := p.defaultOn || enable.Has(p.name)
-		if only.Len() > 0 {
-			chosen = only.Has(p.name)
-		}
-		if p.name == noderestriction.PluginName {
-			chosen = chosen || o.NodeAuthorizer
-		}
-		if chosen && !disable.Has(p.name) {
-			list = append(list, p.name)
-		}
+	chosen := sets.New(o.PluginNames...)
+	if chosen.Len() == 0 {
+		chosen.Insert(defaultPlugins()...).Insert(o.EnablePlugins...)
 	}
-	return list
+	if o.NodeAuthorizer {
+		chosen.Insert(noderestriction.PluginName)
+	}
+	chosen.Delete(o.DisablePlugins...)
+	return slices.DeleteFunc(slices.Clone(allPlugins()), func(name string) bool { return !chosen.Has(name) })
 }

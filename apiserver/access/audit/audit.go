@@ -14,6 +14,7 @@ import (
 	auditapi "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/audit/policy"
+	genericoptions "k8s.io/apiserver/pkg/server/options"
 	webhookutil "k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/apiserver/plugin/pkg/audit/buffered"
 	"k8s.io/apiserver/plugin/pkg/audit/log"
@@ -39,7 +40,7 @@ type Audit struct {
 func New(o *Options, dial utilnet.DialFunc) (*Audit, error) {
 	a := &Audit{}
 	if o.PolicyFile == "" {
-		if o.Log.Path != "" || o.Webhook.ConfigFile != "" {
+		if o.LogOptions.Path != "" || o.WebhookOptions.ConfigFile != "" {
 			klog.Warning("Nothing is recorded in audit logs without --audit-policy-file")
 		}
 		return a, nil
@@ -51,15 +52,15 @@ func New(o *Options, dial utilnet.DialFunc) (*Audit, error) {
 	a.Policy = policy.NewPolicyRuleEvaluator(rules)
 
 	var backends []audit.Backend
-	if o.Log.Path != "" {
-		backend, err := a.newLogBackend(&o.Log)
+	if o.LogOptions.Path != "" {
+		backend, err := a.newLogBackend(&o.LogOptions)
 		if err != nil {
 			return nil, fmt.Errorf("--audit-log-path: %w", err)
 		}
 		backends = append(backends, backend)
 	}
-	if o.Webhook.ConfigFile != "" {
-		backend, err := newWebhookBackend(&o.Webhook, dial)
+	if o.WebhookOptions.ConfigFile != "" {
+		backend, err := newWebhookBackend(&o.WebhookOptions, dial)
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("--audit-webhook-config-file: %w", err), a.close())
 		}
@@ -97,19 +98,19 @@ func (a *Audit) close() error {
 	return a.file.Close()
 }
 
-func (a *Audit) newLogBackend(o *LogOptions) (audit.Backend, error) {
+func (a *Audit) newLogBackend(o *genericoptions.AuditLogOptions) (audit.Backend, error) {
 	writer, err := a.openLogFile(o)
 	if err != nil {
 		return nil, err
 	}
-	version, err := schema.ParseGroupVersion(o.Version)
+	version, err := schema.ParseGroupVersion(o.GroupVersionString)
 	if err != nil {
 		return nil, err
 	}
-	return o.Delivery.wrapWithTruncation(o.Delivery.wrapWithMode(log.NewBackend(writer, o.Format, version)), version), nil
+	return wrap(log.NewBackend(writer, o.Format, version), o.BatchOptions, o.TruncateOptions, version), nil
 }
 
-func (a *Audit) openLogFile(o *LogOptions) (io.Writer, error) {
+func (a *Audit) openLogFile(o *genericoptions.AuditLogOptions) (io.Writer, error) {
 	if o.Path == "-" {
 		return os.Stdout, nil
 	}
@@ -140,8 +141,8 @@ func (a *Audit) openLogFile(o *LogOptions) (io.Writer, error) {
 	return rotated, nil
 }
 
-func newWebhookBackend(o *WebhookOptions, dial utilnet.DialFunc) (audit.Backend, error) {
-	version, err := schema.ParseGroupVersion(o.Version)
+func newWebhookBackend(o *genericoptions.AuditWebhookOptions, dial utilnet.DialFunc) (audit.Backend, error) {
+	version, err := schema.ParseGroupVersion(o.GroupVersionString)
 	if err != nil {
 		return nil, err
 	}
@@ -150,26 +151,24 @@ func newWebhookBackend(o *WebhookOptions, dial utilnet.DialFunc) (audit.Backend,
 	if err != nil {
 		return nil, err
 	}
-	return o.Delivery.wrapWithTruncation(o.Delivery.wrapWithMode(backend), version), nil
+	return wrap(backend, o.BatchOptions, o.TruncateOptions, version), nil
 }
 
-// wrapWithMode wraps backend as o.Mode says.
-func (o *DeliveryOptions) wrapWithMode(backend audit.Backend) audit.Backend {
-	switch o.Mode {
-	case ModeBlockingStrict:
-		return backend
-	case ModeBlocking:
-		return ignoreErrorsBackend{backend}
+// wrap wraps backend as its options say.
+func wrap(
+	backend audit.Backend, batch genericoptions.AuditBatchOptions, truncation genericoptions.AuditTruncateOptions, version schema.GroupVersion,
+) audit.Backend {
+	switch batch.Mode {
+	case genericoptions.ModeBlockingStrict:
+	case genericoptions.ModeBlocking:
+		backend = ignoreErrorsBackend{backend}
 	default:
-		return buffered.NewBackend(backend, o.Batch)
+		backend = buffered.NewBackend(backend, batch.BatchConfig)
 	}
-}
-
-func (o *DeliveryOptions) wrapWithTruncation(backend audit.Backend, version schema.GroupVersion) audit.Backend {
-	if !o.TruncateEnabled {
+	if !truncation.Enabled {
 		return backend
 	}
-	return truncate.NewBackend(backend, o.Truncate, version)
+	return truncate.NewBackend(backend, truncation.TruncateConfig, version)
 }
 
 // ignoreErrorsBackend reports success for events that the backend failed to record,

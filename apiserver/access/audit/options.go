@@ -4,114 +4,32 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
-	"k8s.io/apiserver/plugin/pkg/audit/buffered"
+	genericoptions "k8s.io/apiserver/pkg/server/options"
 	"k8s.io/apiserver/plugin/pkg/audit/log"
-	"k8s.io/apiserver/plugin/pkg/audit/truncate"
 	"k8s.io/apiserver/plugin/pkg/audit/webhook"
 )
 
-// Modes in which a backend receives events.
-const (
-	// ModeBatch buffers events and writes them asynchronously.
-	ModeBatch = "batch"
-	// ModeBlocking makes a request wait until its event is written or has failed.
-	ModeBlocking = "blocking"
-	// ModeBlockingStrict also fails a request if its RequestReceived event could
-	// not be recorded.
-	ModeBlockingStrict = "blocking-strict"
-)
-
-func modes() []string { return []string{ModeBatch, ModeBlocking, ModeBlockingStrict} }
-
 // Options are the flags of auditing, with kube-apiserver's names and defaults.
-type Options struct {
-	PolicyFile string
-	Log        LogOptions
-	Webhook    WebhookOptions
-}
-
-// LogOptions configure the log file.
-type LogOptions struct {
-	// Path is the file, "-" for standard output; empty: no log.
-	Path string
-	// MaxAge in days, MaxBackups in files, MaxSize in megabytes; 0: no limit.
-	MaxAge     int
-	MaxBackups int
-	MaxSize    int
-	Compress   bool
-	Format     string
-
-	Version  string
-	Delivery DeliveryOptions
-}
-
-// WebhookOptions configure the webhook.
-type WebhookOptions struct {
-	// ConfigFile is a kubeconfig; empty: no webhook.
-	ConfigFile     string
-	InitialBackoff time.Duration
-
-	Version  string
-	Delivery DeliveryOptions
-}
-
-// DeliveryOptions say how events reach one backend.
-type DeliveryOptions struct {
-	Mode            string
-	Batch           buffered.BatchConfig
-	TruncateEnabled bool
-	Truncate        truncate.Config
-}
+type Options struct{ genericoptions.AuditOptions }
 
 // NewOptions returns kube-apiserver's defaults: no policy, no backend.
-func NewOptions() *Options {
-	const bufferSize = 10000
-	truncation := truncate.Config{MaxBatchSize: 10 << 20, MaxEventSize: 100 << 10}
-	version := auditv1.SchemeGroupVersion.String()
-	return &Options{
-		Log: LogOptions{
-			MaxAge: 366, MaxBackups: 100, MaxSize: 100,
-			Format:  log.FormatJson,
-			Version: version,
-			Delivery: DeliveryOptions{
-				Mode: ModeBlocking,
-				// A file gains nothing from batches or from concurrent writes.
-				Batch:    buffered.BatchConfig{BufferSize: bufferSize, MaxBatchSize: 1},
-				Truncate: truncation,
-			},
-		},
-		Webhook: WebhookOptions{
-			InitialBackoff: webhook.DefaultInitialBackoffDelay,
-			Version:        version,
-			Delivery: DeliveryOptions{
-				Mode: ModeBatch,
-				Batch: buffered.BatchConfig{
-					BufferSize: bufferSize, MaxBatchSize: 400, MaxBatchWait: 30 * time.Second,
-					ThrottleEnable: true, ThrottleQPS: 10, ThrottleBurst: 15,
-					AsyncDelegate: true,
-				},
-				Truncate: truncation,
-			},
-		},
-	}
-}
+func NewOptions() *Options { return &Options{*genericoptions.NewAuditOptions()} }
 
 // AddFlags adds the flags to fs.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.PolicyFile, "audit-policy-file", o.PolicyFile,
 		"File with the audit policy: which requests are recorded, and how much of them. Without it nothing is.")
-	o.Log.addFlags(fs)
-	o.Log.Delivery.addFlags(fs, log.PluginName)
-	o.Webhook.addFlags(fs)
-	o.Webhook.Delivery.addFlags(fs, webhook.PluginName)
+	addLogFlags(fs, &o.LogOptions)
+	addDeliveryFlags(fs, log.PluginName, &o.LogOptions.BatchOptions, &o.LogOptions.TruncateOptions)
+	addWebhookFlags(fs, &o.WebhookOptions)
+	addDeliveryFlags(fs, webhook.PluginName, &o.WebhookOptions.BatchOptions, &o.WebhookOptions.TruncateOptions)
 }
 
-func (o *LogOptions) addFlags(fs *pflag.FlagSet) {
+func addLogFlags(fs *pflag.FlagSet, o *genericoptions.AuditLogOptions) {
 	fs.StringVar(&o.Path, "audit-log-path", o.Path,
 		"File to record requests in; '-' is standard output.")
 	fs.IntVar(&o.MaxAge, "audit-log-maxage", o.MaxAge,
@@ -124,11 +42,11 @@ func (o *LogOptions) addFlags(fs *pflag.FlagSet) {
 		"Compress rotated audit logs with gzip.")
 	fs.StringVar(&o.Format, "audit-log-format", o.Format,
 		"Format of the audit log: "+strings.Join(log.AllowedFormats, ", ")+".")
-	fs.StringVar(&o.Version, "audit-log-version", o.Version,
+	fs.StringVar(&o.GroupVersionString, "audit-log-version", o.GroupVersionString,
 		"API group and version of events in the audit log.")
 }
 
-func (o *WebhookOptions) addFlags(fs *pflag.FlagSet) {
+func addWebhookFlags(fs *pflag.FlagSet, o *genericoptions.AuditWebhookOptions) {
 	fs.StringVar(&o.ConfigFile, "audit-webhook-config-file", o.ConfigFile,
 		"Kubeconfig file of a remote service that events are sent to.")
 	const backoff = "How long to wait before a failed delivery is tried again for the first time."
@@ -136,31 +54,34 @@ func (o *WebhookOptions) addFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.InitialBackoff, "audit-webhook-batch-initial-backoff", o.InitialBackoff, backoff)
 	// MarkDeprecated fails only for a flag that is not defined.
 	_ = fs.MarkDeprecated("audit-webhook-batch-initial-backoff", "use --audit-webhook-initial-backoff")
-	fs.StringVar(&o.Version, "audit-webhook-version", o.Version,
+	fs.StringVar(&o.GroupVersionString, "audit-webhook-version", o.GroupVersionString,
 		"API group and version of events sent to the webhook.")
 }
 
-func (o *DeliveryOptions) addFlags(fs *pflag.FlagSet, backend string) {
+// addDeliveryFlags adds the flags that say how events reach a backend.
+func addDeliveryFlags(
+	fs *pflag.FlagSet, backend string, batch *genericoptions.AuditBatchOptions, truncation *genericoptions.AuditTruncateOptions,
+) {
 	flag := func(name string) string { return "audit-" + backend + "-" + name }
-	fs.StringVar(&o.Mode, flag("mode"), o.Mode,
-		"How events are delivered: "+strings.Join(modes(), ", ")+". Blocking has requests wait for it.")
-	fs.IntVar(&o.Batch.BufferSize, flag("batch-buffer-size"), o.Batch.BufferSize,
+	fs.StringVar(&batch.Mode, flag("mode"), batch.Mode,
+		"How events are delivered: "+strings.Join(genericoptions.AllowedModes, ", ")+". Blocking has requests wait for it.")
+	fs.IntVar(&batch.BatchConfig.BufferSize, flag("batch-buffer-size"), batch.BatchConfig.BufferSize,
 		"Events that are kept before they are delivered; more are dropped. Batch mode only.")
-	fs.IntVar(&o.Batch.MaxBatchSize, flag("batch-max-size"), o.Batch.MaxBatchSize,
+	fs.IntVar(&batch.BatchConfig.MaxBatchSize, flag("batch-max-size"), batch.BatchConfig.MaxBatchSize,
 		"Most events in a batch. Batch mode only.")
-	fs.DurationVar(&o.Batch.MaxBatchWait, flag("batch-max-wait"), o.Batch.MaxBatchWait,
+	fs.DurationVar(&batch.BatchConfig.MaxBatchWait, flag("batch-max-wait"), batch.BatchConfig.MaxBatchWait,
 		"Longest wait before a batch that isn't full is delivered. Batch mode only.")
-	fs.BoolVar(&o.Batch.ThrottleEnable, flag("batch-throttle-enable"), o.Batch.ThrottleEnable,
+	fs.BoolVar(&batch.BatchConfig.ThrottleEnable, flag("batch-throttle-enable"), batch.BatchConfig.ThrottleEnable,
 		"Limit the rate of batches. Batch mode only.")
-	fs.Float32Var(&o.Batch.ThrottleQPS, flag("batch-throttle-qps"), o.Batch.ThrottleQPS,
+	fs.Float32Var(&batch.BatchConfig.ThrottleQPS, flag("batch-throttle-qps"), batch.BatchConfig.ThrottleQPS,
 		"Average number of batches a second. Batch mode only.")
-	fs.IntVar(&o.Batch.ThrottleBurst, flag("batch-throttle-burst"), o.Batch.ThrottleBurst,
+	fs.IntVar(&batch.BatchConfig.ThrottleBurst, flag("batch-throttle-burst"), batch.BatchConfig.ThrottleBurst,
 		"Batches delivered at once when the rate was not used up before. Batch mode only.")
-	fs.BoolVar(&o.TruncateEnabled, flag("truncate-enabled"), o.TruncateEnabled,
+	fs.BoolVar(&truncation.Enabled, flag("truncate-enabled"), truncation.Enabled,
 		"Cut events and batches that are too large.")
-	fs.Int64Var(&o.Truncate.MaxBatchSize, flag("truncate-max-batch-size"), o.Truncate.MaxBatchSize,
+	fs.Int64Var(&truncation.TruncateConfig.MaxBatchSize, flag("truncate-max-batch-size"), truncation.TruncateConfig.MaxBatchSize,
 		"Bytes of a batch beyond which it is split.")
-	fs.Int64Var(&o.Truncate.MaxEventSize, flag("truncate-max-event-size"), o.Truncate.MaxEventSize,
+	fs.Int64Var(&truncation.TruncateConfig.MaxEventSize, flag("truncate-max-event-size"), truncation.TruncateConfig.MaxEventSize,
 		"Bytes of an event beyond which its request and response are left out, or, if that isn't enough, all of it.")
 }
 
@@ -168,31 +89,35 @@ func (o *DeliveryOptions) addFlags(fs *pflag.FlagSet, backend string) {
 // backend that is off.
 func (o *Options) Validate() []error {
 	var errs []error
-	if o.Log.Path != "" {
-		errs = append(errs, o.Log.Delivery.validate(log.PluginName, o.Log.Version)...)
-		if !slices.Contains(log.AllowedFormats, o.Log.Format) {
-			errs = append(errs, fmt.Errorf("--audit-log-format: %q is none of %s", o.Log.Format, strings.Join(log.AllowedFormats, ", ")))
+	if o.LogOptions.Path != "" {
+		errs = append(errs, validateDelivery(log.PluginName, o.LogOptions.GroupVersionString,
+			o.LogOptions.BatchOptions, o.LogOptions.TruncateOptions)...)
+		if !slices.Contains(log.AllowedFormats, o.LogOptions.Format) {
+			errs = append(errs, fmt.Errorf("--audit-log-format: %q is none of %s", o.LogOptions.Format, strings.Join(log.AllowedFormats, ", ")))
 		}
 		for _, limit := range []struct {
 			flag  string
 			value int
 		}{
-			{"audit-log-maxage", o.Log.MaxAge},
-			{"audit-log-maxbackup", o.Log.MaxBackups},
-			{"audit-log-maxsize", o.Log.MaxSize},
+			{"audit-log-maxage", o.LogOptions.MaxAge},
+			{"audit-log-maxbackup", o.LogOptions.MaxBackups},
+			{"audit-log-maxsize", o.LogOptions.MaxSize},
 		} {
 			if limit.value < 0 {
 				errs = append(errs, fmt.Errorf("--%s must not be negative", limit.flag))
 			}
 		}
 	}
-	if o.Webhook.ConfigFile != "" {
-		errs = append(errs, o.Webhook.Delivery.validate(webhook.PluginName, o.Webhook.Version)...)
+	if o.WebhookOptions.ConfigFile != "" {
+		errs = append(errs, validateDelivery(webhook.PluginName, o.WebhookOptions.GroupVersionString,
+			o.WebhookOptions.BatchOptions, o.WebhookOptions.TruncateOptions)...)
 	}
 	return errs
 }
 
-func (o *DeliveryOptions) validate(backend, version string) []error {
+func validateDelivery(
+	backend, version string, batch genericoptions.AuditBatchOptions, truncation genericoptions.AuditTruncateOptions,
+) []error {
 	var errs []error
 	wrong := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("--audit-"+backend+"-"+format, args...))
@@ -200,28 +125,28 @@ func (o *DeliveryOptions) validate(backend, version string) []error {
 	if gv, err := schema.ParseGroupVersion(version); err != nil || gv != auditv1.SchemeGroupVersion {
 		wrong("version: %q is not %s", version, auditv1.SchemeGroupVersion)
 	}
-	if o.Truncate.MaxEventSize <= 0 {
+	if truncation.TruncateConfig.MaxEventSize <= 0 {
 		wrong("truncate-max-event-size must be positive")
 	}
-	if o.Truncate.MaxBatchSize < o.Truncate.MaxEventSize {
-		wrong("truncate-max-batch-size must not be less than the size of one event, %d", o.Truncate.MaxEventSize)
+	if truncation.TruncateConfig.MaxBatchSize < truncation.TruncateConfig.MaxEventSize {
+		wrong("truncate-max-batch-size must not be less than the size of one event, %d", truncation.TruncateConfig.MaxEventSize)
 	}
-	if !slices.Contains(modes(), o.Mode) {
-		wrong("mode: %q is none of %s", o.Mode, strings.Join(modes(), ", "))
+	if !slices.Contains(genericoptions.AllowedModes, batch.Mode) {
+		wrong("mode: %q is none of %s", batch.Mode, strings.Join(genericoptions.AllowedModes, ", "))
 	}
-	if o.Mode != ModeBatch {
+	if batch.Mode != genericoptions.ModeBatch {
 		return errs
 	}
-	if o.Batch.BufferSize <= 0 {
+	if batch.BatchConfig.BufferSize <= 0 {
 		wrong("batch-buffer-size must be positive")
 	}
-	if o.Batch.MaxBatchSize <= 0 {
+	if batch.BatchConfig.MaxBatchSize <= 0 {
 		wrong("batch-max-size must be positive")
 	}
-	if o.Batch.ThrottleEnable && o.Batch.ThrottleQPS <= 0 {
+	if batch.BatchConfig.ThrottleEnable && batch.BatchConfig.ThrottleQPS <= 0 {
 		wrong("batch-throttle-qps must be positive")
 	}
-	if o.Batch.ThrottleEnable && o.Batch.ThrottleBurst <= 0 {
+	if batch.BatchConfig.ThrottleEnable && batch.BatchConfig.ThrottleBurst <= 0 {
 		wrong("batch-throttle-burst must be positive")
 	}
 	return errs

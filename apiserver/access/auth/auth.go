@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"golang.org/x/sync/errgroup"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -13,8 +14,6 @@ import (
 	"k8s.io/apiserver/pkg/server/egressselector"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/kube-openapi/pkg/spec3"
-	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"byre/apiserver/access/auth/rbac"
 	"byre/apiserver/storage/lookup"
@@ -40,9 +39,10 @@ type Config struct {
 	// ExternalAddress is the host and port at which clients reach this server.
 	// The OpenID discovery document of service account tokens names it.
 	ExternalAddress string
-	// Egress selects how the server connects to issuers and webhooks; nil means
-	// direct connections.
-	Egress *egressselector.EgressSelector
+	// Dial connects to issuers and webhooks, and EgressLookup finds the dialers of the issuers
+	// that name one; nil means direct connections.
+	Dial         utilnet.DialFunc
+	EgressLookup egressselector.Lookup
 }
 
 // Auth is a server's authentication and authorization.
@@ -55,9 +55,6 @@ type Auth struct {
 	RequestHeader *authenticatorfactory.RequestHeaderConfig
 	Authorizer    authorizer.Authorizer
 	RuleResolver  authorizer.RuleResolver
-	// UsesRBAC says that the RBAC authorizer is in the chain. The server creates
-	// RBAC's bootstrap objects only then.
-	UsesRBAC bool
 
 	// ClientCA and RequestHeaderCA are nil if not configured. The listener accepts
 	// client certificates of both (see ClientCAs).
@@ -66,11 +63,6 @@ type Auth struct {
 
 	// TokenIssuer issues service account tokens.
 	TokenIssuer *TokenIssuer
-
-	// SecurityDefinitions and SecuritySchemes describe the authenticators in
-	// OpenAPI v2 and v3.
-	SecurityDefinitions *spec.SecurityDefinitions
-	SecuritySchemes     spec3.SecuritySchemes
 
 	reloader       *authenticationConfigReloader // nil without --authentication-config
 	nodeAuthorizer *lazyNodeAuthorizer           // nil without the Node authorizer

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/apis/apiserver"
 	apiservervalidation "k8s.io/apiserver/pkg/apis/apiserver/validation"
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
@@ -16,7 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
 	"k8s.io/apiserver/pkg/authentication/request/union"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
-	"k8s.io/apiserver/pkg/server/egressselector"
+	genericoptions "k8s.io/apiserver/pkg/server/options"
 	"k8s.io/apiserver/plugin/pkg/authenticator/token/oidc"
 	kubeauthenticator "k8s.io/kubernetes/pkg/kubeapiserver/authenticator"
 	"k8s.io/kubernetes/plugin/pkg/auth/authenticator/token/bootstrap"
@@ -25,12 +24,6 @@ import (
 // tokenCacheTTL is how long a successful verification of a token is cached, as in
 // kube-apiserver.
 const tokenCacheTTL = 10 * time.Second
-
-// webhookBackoff returns kube-apiserver's backoff of calls to authentication and
-// authorization webhooks.
-func webhookBackoff() *wait.Backoff {
-	return &wait.Backoff{Duration: 500 * time.Millisecond, Factor: 1.5, Jitter: 0.2, Steps: 5}
-}
 
 // buildAuthenticator converts the flags to upstream's configuration and builds the union
 // of authenticators from it.
@@ -49,19 +42,16 @@ func (a *Auth) buildAuthenticator(ctx context.Context, cfg Config) error {
 		WebhookTokenAuthnConfigFile:    o.Webhook.ConfigFile,
 		WebhookTokenAuthnVersion:       o.Webhook.Version,
 		WebhookTokenAuthnCacheTTL:      o.Webhook.CacheTTL,
-		WebhookRetryBackoff:            webhookBackoff(),
+		WebhookRetryBackoff:            genericoptions.DefaultAuthWebhookRetryBackoff(),
 		BootstrapToken:                 o.BootstrapTokens,
-	}
-	if cfg.Egress != nil {
-		dial, err := cfg.Egress.Lookup(egressselector.ControlPlane.AsNetworkContext())
-		if err != nil {
-			return err
-		}
-		config.CustomDial, config.EgressLookup = dial, cfg.Egress.Lookup
+		CustomDial:                     cfg.Dial,
+		EgressLookup:                   cfg.EgressLookup,
 	}
 	if o.BootstrapTokens {
-		config.BootstrapTokenAuthenticator = bootstrap.NewTokenAuthenticator(
-			secretNamespaceLister{cfg.Reader.Secrets, metav1.NamespaceSystem})
+		// The lister reads the watch cache only: anyone can send a token that names a Secret,
+		// and such a request must not cause a database query. An informer would keep every
+		// Secret of kube-system decoded, for tokens that are few and seldom used.
+		config.BootstrapTokenAuthenticator = bootstrap.NewTokenAuthenticator(cfg.Reader.Secrets.Lister(metav1.NamespaceSystem))
 	}
 	if err := a.loadCAs(o, &config); err != nil {
 		return err
@@ -76,12 +66,11 @@ func (a *Auth) buildAuthenticator(ctx context.Context, cfg Config) error {
 		return err
 	}
 
-	request, update, definitions, schemes, err := config.New(ctx)
+	request, update, _, _, err := config.New(ctx)
 	if err != nil {
 		return err
 	}
-	a.Authenticator, a.SecurityDefinitions, a.SecuritySchemes = request, definitions, schemes
-	a.APIAudiences, a.RequestHeader = config.APIAudiences, config.RequestHeaderConfig
+	a.Authenticator, a.APIAudiences, a.RequestHeader = request, config.APIAudiences, config.RequestHeaderConfig
 	if o.ConfigFile != "" {
 		a.reloader = newAuthenticationConfigReloader(o.ConfigFile, cfg.ServerID, &config, update)
 	}

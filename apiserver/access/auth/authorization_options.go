@@ -5,45 +5,26 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/pflag"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/apis/apiserver"
-	authorizationcel "k8s.io/apiserver/pkg/authorization/cel"
 	"k8s.io/kubernetes/pkg/kubeapiserver/authorizer"
 	"k8s.io/kubernetes/pkg/kubeapiserver/authorizer/modes"
+	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
 )
 
 // AuthorizationOptions are the flags of authorization, with kube-apiserver's names.
 type AuthorizationOptions struct {
-	// ConfigFile, if set, replaces Modes and Webhook.
-	ConfigFile string
-	Modes      []string
-	PolicyFile string
-	Webhook    AuthorizationWebhookOptions
+	kubeoptions.BuiltInAuthorizationOptions
 
-	// legacyFlags says that a flag was given that ConfigFile excludes.
+	// legacyFlags says that a flag was given that AuthorizationConfigurationFile excludes.
 	legacyFlags bool
 }
 
-// AuthorizationWebhookOptions configure the authorizer of mode Webhook.
-type AuthorizationWebhookOptions struct {
-	ConfigFile           string
-	Version              string
-	CacheAuthorizedTTL   time.Duration
-	CacheUnauthorizedTTL time.Duration
-}
-
 func newAuthorizationOptions() AuthorizationOptions {
-	return AuthorizationOptions{
-		Modes: []string{modes.ModeNode, modes.ModeRBAC},
-		Webhook: AuthorizationWebhookOptions{
-			Version:              "v1beta1",
-			CacheAuthorizedTTL:   5 * time.Minute,
-			CacheUnauthorizedTTL: 30 * time.Second,
-		},
-	}
+	o := AuthorizationOptions{BuiltInAuthorizationOptions: *kubeoptions.NewBuiltInAuthorizationOptions()}
+	o.Modes = []string{modes.ModeNode, modes.ModeRBAC}
+	return o
 }
 
 // AddFlags adds the authorization flags to fs.
@@ -52,15 +33,15 @@ func (o *AuthorizationOptions) AddFlags(fs *pflag.FlagSet) {
 		"Authorizers in the order they are asked: "+strings.Join(modes.AuthorizationModeChoices, ", ")+".")
 	fs.StringVar(&o.PolicyFile, "authorization-policy-file", o.PolicyFile,
 		"File of policies, one JSON object a line, for mode ABAC.")
-	fs.StringVar(&o.Webhook.ConfigFile, "authorization-webhook-config-file", o.Webhook.ConfigFile,
+	fs.StringVar(&o.WebhookConfigFile, "authorization-webhook-config-file", o.WebhookConfigFile,
 		"Kubeconfig file of the remote service that mode Webhook asks.")
-	fs.StringVar(&o.Webhook.Version, "authorization-webhook-version", o.Webhook.Version,
+	fs.StringVar(&o.WebhookVersion, "authorization-webhook-version", o.WebhookVersion,
 		"Version of authorization.k8s.io SubjectAccessReview to speak with the webhook.")
-	fs.DurationVar(&o.Webhook.CacheAuthorizedTTL, "authorization-webhook-cache-authorized-ttl", o.Webhook.CacheAuthorizedTTL,
+	fs.DurationVar(&o.WebhookCacheAuthorizedTTL, "authorization-webhook-cache-authorized-ttl", o.WebhookCacheAuthorizedTTL,
 		"How long to remember that the webhook allowed something.")
-	fs.DurationVar(&o.Webhook.CacheUnauthorizedTTL, "authorization-webhook-cache-unauthorized-ttl", o.Webhook.CacheUnauthorizedTTL,
+	fs.DurationVar(&o.WebhookCacheUnauthorizedTTL, "authorization-webhook-cache-unauthorized-ttl", o.WebhookCacheUnauthorizedTTL,
 		"How long to remember that the webhook didn't allow something.")
-	fs.StringVar(&o.ConfigFile, "authorization-config", o.ConfigFile,
+	fs.StringVar(&o.AuthorizationConfigurationFile, "authorization-config", o.AuthorizationConfigurationFile,
 		"File with an AuthorizationConfiguration: the chain of authorizers. Reloaded when it changes. Excludes --authorization-mode and the --authorization-webhook-* flags.")
 	for _, name := range []string{"authorization-mode", "authorization-webhook-config-file", "authorization-webhook-version",
 		"authorization-webhook-cache-authorized-ttl", "authorization-webhook-cache-unauthorized-ttl"} {
@@ -70,12 +51,12 @@ func (o *AuthorizationOptions) AddFlags(fs *pflag.FlagSet) {
 
 // Validate returns one error for each invalid flag.
 func (o *AuthorizationOptions) Validate() []error {
-	if o.ConfigFile != "" {
+	if o.AuthorizationConfigurationFile != "" {
 		if o.legacyFlags {
 			return []error{errors.New("--authorization-config excludes --authorization-mode and the --authorization-webhook-* flags")}
 		}
-		if _, _, err := authorizer.LoadAndValidateFile(o.ConfigFile, authorizationcel.NewDefaultCompiler(), nil); err != nil {
-			return []error{fmt.Errorf("--authorization-config %s: %w", o.ConfigFile, err)}
+		if _, err := o.ToAuthorizationConfig(nil); err != nil {
+			return []error{fmt.Errorf("--authorization-config %s: %w", o.AuthorizationConfigurationFile, err)}
 		}
 		return nil
 	}
@@ -93,7 +74,7 @@ func (o *AuthorizationOptions) Validate() []error {
 	}
 	for _, need := range []struct{ mode, flag, value string }{
 		{modes.ModeABAC, "authorization-policy-file", o.PolicyFile},
-		{modes.ModeWebhook, "authorization-webhook-config-file", o.Webhook.ConfigFile},
+		{modes.ModeWebhook, "authorization-webhook-config-file", o.WebhookConfigFile},
 	} {
 		if has := slices.Contains(o.Modes, need.mode); has && need.value == "" {
 			errs = append(errs, fmt.Errorf("--authorization-mode %s requires --%s", need.mode, need.flag))
@@ -104,53 +85,18 @@ func (o *AuthorizationOptions) Validate() []error {
 	return errs
 }
 
-// UsesMode reports whether the flags or ConfigFile configure an authorizer of the given
+// UsesMode reports whether the flags or the file configure an authorizer of the given
 // mode. It returns false if the file cannot be read: Validate reports that.
 func (o *AuthorizationOptions) UsesMode(mode string) bool {
-	config := o.buildConfiguration()
-	if o.ConfigFile != "" {
-		var err error
-		if config, _, err = authorizer.LoadAndValidateFile(o.ConfigFile, authorizationcel.NewDefaultCompiler(), nil); err != nil {
-			return false
-		}
-	}
-	return slices.ContainsFunc(config.Authorizers, func(c apiserver.AuthorizerConfiguration) bool { return string(c.Type) == mode })
+	config, err := o.ToAuthorizationConfig(nil)
+	return err == nil && usesMode(config, mode)
+}
+
+func usesMode(config *authorizer.Config, mode string) bool {
+	return slices.ContainsFunc(config.AuthorizationConfiguration.Authorizers, func(c apiserver.AuthorizerConfiguration) bool { return string(c.Type) == mode })
 }
 
 // hasMode reports whether --authorization-mode is in effect and names mode.
 func (o *AuthorizationOptions) hasMode(mode string) bool {
-	return o.ConfigFile == "" && slices.Contains(o.Modes, mode)
-}
-
-// buildConfiguration converts the flags to the configuration that is equivalent to them.
-func (o *AuthorizationOptions) buildConfiguration() *apiserver.AuthorizationConfiguration {
-	config := &apiserver.AuthorizationConfiguration{}
-	for _, mode := range o.Modes {
-		entry := apiserver.AuthorizerConfiguration{
-			Type: apiserver.AuthorizerType(mode),
-			Name: authorizer.GetNameForAuthorizerMode(mode),
-		}
-		if mode == modes.ModeWebhook {
-			entry.Name = "default"
-			entry.Webhook = o.Webhook.buildConfiguration()
-		}
-		config.Authorizers = append(config.Authorizers, entry)
-	}
-	return config
-}
-
-func (o *AuthorizationWebhookOptions) buildConfiguration() *apiserver.WebhookConfiguration {
-	return &apiserver.WebhookConfiguration{
-		AuthorizedTTL:              metav1.Duration{Duration: o.CacheAuthorizedTTL},
-		CacheAuthorizedRequests:    o.CacheAuthorizedTTL != 0,
-		UnauthorizedTTL:            metav1.Duration{Duration: o.CacheUnauthorizedTTL},
-		CacheUnauthorizedRequests:  o.CacheUnauthorizedTTL != 0,
-		Timeout:                    metav1.Duration{Duration: 30 * time.Second},
-		FailurePolicy:              apiserver.FailurePolicyNoOpinion,
-		SubjectAccessReviewVersion: o.Version,
-		ConnectionInfo: apiserver.WebhookConnectionInfo{
-			Type:           apiserver.AuthorizationWebhookConnectionInfoTypeKubeConfigFile,
-			KubeConfigFile: &o.ConfigFile,
-		},
-	}
+	return o.AuthorizationConfigurationFile == "" && slices.Contains(o.Modes, mode)
 }

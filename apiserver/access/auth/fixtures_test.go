@@ -113,7 +113,8 @@ func options(t testing.TB, flags ...string) *Options {
 	}
 	o := NewOptions()
 	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
-	o.AddFlags(fs)
+	o.Authentication.AddFlags(fs)
+	o.Authorization.AddFlags(fs)
 	if err := fs.Parse(flags); err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	corev1informers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
+	corev1listers "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/kubernetes/pkg/auth/nodeidentifier"
 )
@@ -52,6 +53,14 @@ func (i *graphInformer) AddEventHandler(handler cache.ResourceEventHandler) (cac
 	var err error
 	i.graph, err = i.SharedIndexInformer.AddEventHandler(handler)
 	return i.graph, err
+}
+
+// Informer and Lister implement corev1informers.PodInformer.
+func (i *graphInformer) Informer() cache.SharedIndexInformer { return i }
+
+// Lister returns the lister of the informer's Pods.
+func (i *graphInformer) Lister() corev1listers.PodLister {
+	return corev1listers.NewPodLister(i.GetIndexer())
 }
 
 // HasSynced implements cache.SharedInformer: the graph has the Pods that the informer has read. It is

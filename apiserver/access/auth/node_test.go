@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
+	"k8s.io/kubernetes/pkg/kubeapiserver/authorizer/modes"
 
 	"byre/apiserver/upstreamtest"
 	"byre/sqlstore/eventually"
@@ -225,8 +226,9 @@ authorizers:
     matchConditions: [{expression: request.resourceAttributes.namespace == "remote"}]
 - {type: RBAC, name: rbac}
 `, kubeconfig))
-	a := newAuth(t, fake.NewClientset(), newRules(t).Listers, options(t, "--authorization-config="+file))
-	if !a.UsesRBAC {
+	o := options(t, "--authorization-config="+file)
+	a := newAuth(t, fake.NewClientset(), newRules(t).Listers, o)
+	if !o.Authorization.UsesMode(modes.ModeRBAC) {
 		t.Error("RBAC is in the file but not in use")
 	}
 	for _, test := range []struct {
@@ -245,8 +247,8 @@ authorizers:
 		}
 	}
 
-	o := NewOptions()
-	o.Authorization.ConfigFile = write(t, "bad.yaml", []byte("apiVersion: apiserver.config.k8s.io/v1\nkind: AuthorizationConfiguration\nauthorizers: [{type: Magic, name: m}]\n"))
+	o = NewOptions()
+	o.Authorization.AuthorizationConfigurationFile = write(t, "bad.yaml", []byte("apiVersion: apiserver.config.k8s.io/v1\nkind: AuthorizationConfiguration\nauthorizers: [{type: Magic, name: m}]\n"))
 	if errs := o.Authorization.Validate(); len(errs) != 1 || !strings.Contains(errs[0].Error(), "Magic") {
 		t.Errorf("got %v", errs)
 	}

@@ -1,7 +1,6 @@
 package auth
 
 import (
-	"github.com/spf13/pflag"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/kubeapiserver/authorizer/modes"
 )
@@ -20,13 +19,6 @@ func NewOptions() *Options {
 		Authentication: newAuthenticationOptions(),
 		Authorization:  newAuthorizationOptions(),
 	}
-}
-
-// AddFlags adds all flags to fs. A caller that groups its help text by section
-// calls AddFlags on the two parts instead.
-func (o *Options) AddFlags(fs *pflag.FlagSet) {
-	o.Authentication.AddFlags(fs)
-	o.Authorization.AddFlags(fs)
 }
 
 // PKIFiles are the files of the server's own PKI. They are used where no flag names
@@ -72,6 +64,5 @@ func (o *Options) Complete(files PKIFiles) {
 
 // Validate returns one error for each invalid flag.
 func (o *Options) Validate() []error {
-	errs := append(o.Authentication.Validate(), o.Authorization.Validate()...)
-	return errs
+	return append(o.Authentication.Validate(), o.Authorization.Validate()...)
 }

@@ -51,7 +51,8 @@ func TestOptions_Validate(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			o := NewOptions()
 			fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
-			o.AddFlags(fs)
+			o.Authentication.AddFlags(fs)
+			o.Authorization.AddFlags(fs)
 			if err := fs.Parse(test.flags); err != nil {
 				t.Fatal(err)
 			}

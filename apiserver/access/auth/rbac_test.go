@@ -23,7 +23,6 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	_ "k8s.io/kubernetes/pkg/apis/rbac/install"
-	kubeauthorizer "k8s.io/kubernetes/pkg/kubeapiserver/authorizer"
 	clusterrole "k8s.io/kubernetes/pkg/registry/rbac/clusterrole/storage"
 	clusterrolebinding "k8s.io/kubernetes/pkg/registry/rbac/clusterrolebinding/storage"
 	role "k8s.io/kubernetes/pkg/registry/rbac/role/storage"
@@ -216,23 +215,23 @@ func TestRBAC_ListersSelect(t *testing.T) {
 		}
 		return names
 	}
-	if got := names(r.Roles().Roles("n").List(labels.Everything())); !slices.Equal(got, []string{"n/a", "n/b"}) {
+	if got := names(r.Roles().Lister().Roles("n").List(labels.Everything())); !slices.Equal(got, []string{"n/a", "n/b"}) {
 		t.Errorf("one namespace: got %v", got)
 	}
-	if got := names(r.Roles().Roles("n").List(blue)); !slices.Equal(got, []string{"n/a"}) {
+	if got := names(r.Roles().Lister().Roles("n").List(blue)); !slices.Equal(got, []string{"n/a"}) {
 		t.Errorf("one namespace by selector: got %v", got)
 	}
-	got := names(r.Roles().List(blue))
+	got := names(r.Roles().Lister().List(blue))
 	if slices.Sort(got); !slices.Equal(got, []string{"m/c", "n/a"}) {
 		t.Errorf("by selector: got %v", got)
 	}
-	if c, err := r.Roles().Roles("m").Get("c"); err != nil || c.Name != "c" {
+	if c, err := r.Roles().Lister().Roles("m").Get("c"); err != nil || c.Name != "c" {
 		t.Errorf("got %v, %v", c, err)
 	}
-	if _, err := r.Roles().Roles("m").Get("a"); !apierrors.IsNotFound(err) {
+	if _, err := r.Roles().Lister().Roles("m").Get("a"); !apierrors.IsNotFound(err) {
 		t.Errorf("got %v", err)
 	}
-	if _, err := r.ClusterRoles().Get("a"); !apierrors.IsNotFound(err) {
+	if _, err := r.ClusterRoles().Lister().Get("a"); !apierrors.IsNotFound(err) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -313,10 +312,11 @@ func TestRBAC_DecidesAsUpstream(t *testing.T) {
 	o := options(t)
 	ours := newAuth(t, fake.NewClientset(), r.Listers, o)
 	shared := informers.NewSharedInformerFactory(oracle, 0)
-	theirs, resolver, err := kubeauthorizer.Config{
-		VersionedInformerFactory:   shared,
-		AuthorizationConfiguration: o.Authorization.buildConfiguration(),
-	}.New(t.Context(), "oracle")
+	config, err := o.Authorization.ToAuthorizationConfig(shared)
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs, resolver, err := config.New(t.Context(), "oracle")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -416,7 +416,7 @@ func TestRBAC_RequestsShareALoad(t *testing.T) {
 	for range requests {
 		done.Go(func() {
 			asking.Add(1)
-			if _, err := r.ClusterRoles().List(labels.Everything()); err == nil {
+			if _, err := r.ClusterRoles().Lister().List(labels.Everything()); err == nil {
 				t.Error("a list without a database")
 			}
 		})

@@ -2,14 +2,11 @@ package auth
 
 import (
 	"context"
-	"errors"
-	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"byre/apiserver/storage/lookup"
 )
@@ -52,28 +49,4 @@ func (g serviceAccountTokenGetter) GetValidatingWebhookConfiguration(ctx context
 
 func (g serviceAccountTokenGetter) GetMutatingWebhookConfiguration(ctx context.Context, name string) (*admissionregistrationv1.MutatingWebhookConfiguration, error) {
 	return getCachedOrLive(ctx, g.reader.MutatingWebhooks, metav1.NamespaceNone, name)
-}
-
-// secretTimeout bounds the read of a bootstrap token's Secret. The lister's interface
-// passes no context.
-const secretTimeout = 10 * time.Second
-
-// secretNamespaceLister implements corev1listers.SecretNamespaceLister for the bootstrap
-// token authenticator. Get reads the watch cache only: anyone can send a token that
-// names a Secret, and such a request must not cause a database query. List is not
-// supported; the authenticator does not call it. An informer would keep every Secret
-// of kube-system decoded, for tokens that are few and seldom used.
-type secretNamespaceLister struct {
-	secrets   lookup.Resource[v1.Secret]
-	namespace string
-}
-
-func (g secretNamespaceLister) Get(name string) (*v1.Secret, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), secretTimeout)
-	defer cancel()
-	return g.secrets.GetCached(ctx, g.namespace, name)
-}
-
-func (g secretNamespaceLister) List(labels.Selector) ([]*v1.Secret, error) {
-	return nil, errors.ErrUnsupported
 }

@@ -147,26 +147,17 @@ type UntrustedKeyError struct {
 // Error is one line for the operator.
 func (e *UntrustedKeyError) Error() string { return e.reason }
 
-// keyFiles are the files that a server's keys were read from.
-type keyFiles struct {
-	// certDir is the directory of the server's own PKI. The files that no flag names
-	// are in it.
-	certDir              string
-	clientCA, signingKey string
-	serviceAccountKeys   []string
-}
-
 // remedy says how an administrator gives the server the keys that the other servers
 // have.
-func (f keyFiles) remedy(e *UntrustedKeyError) string {
+func (k *TrustedKeys) remedy(e *UntrustedKeyError) string {
 	files := map[string][]string{
-		"client-ca-file":                   {f.clientCA},
-		"service-account-signing-key-file": {f.signingKey},
-		"service-account-key-file":         f.serviceAccountKeys,
+		"client-ca-file":                   {k.options.ClientCAFile},
+		"service-account-signing-key-file": {k.options.ServiceAccounts.SigningKeyFile},
+		"service-account-key-file":         k.options.ServiceAccounts.KeyFiles,
 	}[e.flag]
-	isGenerated := func(file string) bool { return filepath.Dir(file) == filepath.Clean(f.certDir) }
+	isGenerated := func(file string) bool { return filepath.Dir(file) == filepath.Clean(k.certDir) }
 	if slices.ContainsFunc(files, isGenerated) {
-		return fmt.Sprintf("put the pki/ of the other servers, or a backup of it, in %s", f.certDir)
+		return fmt.Sprintf("put the pki/ of the other servers, or a backup of it, in %s", k.certDir)
 	}
 	return fmt.Sprintf("--%s=%s does not name the keys of the other servers", e.flag, strings.Join(files, ","))
 }
@@ -179,7 +170,8 @@ func (own trustedKeys) equal(other trustedKeys) bool {
 // TrustedKeys are the keys of a server, which it compares with those of the database.
 type TrustedKeys struct {
 	own       trustedKeys
-	files     keyFiles
+	options   AuthenticationOptions // name the files that the keys were read from
+	certDir   string
 	acceptNew bool
 }
 
@@ -191,10 +183,7 @@ func ReadTrustedKeys(o AuthenticationOptions, certDir string, acceptNew bool) (*
 	if err != nil {
 		return nil, err
 	}
-	return &TrustedKeys{own: own, acceptNew: acceptNew, files: keyFiles{
-		certDir: certDir, clientCA: o.ClientCAFile,
-		signingKey: o.ServiceAccounts.SigningKeyFile, serviceAccountKeys: o.ServiceAccounts.KeyFiles,
-	}}, nil
+	return &TrustedKeys{own, o, certDir, acceptNew}, nil
 }
 
 // keyReader reads a record of the database, and keyStore also writes one.
@@ -282,7 +271,7 @@ func (k *TrustedKeys) compare(ctx context.Context, database keyReader) (*sqlstor
 	var untrusted *UntrustedKeyError
 	if errors.As(k.own.check(stored), &untrusted) && !k.acceptNew {
 		return nil, fmt.Errorf("%w: %s; if the old keys are not wanted any more, start with --accept-new-keys once",
-			untrusted, k.files.remedy(untrusted))
+			untrusted, k.remedy(untrusted))
 	}
 	w.Op, w.Replaces, w.Author.Verb = sqlstore.Update, revision, "update"
 	return w, nil

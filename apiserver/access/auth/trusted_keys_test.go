@@ -106,16 +106,19 @@ func TestTrustedKeys_RefusalNamesWhereTheKeysCameFrom(t *testing.T) {
 	store := runStore(t)
 	stored := trustedKeys{[]string{"ca"}, []string{"a"}, "a"}
 	generated := pki.Paths("/data/pki")
-	files := keyFiles{certDir: "/data/pki", clientCA: generated.CACert, signingKey: generated.ServiceAccountKey}
-	if err := (&TrustedKeys{own: stored, files: files}).Record(t.Context(), store); err != nil {
+	named := func(clientCA, signingKey string) AuthenticationOptions {
+		return AuthenticationOptions{ClientCAFile: clientCA, ServiceAccounts: ServiceAccountOptions{SigningKeyFile: signingKey}}
+	}
+	files := named(generated.CACert, generated.ServiceAccountKey)
+	if err := (&TrustedKeys{own: stored}).Record(t.Context(), store); err != nil {
 		t.Fatal(err)
 	}
 	otherCA, otherKey := trustedKeys{[]string{"x"}, []string{"a"}, "a"}, trustedKeys{[]string{"ca"}, []string{"x"}, "x"}
-	flags := keyFiles{certDir: "/data/pki", clientCA: "/etc/ca.crt", signingKey: "/etc/sa.key"}
+	flags := named("/etc/ca.crt", "/etc/sa.key")
 	for _, test := range []struct {
 		name       string
 		own        trustedKeys
-		files      keyFiles
+		options    AuthenticationOptions
 		want, lack string
 	}{
 		{"generated CA", otherCA, files, "pki/ of the other servers, or a backup of it, in /data/pki", "--client-ca-file"},
@@ -124,7 +127,7 @@ func TestTrustedKeys_RefusalNamesWhereTheKeysCameFrom(t *testing.T) {
 		{"service account key by flag", otherKey, flags, "--service-account-signing-key-file=/etc/sa.key", "pki"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			err := (&TrustedKeys{own: test.own, files: test.files}).Check(t.Context(), store)
+			err := (&TrustedKeys{own: test.own, options: test.options, certDir: "/data/pki"}).Check(t.Context(), store)
 			if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), test.lack) {
 				t.Errorf("got %v, want %q and not %q", err, test.want, test.lack)
 			}

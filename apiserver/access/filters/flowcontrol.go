@@ -78,8 +78,6 @@ func (f *FlowControl) Run(ctx context.Context) error {
 // the chain, which authorizes access to it.
 func (f *FlowControl) DebugHandler() http.Handler {
 	m := mux.NewPathRecorderMux("priority-and-fairness")
-	if f != nil {
-		f.controller.Install(m)
-	}
+	f.controller.Install(m)
 	return m
 }

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"slices"
 
+	"github.com/emicklei/go-restful/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -12,8 +13,6 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
-
-	"byre/apiserver/handlers/openapi"
 )
 
 // A Handler serves one discovery document, made from the registry's content at the time
@@ -21,28 +20,27 @@ import (
 type Handler interface {
 	http.Handler
 	// Operation describes the route of the document at path, for OpenAPI.
-	Operation(path string) openapi.Operation
+	Operation(path string) restful.Route
 }
 
 type handler struct {
 	http.Handler
-	codecs    runtime.NegotiatedSerializer
-	name, doc string
-	response  any
+	// operation is the description, without its path.
+	operation restful.Route
 }
 
-func (d handler) Operation(path string) openapi.Operation {
+func (d handler) Operation(path string) restful.Route {
+	d.operation.Path = path + "/"
+	return d.operation
+}
+
+// handler returns the handler of a document. name and doc describe it, and response has its type.
+func (r *Registry) handler(document http.Handler, name, doc string, response any) Handler {
 	// Documents are served in every encoding of objects, but not as a stream.
-	media, _ := negotiation.MediaTypesForSerializer(d.codecs)
-	return openapi.Operation{
-		Method:   http.MethodGet,
-		Path:     path + "/",
-		Name:     d.name,
-		Doc:      d.doc,
-		Consumes: media,
-		Produces: media,
-		Response: d.response,
-	}
+	media, _ := negotiation.MediaTypesForSerializer(r.codecs)
+	return handler{document, restful.Route{
+		Method: http.MethodGet, Operation: name, Doc: doc, Consumes: media, Produces: media, WriteSample: response,
+	}}
 }
 
 // GroupsHandler serves the document at /apis.
@@ -50,66 +48,46 @@ func (r *Registry) GroupsHandler() Handler {
 	list := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		r.write(w, req, &metav1.APIGroupList{Groups: r.groupList()})
 	})
-	return handler{
-		Handler:  aggregated.WrapAggregatedDiscoveryToHandler(list, r.aggregatedGroups, nil),
-		codecs:   r.codecs,
-		name:     "getAPIVersions",
-		doc:      "get available API versions",
-		response: metav1.APIGroupList{},
-	}
+	return r.handler(aggregated.WrapAggregatedDiscoveryToHandler(list, r.aggregatedGroups, nil),
+		"getAPIVersions", "get available API versions", metav1.APIGroupList{})
 }
 
 // LegacyHandler serves the document at /api.
 func (r *Registry) LegacyHandler() Handler {
 	versions := upstream.NewLegacyRootAPIHandler(r.addresses, r.codecs, "/api")
-	return handler{
-		Handler:  aggregated.WrapAggregatedDiscoveryToHandler(versions, r.aggregatedLegacy, nil),
-		codecs:   r.codecs,
-		name:     "getAPIVersions",
-		doc:      "get available API versions",
-		response: metav1.APIVersions{},
-	}
+	return r.handler(aggregated.WrapAggregatedDiscoveryToHandler(versions, r.aggregatedLegacy, nil),
+		"getAPIVersions", "get available API versions", metav1.APIVersions{})
 }
 
 // GroupHandler serves the document at /apis/<group>. It answers 404 if the registry has no
 // version of the group.
 func (r *Registry) GroupHandler(name string) Handler {
-	return handler{
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-			group, ok := r.group(name)
-			if !ok {
-				http.NotFound(w, req)
-				return
-			}
-			r.write(w, req, &group)
-		}),
-		codecs:   r.codecs,
-		name:     "getAPIGroup",
-		doc:      "get information of a group",
-		response: metav1.APIGroup{},
+	document := func(w http.ResponseWriter, req *http.Request) {
+		group, ok := r.group(name)
+		if !ok {
+			http.NotFound(w, req)
+			return
+		}
+		r.write(w, req, &group)
 	}
+	return r.handler(http.HandlerFunc(document), "getAPIGroup", "get information of a group", metav1.APIGroup{})
 }
 
 // VersionHandler serves the document at /apis/<group>/<version> or /api/<version>. It
 // answers 404 if the registry has no resources of the group version.
 func (r *Registry) VersionHandler(gv schema.GroupVersion) Handler {
-	return handler{
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-			r.mu.RLock()
-			v, ok := r.versionWithResources(gv)
-			r.mu.RUnlock()
-			if !ok {
-				http.NotFound(w, req)
-				return
-			}
-			resources := upstream.APIResourceListerFunc(func() []metav1.APIResource { return v.Resources })
-			upstream.NewAPIVersionHandler(r.codecs, gv, resources).ServeHTTP(w, req)
-		}),
-		codecs:   r.codecs,
-		name:     "getAPIResources",
-		doc:      "get available resources",
-		response: metav1.APIResourceList{},
+	document := func(w http.ResponseWriter, req *http.Request) {
+		r.mu.RLock()
+		v, ok := r.preferredVersion(gv, Version.hasDocument)
+		r.mu.RUnlock()
+		if !ok {
+			http.NotFound(w, req)
+			return
+		}
+		resources := upstream.APIResourceListerFunc(func() []metav1.APIResource { return v.Resources })
+		upstream.NewAPIVersionHandler(r.codecs, gv, resources).ServeHTTP(w, req)
 	}
+	return r.handler(http.HandlerFunc(document), "getAPIResources", "get available resources", metav1.APIResourceList{})
 }
 
 func (r *Registry) write(w http.ResponseWriter, req *http.Request, object runtime.Object) {

@@ -151,19 +151,6 @@ func (r *Registry) Add(v Version) error {
 	return nil
 }
 
-// versionWithResources returns the version that the document of a group version is made
-// from: the one of highest precedence that has Resources. A version with
-// AggregatedResources alone is that of an aggregated API server, which serves the document
-// itself. The caller holds mu.
-func (r *Registry) versionWithResources(gv schema.GroupVersion) (Version, bool) {
-	for _, origin := range []Origin{Aggregated, BuiltIn, Custom} {
-		if v, ok := r.versions[gv][origin]; ok && v.Resources != nil {
-			return v, true
-		}
-	}
-	return Version{}, false
-}
-
 // setPriorities sets the priorities that are zero to their defaults.
 func (r *Registry) setPriorities(v *Version) {
 	group, version := defaultGroupPriority, defaultVersionPriority
@@ -221,16 +208,24 @@ func (r *Registry) manager(group string) aggregated.ResourceManager {
 	return r.aggregatedGroups
 }
 
-// preferredVersion returns the group version whose origin takes precedence. The caller
-// holds mu.
-func (r *Registry) preferredVersion(gv schema.GroupVersion) (Version, bool) {
+// preferredVersion returns the group version of the origin that takes precedence, among those
+// for which is is true. The caller holds mu.
+func (r *Registry) preferredVersion(gv schema.GroupVersion, is func(Version) bool) (Version, bool) {
 	for _, origin := range []Origin{Aggregated, BuiltIn, Custom} {
-		if v, ok := r.versions[gv][origin]; ok {
+		if v, ok := r.versions[gv][origin]; ok && is(v) {
 			return v, true
 		}
 	}
 	return Version{}, false
 }
+
+// hasDocument reports whether the document of the group version is made from v. A version with
+// AggregatedResources alone is that of an aggregated API server, which serves the document
+// itself.
+func (v Version) hasDocument() bool { return v.Resources != nil }
+
+// isLocal reports whether this server serves the version itself.
+func (v Version) isLocal() bool { return v.Origin != Aggregated }
 
 // LocalVersions returns the group versions that this server serves itself: those of
 // origin BuiltIn and Custom. They are not ordered. The caller must not modify them.
@@ -238,10 +233,8 @@ func (r *Registry) LocalVersions() []Version {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	var served []Version
-	for _, by := range r.versions {
-		if v, ok := by[BuiltIn]; ok {
-			served = append(served, v)
-		} else if v, ok := by[Custom]; ok {
+	for gv := range r.versions {
+		if v, ok := r.preferredVersion(gv, Version.isLocal); ok {
 			served = append(served, v)
 		}
 	}
@@ -284,8 +277,8 @@ func (r *Registry) groupList() []metav1.APIGroup {
 func (r *Registry) buildGroupList() []metav1.APIGroup {
 	byGroup := map[string][]Version{}
 	for gv := range r.versions {
-		if v, ok := r.preferredVersion(gv); ok && gv.Group != "" {
-			if p, ok := r.placed[gv]; ok && v.Origin != Aggregated {
+		if v, ok := r.preferredVersion(gv, func(Version) bool { return true }); ok && gv.Group != "" {
+			if p, ok := r.placed[gv]; ok && v.isLocal() {
 				v.GroupPriority, v.Priority = int(p.Group), int(p.Version)
 			}
 			byGroup[gv.Group] = append(byGroup[gv.Group], v)
@@ -338,6 +331,6 @@ func (r *Registry) Lookup(path string) (Handler, bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	gv := schema.GroupVersion{Group: parts[1], Version: parts[2]}
-	_, ok := r.versionWithResources(gv)
+	_, ok := r.preferredVersion(gv, Version.hasDocument)
 	return r.VersionHandler(gv), ok
 }

@@ -2,35 +2,56 @@ package managedfields
 
 import "sync"
 
-// Cache holds field sets by kind and shape, up to a number of bytes. It is safe for
-// concurrent use.
-type Cache struct {
-	mu   sync.Mutex
-	sets generations[string, string]
+// cache is a map that holds at most limit bytes. It is safe for concurrent use.
+//
+// Invariant: recent and older together hold at most limit bytes. put keeps it: when
+// recent has half of limit, recent becomes older and the previous older is dropped. get puts
+// an entry of older again, so that entries that are in use stay.
+type cache[K comparable, V any] struct {
+	limit int
+	// sizeOf returns the size of an entry in bytes.
+	sizeOf func(K, V) int
+
+	mu            sync.Mutex
+	recent, older map[K]V
+	size          int // of recent, in bytes
 }
 
-// NewCache returns an empty cache of at most limit bytes.
-func NewCache(limit int) *Cache { return &Cache{sets: newGenerations[string, string](limit)} }
+// entryOverhead is about what a map needs for an entry besides its key and value, in
+// bytes.
+const entryOverhead = 64
 
-// get returns the fields of a shape, and does not keep the slice. It looks up the maps
-// here, and not in a method of generations, because the compiler converts a slice to a
-// key without a copy only in an index expression.
-func (c *Cache) get(shape []byte) (fields string, ok bool) {
+func newCache[K comparable, V any](limit int, sizeOf func(K, V) int) *cache[K, V] {
+	return &cache[K, V]{limit: limit, sizeOf: sizeOf, recent: map[K]V{}}
+}
+
+func (c *cache[K, V]) get(key K) (value V, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if fields, ok = c.sets.recent[string(shape)]; ok {
-		return fields, true
+	if value, ok = c.recent[key]; ok {
+		return value, true
 	}
-	if fields, ok = c.sets.older[string(shape)]; ok {
-		c.putLocked(string(shape), fields)
+	if value, ok = c.older[key]; ok {
+		c.putLocked(key, value)
 	}
-	return fields, ok
+	return value, ok
 }
 
-func (c *Cache) put(shape []byte, fields string) {
+// put adds an entry. It does nothing if the entry takes more than half of limit.
+func (c *cache[K, V]) put(key K, value V) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.putLocked(string(shape), fields)
+	c.putLocked(key, value)
 }
 
-func (c *Cache) putLocked(shape, fields string) { c.sets.put(shape, fields, len(shape)+len(fields)) }
+func (c *cache[K, V]) putLocked(key K, value V) {
+	size := c.sizeOf(key, value) + entryOverhead
+	if _, ok := c.recent[key]; ok || size > c.limit/2 {
+		return
+	}
+	if c.size+size > c.limit/2 {
+		c.older, c.recent, c.size = c.recent, map[K]V{}, 0
+	}
+	c.recent[key] = value
+	c.size += size
+}

@@ -9,10 +9,28 @@ import (
 	"k8s.io/kube-openapi/pkg/builder"
 	"k8s.io/kube-openapi/pkg/builder3"
 	"k8s.io/kube-openapi/pkg/common"
+	"k8s.io/kube-openapi/pkg/common/restfuladapter"
 	"k8s.io/kube-openapi/pkg/handler"
 	"k8s.io/kube-openapi/pkg/spec3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 )
+
+// container gives the operations of a root to kube-openapi's builders.
+type container struct {
+	root       string
+	operations []restful.Route
+}
+
+func (c container) RootPath() string                   { return c.root }
+func (c container) PathParameters() []common.Parameter { return nil }
+
+func (c container) Routes() []common.Route {
+	routes := make([]common.Route, len(c.operations))
+	for i := range c.operations {
+		routes[i] = &restfuladapter.RouteAdapter{Route: &c.operations[i]}
+	}
+	return routes
+}
 
 func (m *Models) info() *spec.Info {
 	return &spec.Info{InfoProps: spec.InfoProps{Title: "Kubernetes", Version: m.version}}

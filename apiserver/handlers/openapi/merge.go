@@ -225,15 +225,9 @@ var memberOrder = []string{
 
 // write writes the document as upstream encodes it.
 func (s *swagger) write(w io.Writer) error {
-	all := maps.Clone(map[string]json.RawMessage(s.rest))
 	merged := map[string]members{pathsMember: s.paths, definitionsMember: s.definitions, parametersMember: s.parameters}
-	names := slices.Sorted(maps.Keys(all))
+	names := append(slices.Sorted(maps.Keys(s.rest)), pathsMember, definitionsMember, parametersMember)
 	slices.SortStableFunc(names, func(a, b string) int { return orderOf(a) - orderOf(b) })
-	at := slices.IndexFunc(names, func(name string) bool { return orderOf(name) > orderOf(parametersMember) })
-	if at < 0 {
-		at = len(names)
-	}
-	names = slices.Insert(names, at, pathsMember, definitionsMember, parametersMember)
 	separator := "{"
 	for _, name := range names {
 		if m, ok := merged[name]; ok {
@@ -246,7 +240,7 @@ func (s *swagger) write(w io.Writer) error {
 			if err := m.write(w); err != nil {
 				return err
 			}
-		} else if _, err := fmt.Fprintf(w, "%s%q:%s", separator, name, all[name]); err != nil {
+		} else if _, err := fmt.Fprintf(w, "%s%q:%s", separator, name, s.rest[name]); err != nil {
 			return err
 		}
 		separator = ","

@@ -6,6 +6,8 @@ import (
 	"runtime/debug"
 	"strings"
 	"time"
+
+	"github.com/emicklei/go-restful/v3"
 )
 
 // A Root is a path prefix, usually that of a group version, with the operations below it.
@@ -14,7 +16,7 @@ type Root struct {
 	// Path has no slash at either end: "apis/apps/v1".
 	Path string
 	// Operations returns all operations below Path.
-	Operations func() ([]Operation, error)
+	Operations func() ([]restful.Route, error)
 	// Routes lists the method and path of each operation. The hash of the document is
 	// computed from them without a call of Operations.
 	Routes []string

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"k8s.io/kube-openapi/pkg/handler3"
 )
 
@@ -29,22 +30,8 @@ type Service struct {
 
 	// buildingV2 and buildingV3 are held during a build, so that one document of each
 	// version is built at a time: its tree takes tens of megabytes.
-	buildingV2, buildingV3 semaphore
+	buildingV2, buildingV3 *semaphore.Weighted
 }
-
-// semaphore, of capacity 1, is a lock whose acquire can be cancelled.
-type semaphore chan struct{}
-
-func (t semaphore) acquire(ctx context.Context) error {
-	select {
-	case t <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (t semaphore) release() { <-t }
 
 // builtDocument is an encoded document.
 type builtDocument struct {
@@ -61,7 +48,7 @@ type builtDocument struct {
 func NewService() *Service {
 	return &Service{
 		now: time.Now, sources: map[string]Source{}, v3: map[string]*builtDocument{},
-		buildingV2: make(semaphore, 1), buildingV3: make(semaphore, 1),
+		buildingV2: semaphore.NewWeighted(1), buildingV3: semaphore.NewWeighted(1),
 	}
 }
 
@@ -142,10 +129,10 @@ func location(path, hash string) string {
 // getV3 returns the document at path. It builds the document if there is no current one. It
 // returns nil if no source has the document.
 func (s *Service) getV3(ctx context.Context, path string, protobuf bool) (*builtDocument, error) {
-	if err := s.buildingV3.acquire(ctx); err != nil {
+	if err := s.buildingV3.Acquire(ctx, 1); err != nil {
 		return nil, err
 	}
-	defer s.buildingV3.release()
+	defer s.buildingV3.Release(1)
 
 	s.mu.Lock()
 	source, ok := s.findV3(path)
@@ -160,10 +147,12 @@ func (s *Service) getV3(ctx context.Context, path string, protobuf bool) (*built
 		if err != nil && !partial {
 			return nil, err
 		}
-		if built, err = newBuiltDocument(source.Hash, text, s.now()); err != nil {
+		compressed, err := Compress(text)
+		if err != nil {
 			return nil, err
 		}
-		if built.partial = partial; partial {
+		built = &builtDocument{hash: source.Hash, built: s.now(), json: compressed, partial: partial}
+		if partial {
 			built.hash = Hash(string(text))
 		}
 	}
@@ -183,10 +172,10 @@ func (s *Service) getV3(ctx context.Context, path string, protobuf bool) (*built
 
 // getV2 returns the OpenAPI v2 document. It builds the document if there is no current one.
 func (s *Service) getV2(ctx context.Context, protobuf bool) (*builtDocument, error) {
-	if err := s.buildingV2.acquire(ctx); err != nil {
+	if err := s.buildingV2.Acquire(ctx, 1); err != nil {
 		return nil, err
 	}
-	defer s.buildingV2.release()
+	defer s.buildingV2.Release(1)
 
 	s.mu.Lock()
 	built, generation, sources := s.v2, s.generation, maps.Clone(s.sources)
@@ -221,11 +210,6 @@ func (s *Service) getV2(ctx context.Context, protobuf bool) (*builtDocument, err
 		s.v2 = built
 	}
 	return built, nil
-}
-
-func newBuiltDocument(hash string, text []byte, built time.Time) (*builtDocument, error) {
-	compressed, err := Compress(text)
-	return &builtDocument{hash: hash, built: built, json: compressed}, err
 }
 
 func (e *builtDocument) withProtobuf(convert func([]byte) ([]byte, error)) (*builtDocument, error) {

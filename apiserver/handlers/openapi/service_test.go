@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/emicklei/go-restful/v3"
 	openapi_v2 "github.com/google/gnostic-models/openapiv2"
 	openapi_v3 "github.com/google/gnostic-models/openapiv3"
 	"google.golang.org/protobuf/proto"
@@ -22,10 +23,10 @@ import (
 func exampleRoot(path string) openapi.Root {
 	return openapi.Root{
 		Path: path,
-		Operations: func() ([]openapi.Operation, error) {
-			return []openapi.Operation{{
-				Method: http.MethodGet, Path: "/" + path + "/widgets", Name: "listWidget", Doc: "list the widgets",
-				Produces: []string{"application/json"}, Response: "",
+		Operations: func() ([]restful.Route, error) {
+			return []restful.Route{{
+				Method: http.MethodGet, Path: "/" + path + "/widgets", Operation: "listWidget", Doc: "list the widgets",
+				Produces: []string{"application/json"}, WriteSample: "",
 			}}, nil
 		},
 		Routes: []string{"GET /" + path + "/widgets"},

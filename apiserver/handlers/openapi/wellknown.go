@@ -3,6 +3,7 @@ package openapi
 import (
 	"net/http"
 
+	"github.com/emicklei/go-restful/v3"
 	"k8s.io/apimachinery/pkg/version"
 )
 
@@ -10,13 +11,13 @@ const mediaJSON = "application/json"
 
 // VersionRoot describes /version.
 func VersionRoot() Root {
-	return singleGetRoot(Operation{
-		Path:     "/version/",
-		Name:     "getCodeVersion",
-		Doc:      "get the version information for this server",
-		Consumes: []string{mediaJSON},
-		Produces: []string{mediaJSON},
-		Response: version.Info{},
+	return singleGetRoot(restful.Route{
+		Path:        "/version/",
+		Operation:   "getCodeVersion",
+		Doc:         "get the version information for this server",
+		Consumes:    []string{mediaJSON},
+		Produces:    []string{mediaJSON},
+		WriteSample: version.Info{},
 	})
 }
 
@@ -24,29 +25,29 @@ func VersionRoot() Root {
 // tokens.
 func TokenIssuerRoots() []Root {
 	return []Root{
-		singleGetRoot(Operation{
-			Path:     "/.well-known/openid-configuration/",
-			Name:     "getServiceAccountIssuerOpenIDConfiguration",
-			Doc:      "get service account issuer OpenID configuration, also known as the 'OIDC discovery doc'",
-			Produces: []string{mediaJSON},
-			Response: "",
+		singleGetRoot(restful.Route{
+			Path:        "/.well-known/openid-configuration/",
+			Operation:   "getServiceAccountIssuerOpenIDConfiguration",
+			Doc:         "get service account issuer OpenID configuration, also known as the 'OIDC discovery doc'",
+			Produces:    []string{mediaJSON},
+			WriteSample: "",
 		}),
-		singleGetRoot(Operation{
-			Path:     "/openid/v1/jwks/",
-			Name:     "getServiceAccountIssuerOpenIDKeyset",
-			Doc:      "get service account issuer OpenID JSON Web Key Set (contains public token verification keys)",
-			Produces: []string{"application/jwk-set+json"},
-			Response: "",
+		singleGetRoot(restful.Route{
+			Path:        "/openid/v1/jwks/",
+			Operation:   "getServiceAccountIssuerOpenIDKeyset",
+			Doc:         "get service account issuer OpenID JSON Web Key Set (contains public token verification keys)",
+			Produces:    []string{"application/jwk-set+json"},
+			WriteSample: "",
 		}),
 	}
 }
 
 // singleGetRoot returns the root of one GET operation.
-func singleGetRoot(op Operation) Root {
+func singleGetRoot(op restful.Route) Root {
 	op.Method = http.MethodGet
 	return Root{
 		Path:       op.Path[1 : len(op.Path)-1],
-		Operations: func() ([]Operation, error) { return []Operation{op}, nil },
+		Operations: func() ([]restful.Route, error) { return []restful.Route{op}, nil },
 		Routes:     []string{op.Method + " " + op.Path},
 	}
 }

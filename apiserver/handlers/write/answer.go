@@ -59,11 +59,11 @@ func (r *write) transform(result runtime.Object, target schema.GroupVersionKind)
 		return nil, notAcceptable(fmt.Sprintf("you requested PartialObjectMetadata, but the requested object is a list (%T)", result))
 	}
 	if !isList {
-		return partial(result, target.GroupVersion())
+		return Partial(result, target.GroupVersion())
 	}
 	list := &metav1.PartialObjectMetadataList{}
 	if err := meta.EachListItem(result, func(obj runtime.Object) error {
-		item, err := partial(obj, target.GroupVersion())
+		item, err := Partial(obj, target.GroupVersion())
 		if err == nil {
 			list.Items = append(list.Items, *item)
 		}
@@ -80,7 +80,8 @@ func (r *write) transform(result runtime.Object, target schema.GroupVersionKind)
 	return list, nil
 }
 
-func partial(obj runtime.Object, gv schema.GroupVersion) (*metav1.PartialObjectMetadata, error) {
+// Partial returns the metadata of an object in a version of PartialObjectMetadata.
+func Partial(obj runtime.Object, gv schema.GroupVersion) (*metav1.PartialObjectMetadata, error) {
 	object, err := meta.Accessor(obj)
 	if err != nil {
 		return nil, err
@@ -91,16 +92,9 @@ func partial(obj runtime.Object, gv schema.GroupVersion) (*metav1.PartialObjectM
 }
 
 func (r *write) table(result runtime.Object, gv schema.GroupVersion) (runtime.Object, error) {
-	options := &metav1.TableOptions{}
-	if err := metainternalversionscheme.ParameterCodec.DecodeParameters(r.req.URL.Query(), metav1.SchemeGroupVersion, options); err != nil {
+	options, err := DecodeTableOptions(r.req)
+	if err != nil {
 		return nil, err
-	}
-	switch errs := tablevalidation.ValidateTableOptions(options); len(errs) {
-	case 0:
-	case 1:
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("Unable to convert to Table as requested: %v", errs[0].Error()))
-	default:
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("Unable to convert to Table as requested: %v", errs))
 	}
 	if _, ok := result.(*metav1.Status); ok {
 		return result, nil
@@ -117,13 +111,29 @@ func (r *write) table(result runtime.Object, gv schema.GroupVersion) (runtime.Ob
 		case metav1.IncludeNone:
 			row.Object = nil
 		default:
-			row.Object, err = partial(row.Object, gv)
+			row.Object, err = Partial(row.Object, gv)
 		}
 		if err != nil {
 			return nil, err
 		}
 	}
 	return table, nil
+}
+
+// DecodeTableOptions decodes the options of a request for a table.
+func DecodeTableOptions(req *http.Request) (*metav1.TableOptions, error) {
+	options := &metav1.TableOptions{}
+	if err := metainternalversionscheme.ParameterCodec.DecodeParameters(req.URL.Query(), metav1.SchemeGroupVersion, options); err != nil {
+		return nil, err
+	}
+	switch errs := tablevalidation.ValidateTableOptions(options); len(errs) {
+	case 0:
+		return options, nil
+	case 1:
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("Unable to convert to Table as requested: %v", errs[0].Error()))
+	default:
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("Unable to convert to Table as requested: %v", errs))
+	}
 }
 
 // notAcceptable is upstream's error of a form that the result does not have.

@@ -10,14 +10,13 @@ import (
 	metainternalversionvalidation "k8s.io/apimachinery/pkg/apis/meta/internalversion/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/handlers"
 	requestmetrics "k8s.io/apiserver/pkg/endpoints/handlers/metrics"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 	"k8s.io/apiserver/pkg/endpoints/request"
@@ -88,7 +87,7 @@ func (r *write) deleteCollection(deleter rest.CollectionDeleter) (err error) {
 	if err := r.negotiate(); err != nil {
 		return err
 	}
-	list, err := r.listOptions()
+	list, err := DecodeListOptions(r.Scope, r.req)
 	if err != nil {
 		return err
 	}
@@ -120,10 +119,10 @@ func success(code int, details metav1.StatusDetails) *metav1.Status {
 	return &metav1.Status{Status: metav1.StatusSuccess, Code: int32(code), Details: &details}
 }
 
-// listOptions decodes the options that say which objects of a collection are deleted.
-func (r *write) listOptions() (*metainternalversion.ListOptions, error) {
+// DecodeListOptions decodes the options that say which objects are listed or deleted.
+func DecodeListOptions(scope *handlers.RequestScope, req *http.Request) (*metainternalversion.ListOptions, error) {
 	options := &metainternalversion.ListOptions{}
-	if err := r.decodeOptions(options); err != nil {
+	if err := decodeQuery(req, scope.MetaGroupVersion, options); err != nil {
 		return nil, err
 	}
 	watchList := utilfeature.DefaultFeatureGate.Enabled(features.WatchList)
@@ -135,7 +134,7 @@ func (r *write) listOptions() (*metainternalversion.ListOptions, error) {
 		return options, nil
 	}
 	selector, err := options.FieldSelector.Transform(func(label, value string) (string, string, error) {
-		return r.Scope.Convertor.ConvertFieldLabel(r.Scope.Kind, label, value)
+		return scope.Convertor.ConvertFieldLabel(scope.Kind, label, value)
 	})
 	if err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
@@ -196,14 +195,11 @@ func (r *write) authorizeUnsafeDelete(attributes admission.Attributes) error {
 	if r.Scope.Authorizer == nil {
 		return apierrors.NewInternalError(errors.New("no authorizer provided, unable to authorize unsafe delete"))
 	}
-	info, ok := request.RequestInfoFrom(r.ctx)
-	if !ok {
-		return admission.NewForbidden(attributes, errors.New("no RequestInfo found in the context"))
-	}
-	if !info.IsResourceRequest || r.Scope.Subresource != "" {
+	if r.Scope.Subresource != "" {
 		return admission.NewForbidden(attributes, errors.New("ignoreStoreReadErrorWithClusterBreakingPotential delete option is not allowed on a subresource or non-resource request"))
 	}
-	record := authorizer.AttributesRecord{
+	// RequestInfo has selectors of lists and of deletions of collections only.
+	decision, reason, err := r.Scope.Authorizer.Authorize(r.ctx, authorizer.AttributesRecord{
 		User:            r.user,
 		Verb:            verb,
 		Namespace:       r.namespace,
@@ -212,20 +208,7 @@ func (r *write) authorizeUnsafeDelete(attributes admission.Attributes) error {
 		APIVersion:      r.Scope.Resource.Version,
 		Resource:        r.Scope.Resource.Resource,
 		ResourceRequest: true,
-	}
-	if info.FieldSelector != "" {
-		selector, err := fields.ParseSelector(info.FieldSelector)
-		if record.FieldSelectorParsingErr = err; err == nil {
-			record.FieldSelectorRequirements = selector.Requirements()
-		}
-	}
-	if info.LabelSelector != "" {
-		selector, err := labels.Parse(info.LabelSelector)
-		if record.LabelSelectorParsingErr = err; err == nil {
-			record.LabelSelectorRequirements, _ = selector.Requirements()
-		}
-	}
-	decision, reason, err := r.Scope.Authorizer.Authorize(r.ctx, record)
+	})
 	switch {
 	case err != nil:
 		klog.FromContext(r.ctx).V(1).Info("failed to authorize", "err", err)

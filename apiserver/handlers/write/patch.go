@@ -190,7 +190,7 @@ func (p *patch) patched(live runtime.Object) (runtime.Object, error) {
 // What upstream does: the managed fields are a part of the object that is encoded, merged and
 // decoded. What is done instead: where the patch can't name managed fields, it is merged into live
 // without them. What it relies on: a merge leaves alone what the patch does not name;
-// TestUpdate_HasManagedFieldsOfUpstream compares the results. What it earns: with managedfields.Updater
+// TestUpdate_HasManagedFieldsOfUpstream compares the results. What it earns: with managedfields.Manager.Update
 // a third of the processor time of a patch of a Pod's status (BenchmarkStatusPatch in handlers).
 func (p *patch) merge(live runtime.Object) (runtime.Object, error) {
 	object, err := meta.Accessor(live)

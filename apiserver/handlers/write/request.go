@@ -124,16 +124,12 @@ func (r *write) negotiate() (err error) {
 // readBody reads the whole body, which must not exceed the scope's limit.
 func (r *write) readBody(verb requestmetrics.RequestBodyVerb) ([]byte, error) {
 	defer r.req.Body.Close()
-	var from io.Reader = r.req.Body
 	limit := r.Scope.MaxRequestBodyBytes
-	if limit > 0 {
-		from = io.LimitReader(from, limit+1)
-	}
-	body, err := io.ReadAll(from)
+	body, err := io.ReadAll(io.LimitReader(r.req.Body, limit+1))
 	if err != nil {
 		return nil, err
 	}
-	if limit > 0 && int64(len(body)) > limit {
+	if int64(len(body)) > limit {
 		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", limit))
 	}
 	r.span.AddEvent("The body was read", attribute.Int("len", len(body)))
@@ -143,8 +139,11 @@ func (r *write) readBody(verb requestmetrics.RequestBodyVerb) ([]byte, error) {
 
 // decodeOptions decodes the options of a write from the query.
 func (r *write) decodeOptions(options runtime.Object) error {
-	err := metainternalversionscheme.ParameterCodec.DecodeParameters(r.req.URL.Query(), r.Scope.MetaGroupVersion, options)
-	if err != nil {
+	return decodeQuery(r.req, r.Scope.MetaGroupVersion, options)
+}
+
+func decodeQuery(req *http.Request, version schema.GroupVersion, options runtime.Object) error {
+	if err := metainternalversionscheme.ParameterCodec.DecodeParameters(req.URL.Query(), version, options); err != nil {
 		return apierrors.NewBadRequest(err.Error())
 	}
 	return nil

@@ -6,14 +6,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	informers "k8s.io/client-go/informers/rbac/v1"
 	listers "k8s.io/client-go/listers/rbac/v1"
 
 	"byre/apiserver/storage"
+	"byre/apiserver/storage/lookup"
 	"byre/watch"
 )
 
-// Listers has a lister for each of the four RBAC resources. The objects of a namespace
-// are listed in the order of their names.
+// Listers has a lister for each of the four RBAC resources, in the form of client-go's
+// informers. The objects of a namespace are listed in the order of their names.
 type Listers struct {
 	roles               *resourceCache[*rbacv1.Role]
 	roleBindings        *resourceCache[*rbacv1.RoleBinding]
@@ -32,22 +34,30 @@ func New(lookup func(schema.GroupResource) *storage.Store, feed *watch.Feed) *Li
 	}
 }
 
-// Roles returns the lister of Roles.
-func (t *Listers) Roles() listers.RoleLister { return roles{allNamespaces[*rbacv1.Role]{t.roles}} }
-
-// RoleBindings returns the lister of RoleBindings.
-func (t *Listers) RoleBindings() listers.RoleBindingLister {
-	return roleBindings{allNamespaces[*rbacv1.RoleBinding]{t.roleBindings}}
+// Roles has the lister of Roles.
+func (t *Listers) Roles() informers.TypedRoleInformer {
+	return informers.ToTypedRoleInformer(lookup.Informer[listers.RoleLister]{Of: roles{allNamespaces[*rbacv1.Role]{t.roles}}})
 }
 
-// ClusterRoles returns the lister of ClusterRoles.
-func (t *Listers) ClusterRoles() listers.ClusterRoleLister {
-	return oneNamespace[*rbacv1.ClusterRole]{t.clusterRoles, ""}
+// RoleBindings has the lister of RoleBindings.
+func (t *Listers) RoleBindings() informers.TypedRoleBindingInformer {
+	return informers.ToTypedRoleBindingInformer(lookup.Informer[listers.RoleBindingLister]{
+		Of: roleBindings{allNamespaces[*rbacv1.RoleBinding]{t.roleBindings}},
+	})
 }
 
-// ClusterRoleBindings returns the lister of ClusterRoleBindings.
-func (t *Listers) ClusterRoleBindings() listers.ClusterRoleBindingLister {
-	return oneNamespace[*rbacv1.ClusterRoleBinding]{t.clusterRoleBindings, ""}
+// ClusterRoles has the lister of ClusterRoles.
+func (t *Listers) ClusterRoles() informers.TypedClusterRoleInformer {
+	return informers.ToTypedClusterRoleInformer(lookup.Informer[listers.ClusterRoleLister]{
+		Of: oneNamespace[*rbacv1.ClusterRole]{t.clusterRoles, ""},
+	})
+}
+
+// ClusterRoleBindings has the lister of ClusterRoleBindings.
+func (t *Listers) ClusterRoleBindings() informers.TypedClusterRoleBindingInformer {
+	return informers.ToTypedClusterRoleBindingInformer(lookup.Informer[listers.ClusterRoleBindingLister]{
+		Of: oneNamespace[*rbacv1.ClusterRoleBinding]{t.clusterRoleBindings, ""},
+	})
 }
 
 type roles struct{ allNamespaces[*rbacv1.Role] }

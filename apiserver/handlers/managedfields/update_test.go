@@ -19,9 +19,9 @@ import (
 	"byre/apiserver/handlers/managedfields"
 )
 
-// updaterOf returns an Updater and upstream's field manager with upstream's own
+// updaterOf returns a Manager and upstream's field manager with upstream's own
 // converter. Both ignore the same field.
-func updaterOf(t testing.TB, kind schema.GroupVersionKind, subresource, ignored string) (*managedfields.Updater, *upstream.FieldManager) {
+func updaterOf(t testing.TB, kind schema.GroupVersionKind, subresource, ignored string) (*managedfields.Manager, *upstream.FieldManager) {
 	t.Helper()
 	version := fieldpath.APIVersion(kind.GroupVersion().String())
 	filters := fieldpath.NewExcludeFilterSetMap(map[fieldpath.APIVersion]*fieldpath.Set{version: fieldpath.NewSet(fieldpath.MakePathOrDie(ignored))})
@@ -34,21 +34,20 @@ func updaterOf(t testing.TB, kind schema.GroupVersionKind, subresource, ignored 
 		}
 		managers = append(managers, manager)
 	}
-	return managedfields.NewUpdater(managedfields.UpdaterConfig{
-		Kind: kind, Subresource: subresource, Manager: managers[0], Types: converter(), Converter: unsafeConvertor,
-		Ignored: filters[version], Sets: managedfields.NewSets(1 << 20),
+	return managedfields.New(managedfields.Config{
+		Kind: kind, Subresource: subresource, Upstream: managers[0], Types: converter(), Converter: unsafeConvertor,
+		Creater: legacyscheme.Scheme, Ignored: filters[version], ParsedSets: managedfields.NewParsedSets(1 << 20),
 	}), managers[1]
 }
 
-// updated returns the managed fields that an Updater sets on object. It checks that the
+// updated returns object with the managed fields that a Manager sets. It checks that the
 // live object keeps its managed fields.
-func updated(t testing.TB, u *managedfields.Updater, live, object runtime.Object, by string) runtime.Object {
+func updated(t testing.TB, u *managedfields.Manager, live, object runtime.Object, by string) runtime.Object {
 	t.Helper()
 	live, object = live.DeepCopyObject(), object.DeepCopyObject()
 	entries := mustAccess(t, live).GetManagedFields()
-	mustAccess(t, live).SetManagedFields(nil)
 	mustAccess(t, object).SetManagedFields(nil)
-	u.Update(live, object, entries, by)
+	object = u.Update(live, object, by)
 	if got := mustAccess(t, live).GetManagedFields(); !reflect.DeepEqual(got, entries) {
 		t.Fatalf("the live object has the managed fields %v, had %v", got, entries)
 	}
@@ -171,8 +170,8 @@ func BenchmarkUpdater(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
 			before, object := *live, *patched
-			before.ManagedFields, object.ManagedFields = nil, nil
-			ours.Update(&before, &object, live.ManagedFields, "tester")
+			object.ManagedFields = nil
+			ours.Update(&before, &object, "tester")
 		}
 	})
 }

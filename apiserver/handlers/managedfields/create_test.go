@@ -58,7 +58,7 @@ var converter = sync.OnceValue(func() upstream.TypeConverter {
 // unsafeConvertor is the convertor that the server uses.
 var unsafeConvertor = runtime.UnsafeObjectConvertor(legacyscheme.Scheme)
 
-func newTracker(t testing.TB, kind schema.GroupVersionKind) (*managedfields.Tracker, *upstream.FieldManager) {
+func newTracker(t testing.TB, kind schema.GroupVersionKind) (*managedfields.Manager, *upstream.FieldManager) {
 	t.Helper()
 	reset := fieldpath.NewExcludeFilterSetMap(map[fieldpath.APIVersion]*fieldpath.Set{
 		fieldpath.APIVersion(kind.GroupVersion().String()): fieldpath.NewSet(fieldpath.MakePathOrDie("status")),
@@ -68,10 +68,16 @@ func newTracker(t testing.TB, kind schema.GroupVersionKind) (*managedfields.Trac
 	if err != nil {
 		t.Fatal(err)
 	}
-	return managedfields.NewTracker(managedfields.Config{
-		Kind: kind, Manager: manager, Types: converter(), Converter: unsafeConvertor, Creater: legacyscheme.Scheme,
-		Cache: managedfields.NewCache(1 << 20),
+	return managedfields.New(managedfields.Config{
+		Kind: kind, Upstream: manager, Types: converter(), Converter: unsafeConvertor, Creater: legacyscheme.Scheme,
+		FieldSets: managedfields.NewFieldSets(1 << 20),
 	}), manager
+}
+
+func create(t testing.TB, m *managedfields.Manager, object runtime.Object, manager string) {
+	if err := m.Create(object, manager); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // fieldsOf returns the managed fields of an object without their times.
@@ -116,7 +122,7 @@ func FuzzTrack(f *testing.F) {
 				mustAccess(t, variant).SetManagedFields(nil)
 			}
 			want := computed(t, manager, kind, variant, "tester")
-			tracker.Track(variant, "tester")
+			create(t, tracker, variant, "tester")
 			if got := fieldsOf(t, variant); got != want {
 				t.Fatalf("%v, variant %d:\ngot  %s\nwant %s", kind, i, got, want)
 			}
@@ -235,7 +241,7 @@ func TestTracker_SharesFieldSets(t *testing.T) {
 		manager string
 	}{{samplePod("a", "x"), "one"}, {samplePod("b", "y"), "two"}, {samplePod("c", "z"), ""}, {samplePod("f", "z"), "not \xff UTF-8"}, {tolerant, "one"}, {renamed, "one"}} {
 		want := computed(t, manager, kind, c.pod, c.manager)
-		tracker.Track(c.pod, c.manager)
+		create(t, tracker, c.pod, c.manager)
 		if got := fieldsOf(t, c.pod); got != want || want == "" {
 			t.Errorf("fields of %s:\ngot  %s\nwant %s", c.pod.Name, got, want)
 		}
@@ -263,7 +269,7 @@ func BenchmarkTrack(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
 			pod.ManagedFields = nil
-			tracker.Track(pod, "tester")
+			create(b, tracker, pod, "tester")
 		}
 	})
 }

@@ -1,0 +1,74 @@
+package lookup
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/informers"
+	coreinformers "k8s.io/client-go/informers/core"
+	corev1informers "k8s.io/client-go/informers/core/v1"
+	"k8s.io/client-go/tools/cache"
+)
+
+// Lister reads the objects of one namespace, or of all if it is "", from the watch cache. It
+// implements upstream's namespace listers.
+type Lister[T any] struct {
+	resource  Resource[T]
+	namespace string
+}
+
+// Lister returns the lister of a namespace.
+func (r Resource[T]) Lister(namespace string) Lister[T] { return Lister[T]{r, namespace} }
+
+// List reads the objects that the selector selects.
+func (l Lister[T]) List(selector labels.Selector) ([]*T, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), Timeout)
+	defer cancel()
+	return l.resource.ListCached(ctx, l.namespace, selector)
+}
+
+// Get reads one object.
+func (l Lister[T]) Get(name string) (*T, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), Timeout)
+	defer cancel()
+	return l.resource.GetCached(ctx, l.namespace, name)
+}
+
+// Informer is an informer of client-go of which upstream uses the lister L only.
+type Informer[L any] struct{ Of L }
+
+// Lister returns the lister.
+func (i Informer[L]) Lister() L { return i.Of }
+
+// Informer returns nil: there is none.
+func (Informer[L]) Informer() cache.SharedIndexInformer { return nil }
+
+// WithPods returns a factory of informers with another informer of Pods.
+func WithPods(factory informers.SharedInformerFactory, pods corev1informers.PodInformer) informers.SharedInformerFactory {
+	return podFactory{factory, pods}
+}
+
+type podFactory struct {
+	informers.SharedInformerFactory
+	pods corev1informers.PodInformer
+}
+
+func (f podFactory) Core() coreinformers.Interface {
+	return podGroup{f.SharedInformerFactory.Core(), f.pods}
+}
+
+type podGroup struct {
+	coreinformers.Interface
+	pods corev1informers.PodInformer
+}
+
+func (g podGroup) V1() corev1informers.Interface { return podVersion{g.Interface.V1(), g.pods} }
+
+type podVersion struct {
+	corev1informers.Interface
+	pods corev1informers.PodInformer
+}
+
+func (v podVersion) Pods() corev1informers.TypedPodInformer {
+	return corev1informers.ToTypedPodInformer(v.pods)
+}
