@@ -18,6 +18,7 @@ import (
 
 	"byre/apiserver/storage"
 	"byre/apiserver/storage/encoding"
+	"byre/crd/definition"
 )
 
 // listWatch lists and watches the stripped definitions for the informer. It reads the store
@@ -73,7 +74,7 @@ func (g *group) list(ctx context.Context, options metav1.ListOptions) (apiruntim
 	for start := 0; start < len(texts); start += decodeBatch {
 		decoders.Go(func() error {
 			for i := start; i < min(start+decodeBatch, len(texts)); i++ {
-				crd, err := decodeStripped(texts[i].Body(), texts[i].ResourceVersion())
+				crd, err := definition.DecodeStripped(texts[i].Body(), texts[i].ResourceVersion())
 				if err != nil {
 					return apierrors.NewInternalError(err)
 				}
@@ -122,7 +123,7 @@ func (w *definitionWatch) run(ctx context.Context, events storage.EncodedWatch) 
 		batch, err := events.Next(ctx)
 		for _, event := range batch {
 			var crd *apiextensionsv1.CustomResourceDefinition
-			if crd, err = decodeStripped(event.Object.Body(), event.Object.ResourceVersion()); err != nil {
+			if crd, err = definition.DecodeStripped(event.Object.Body(), event.Object.ResourceVersion()); err != nil {
 				err = apierrors.NewInternalError(err)
 				break
 			}

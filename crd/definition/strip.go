@@ -40,12 +40,10 @@ func Hash(values ...any) string {
 	return encodeHash(h)
 }
 
-// HashJSON is Hash of one value whose JSON consists of these parts.
-func HashJSON(parts ...[]byte) string {
+// hashJSON is Hash of one value with this JSON.
+func hashJSON(text []byte) string {
 	h := sha256.New()
-	for _, part := range parts {
-		h.Write(part)
-	}
+	h.Write(text)
 	h.Write([]byte{'\n'})
 	return encodeHash(h)
 }
@@ -62,7 +60,7 @@ func Strip(crd *apiextensionsv1.CustomResourceDefinition) {
 		return
 	}
 	crd.ManagedFields = nil
-	SetHashes(crd, HashOpenAPI(crd), HashSpec(crd))
+	setHashes(crd, HashOpenAPI(crd), HashSpec(crd))
 	if crd.Spec.PreserveUnknownFields {
 		return
 	}
@@ -71,9 +69,9 @@ func Strip(crd *apiextensionsv1.CustomResourceDefinition) {
 	}
 }
 
-// SetHashes gives a stripped definition its hashes, in place of kubectl's copy of the
+// setHashes gives a stripped definition its hashes, in place of kubectl's copy of the
 // definition.
-func SetHashes(crd *apiextensionsv1.CustomResourceDefinition, openAPI, spec string) {
+func setHashes(crd *apiextensionsv1.CustomResourceDefinition, openAPI, spec string) {
 	if crd.Annotations == nil {
 		crd.Annotations = map[string]string{}
 	}
