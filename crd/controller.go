@@ -70,7 +70,7 @@ func newController(d delegation.Dependencies, r *resolver, own *group) (*control
 	c.informer = c.factory.InformerFor(&apiextensionsv1.CustomResourceDefinition{}, func(_ clientset.Interface, resync time.Duration) cache.SharedIndexInformer {
 		return own.newInformer(resync)
 	})
-	definitions, api := c.factory.Apiextensions().V1().CustomResourceDefinitions(), statusClient{client.ApiextensionsV1(), c.calls}
+	definitions, api := c.factory.Apiextensions().V1().CustomResourceDefinitions(), statusClient{client.ApiextensionsV1()}
 	c.establishing = establish.NewEstablishingController(definitions, api)
 	naming := status.NewNamingConditionController(klog.Background(), definitions, api)
 	structural := nonstructuralschema.NewConditionController(definitions, api)

@@ -50,9 +50,6 @@ func selectionOf(options metav1.ListOptions) apistorage.ListOptions {
 	}
 }
 
-// decodeBatch is how many definitions a goroutine decodes at a time.
-const decodeBatch = 16
-
 func (g *group) list(ctx context.Context, options metav1.ListOptions) (apiruntime.Object, error) {
 	listed, err := g.store.ListEncoded(ctx, g.store.Prefix(), selectionOf(options), g.store.Stored())
 	if err != nil {
@@ -71,15 +68,13 @@ func (g *group) list(ctx context.Context, options metav1.ListOptions) (apiruntim
 	}
 	var decoders errgroup.Group
 	decoders.SetLimit(runtime.GOMAXPROCS(0))
-	for start := 0; start < len(texts); start += decodeBatch {
+	for i, text := range texts {
 		decoders.Go(func() error {
-			for i := start; i < min(start+decodeBatch, len(texts)); i++ {
-				crd, err := definition.DecodeStripped(texts[i].Body(), texts[i].ResourceVersion())
-				if err != nil {
-					return apierrors.NewInternalError(err)
-				}
-				list.Items[i] = *crd
+			crd, err := definition.DecodeStripped(text.Body(), text.ResourceVersion())
+			if err != nil {
+				return apierrors.NewInternalError(err)
 			}
+			list.Items[i] = *crd
 			return nil
 		})
 	}
