@@ -34,16 +34,15 @@ func New(c Config) (*Builtin, error) {
 	if c.RESTOptions == nil || c.Client == nil || c.Informers == nil || c.Authorizer == nil {
 		return nil, errors.New("builtin: RESTOptions, Client, Informers and Authorizer are required")
 	}
-	c = c.withDefaults()
 	release, err := genericapiserver.NewResourceExpirationEvaluatorFromOptions(c.Emulation)
 	if err != nil {
 		return nil, err
 	}
-	nodePorts, err := allocation.NewNodePorts(c.RESTOptions, c.Services.NodePortRange, c.Client, c.Services.RepairInterval)
+	nodePorts, err := allocation.NewNodePorts(c.RESTOptions, c.Services.NodePortRange, c.Client)
 	if err != nil {
 		return nil, fmt.Errorf("node ports: %w", err)
 	}
-	ips, err := allocation.NewClusterIPs(c.Client, c.Informers, c.Services.ClusterIPRange, c.Services.SecondaryClusterIPRange, c.Services.RepairInterval)
+	ips, err := allocation.NewClusterIPs(c.Client, c.Informers, c.Services.ClusterIPRange, c.Services.SecondaryClusterIPRange)
 	if err != nil {
 		return nil, fmt.Errorf("cluster IPs: %w", err)
 	}

@@ -2,6 +2,7 @@ package registry_test
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
 	"net/http"
 	"strings"
@@ -29,6 +30,7 @@ import (
 	"byre/apiserver/handlers/openapi"
 	"byre/apiserver/process/loopback"
 	"byre/apiserver/registry"
+	"byre/apiserver/registry/allocation"
 	"byre/apiserver/registry/bootstrap"
 	"byre/sqlstore"
 	"byre/sqlstore/storetest"
@@ -64,20 +66,24 @@ func start(t *testing.T, adjust ...func(*registry.Config)) *server {
 	s.config = loopback.Config(transport)
 	s.config.WarningHandler = rest.NoWarnings{}
 	s.client = kubernetes.NewForConfigOrDie(s.config)
-	factory := informers.NewSharedInformerFactoryWithOptions(s.client, 0, informers.WithCustomResyncConfig(registry.CustomResync()))
+	factory := informers.NewSharedInformerFactoryWithOptions(s.client, 0, informers.WithCustomResyncConfig(allocation.CustomResync()))
 	config := registry.Config{
-		RESTOptions:    newGetter(store, feed),
-		Client:         s.client,
-		Informers:      factory,
-		EndpointSlices: slicesOf{s.client},
-		Authenticator:  authenticator.RequestFunc(knownToken),
-		Authorizer:     authorizer.AuthorizerFunc(noEscalation),
-		RuleResolver:   oneRule{},
-		Tokens:         registry.TokenConfig{Issuer: newIssuer(t)},
-		APIAudiences:   authenticator.Audiences{"https://test.invalid"},
-		Services:       registry.ServiceConfig{ClusterIPRange: clusterIPs, NodePortRange: nodePorts},
-		EventTTL:       time.Hour,
-		StoreReady:     func(context.Context) error { return s.storeErr },
+		RESTOptions:             newGetter(store, feed),
+		APIResourceConfigSource: registry.DefaultAPIResourceConfigSource(),
+		Emulation:               thisRelease(),
+		Client:                  s.client,
+		Informers:               factory,
+		EndpointSlices:          slicesOf{s.client},
+		Authenticator:           authenticator.RequestFunc(knownToken),
+		Authorizer:              authorizer.AuthorizerFunc(noEscalation),
+		RuleResolver:            oneRule{},
+		Tokens:                  registry.TokenConfig{Issuer: newIssuer(t)},
+		APIAudiences:            authenticator.Audiences{"https://test.invalid"},
+		Services:                registry.ServiceConfig{ClusterIPRange: clusterIPs, NodePortRange: nodePorts},
+		EventTTL:                time.Hour,
+		Kubelet:                 registry.DefaultKubelet(),
+		ProxyTransport:          &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}, //nolint:gosec // a test's own server
+		StoreReady:              func(context.Context) error { return s.storeErr },
 	}
 	for _, set := range adjust {
 		set(&config)

@@ -22,14 +22,13 @@ type NodePorts struct {
 	ports    utilnet.PortRange
 	registry *bitmap
 	client   kubernetes.Interface
-	interval time.Duration
 }
 
 // NewNodePorts builds the allocator. It stores the allocated ports in the storage that
 // options returns for the resource servicenodeportallocations. Repair reads Services
-// through client every interval.
-func NewNodePorts(options generic.RESTOptionsGetter, ports utilnet.PortRange, client kubernetes.Interface, interval time.Duration) (*NodePorts, error) {
-	n := &NodePorts{ports: ports, client: client, interval: interval}
+// through client.
+func NewNodePorts(options generic.RESTOptionsGetter, ports utilnet.PortRange, client kubernetes.Interface) (*NodePorts, error) {
+	n := &NodePorts{ports: ports, client: client}
 	gr := api.Resource("servicenodeportallocations")
 	store, prefix, err := newStorage(options, gr, newRangeAllocation)
 	if err != nil {
@@ -58,7 +57,7 @@ func NewNodePorts(options generic.RESTOptionsGetter, ports utilnet.PortRange, cl
 const firstRepairInterval = time.Second
 
 // Repair reconciles the allocated ports with the Services, at once and then every
-// interval, until ctx ends. It calls onFirstSuccess after the first success.
+// repairInterval, until ctx ends. It calls onFirstSuccess after the first success.
 func (n *NodePorts) Repair(ctx context.Context, onFirstSuccess func()) {
 	once, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -67,14 +66,14 @@ func (n *NodePorts) Repair(ctx context.Context, onFirstSuccess func()) {
 		cancel()
 	}, stopChannel(once))
 
-	timer := time.NewTimer(n.interval)
+	timer := time.NewTimer(repairInterval)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 	case <-ctx.Done():
 		return
 	}
-	n.newRepair(n.interval).RunUntil(func() {}, stopChannel(ctx))
+	n.newRepair(repairInterval).RunUntil(func() {}, stopChannel(ctx))
 }
 
 func (n *NodePorts) newRepair(interval time.Duration) *portrepair.Repair {
