@@ -156,7 +156,7 @@ func (s *server) bootstrap(t *testing.T) {
 	defer cancel()
 	if err := b.Ensure(ctx); err != nil {
 		for _, check := range b.Checks() {
-			t.Logf("%s: %v", check.Name, check.Err)
+			t.Logf("%s: %v", check.Name(), check.Check(nil))
 		}
 		t.Fatal(err)
 	}

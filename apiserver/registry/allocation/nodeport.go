@@ -12,6 +12,8 @@ import (
 	"k8s.io/kubernetes/pkg/registry/core/service/allocator"
 	"k8s.io/kubernetes/pkg/registry/core/service/portallocator"
 	portrepair "k8s.io/kubernetes/pkg/registry/core/service/portallocator/controller"
+
+	"byre/apiserver/storage/factory"
 )
 
 // NodePorts allocates node ports from one range.
@@ -30,7 +32,8 @@ type NodePorts struct {
 func NewNodePorts(options generic.RESTOptionsGetter, ports utilnet.PortRange, client kubernetes.Interface) (*NodePorts, error) {
 	n := &NodePorts{ports: ports, client: client}
 	gr := api.Resource("servicenodeportallocations")
-	store, prefix, err := newStorage(options, gr, newRangeAllocation)
+	newObject := func() runtime.Object { return &api.RangeAllocation{} } // there is no list type: nobody lists them
+	store, prefix, err := factory.NewRawStorage(options, gr, newObject, newObject)
 	if err != nil {
 		return nil, err
 	}
@@ -80,8 +83,10 @@ func (n *NodePorts) newRepair(interval time.Duration) *portrepair.Repair {
 	return portrepair.NewRepair(interval, n.client.CoreV1(), n.client.EventsV1(), n.ports, n.registry)
 }
 
-// newRangeAllocation returns the types of the stored object and of its list. There is no
-// list type, because the storage is never listed.
-func newRangeAllocation() (object, list runtime.Object) {
-	return &api.RangeAllocation{}, &api.RangeAllocation{}
+// stopChannel returns a channel that is closed when ctx ends. Upstream's repair loops
+// take a chan struct{}; ctx.Done() is receive-only.
+func stopChannel(ctx context.Context) chan struct{} {
+	stop := make(chan struct{})
+	context.AfterFunc(ctx, func() { close(stop) })
+	return stop
 }

@@ -132,8 +132,8 @@ func TestBootstrap_FirstStartCreatesObjects(t *testing.T) {
 		t.Errorf("kubernetes Service: %+v", service.Spec)
 	}
 	for _, check := range b.Checks() {
-		if check.Err != nil {
-			t.Errorf("check %s: %v", check.Name, check.Err)
+		if err := check.Check(nil); err != nil {
+			t.Errorf("check %s: %v", check.Name(), err)
 		}
 	}
 	select {
@@ -236,8 +236,9 @@ func TestBootstrap_RetriesAFailingStep(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		for _, check := range b.Checks() {
-			if failing := check.Err != nil && strings.Contains(check.Err.Error(), "on fire"); failing != strings.HasPrefix(check.Name, "scheduling/") {
-				t.Errorf("check %s: %v", check.Name, check.Err)
+			err := check.Check(nil)
+			if failing := err != nil && strings.Contains(err.Error(), "on fire"); failing != strings.HasPrefix(check.Name(), "poststarthook/scheduling/") {
+				t.Errorf("check %s: %v", check.Name(), err)
 			}
 		}
 		broken.Store(false)
