@@ -64,6 +64,7 @@ func newBootstrap(o options.Completed, n network, s *storageBackend, c clients, 
 	}
 	config := bootstrap.Config{
 		Client:                  c.kube,
+		Informers:               c.informers,
 		APIResourceConfigSource: o.APIResources,
 		ServiceCIDRs:            []net.IPNet{o.ServiceIPRange},
 		Service: bootstrap.Service{

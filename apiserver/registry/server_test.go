@@ -40,10 +40,11 @@ import (
 // server is the built-in groups behind real routes over a store in memory, without
 // authentication (a header names the user) and without admission.
 type server struct {
-	client  kubernetes.Interface
-	driver  sqlstore.Driver
-	builtin *registry.Builtin
-	config  *rest.Config
+	client    kubernetes.Interface
+	informers informers.SharedInformerFactory
+	driver    sqlstore.Driver
+	builtin   *registry.Builtin
+	config    *rest.Config
 	// api is the handler that the clients' requests go to.
 	api http.Handler
 	// storeErr is what the readiness check of the store returns.
@@ -67,6 +68,7 @@ func start(t *testing.T, adjust ...func(*registry.Config)) *server {
 	s.config.WarningHandler = rest.NoWarnings{}
 	s.client = kubernetes.NewForConfigOrDie(s.config)
 	factory := informers.NewSharedInformerFactoryWithOptions(s.client, 0, informers.WithCustomResyncConfig(allocation.CustomResync()))
+	s.informers = factory
 	config := registry.Config{
 		RESTOptions:             newGetter(store, feed),
 		APIResourceConfigSource: registry.DefaultAPIResourceConfigSource(),
@@ -146,12 +148,14 @@ func (s *server) bootstrap(t *testing.T) {
 	t.Helper()
 	b, err := bootstrap.New(bootstrap.Config{
 		Client:       s.client,
+		Informers:    s.informers,
 		ServiceCIDRs: []net.IPNet{clusterIPs},
 		Service:      bootstrap.Service{ClusterIP: net.IPv4(10, 9, 0, 1), AdvertiseAddress: net.IPv4(192, 0, 2, 7), AdvertisePort: 6443},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.informers.Start(t.Context().Done())
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := b.Ensure(ctx); err != nil {

@@ -10,11 +10,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/server/healthz"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/controlplane/controller/clusterauthenticationtrust"
@@ -27,6 +29,8 @@ import (
 type Config struct {
 	// Client is a clientset over the server's loopback transport.
 	Client kubernetes.Interface
+	// Informers is an informer factory over Client. The caller starts it after New.
+	Informers informers.SharedInformerFactory
 	// APIResourceConfigSource says which APIs are served; nil means all.
 	APIResourceConfigSource serverstorage.APIResourceConfigSource
 
@@ -96,8 +100,8 @@ type Bootstrap struct {
 
 // New checks the configuration. It makes no request and starts no goroutine.
 func New(c Config) (*Bootstrap, error) {
-	if c.Client == nil {
-		return nil, errors.New("bootstrap: a client is required")
+	if c.Client == nil || c.Informers == nil {
+		return nil, errors.New("bootstrap: Client and Informers are required")
 	}
 	if len(c.ServiceCIDRs) == 0 || len(c.ServiceCIDRs) > 2 {
 		return nil, fmt.Errorf("bootstrap: one or two service ranges are required, not %d", len(c.ServiceCIDRs))
@@ -115,8 +119,12 @@ func New(c Config) (*Bootstrap, error) {
 	}
 	b := &Bootstrap{config: c, done: make(chan struct{})}
 	for _, s := range b.allSteps() {
-		if c.APIResourceConfigSource == nil || c.APIResourceConfigSource.ResourceEnabled(s.requires) {
-			b.steps = append(b.steps, s)
+		if c.APIResourceConfigSource != nil && !c.APIResourceConfigSource.ResourceEnabled(s.requires) {
+			continue
+		}
+		if b.steps = append(b.steps, s); s.requires.Group == flowcontrolv1.GroupName {
+			c.Informers.Flowcontrol().V1().FlowSchemas().Informer()
+			c.Informers.Flowcontrol().V1().PriorityLevelConfigurations().Informer()
 		}
 	}
 	return b, nil
