@@ -57,13 +57,7 @@ func (h *Handlers) Update(crd *apiextensionsv1.CustomResourceDefinition) {
 
 // EndWatches ends the watches of the instances when they have delivered all events up to
 // the revision after; at once where after is 0.
-func (h *Handlers) EndWatches(after int64) {
-	if after == 0 {
-		h.watchTermination.Now()
-		return
-	}
-	h.watchTermination.After(after)
-}
+func (h *Handlers) EndWatches(after int64) { h.watchTermination.After(after) }
 
 // Version returns the handlers of a version, which must be served or stored. It fails
 // with definition.ErrReplaced if the stored definition has another spec by now and no
