@@ -11,7 +11,9 @@ import (
 
 // NewRawStorage makes the storage of a resource without a registry, for objects whose keys the
 // caller makes. prefix is that of the keys, without a slash at its end.
-func NewRawStorage(options generic.RESTOptionsGetter, gr schema.GroupResource, newFunc, newListFunc func() runtime.Object) (store apistorage.Interface, prefix string, err error) {
+func NewRawStorage(
+	options generic.RESTOptionsGetter, gr schema.GroupResource, newFunc, newListFunc func() runtime.Object,
+) (store apistorage.Interface, prefix string, err error) {
 	opts, err := options.GetRESTOptions(gr, newFunc())
 	if err != nil {
 		return nil, "", err
