@@ -10,7 +10,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"byre/apiserver/handlers/discovery"
-	"byre/apiserver/process/routing"
 )
 
 // refreshInterval is the time between two fetches of a backend's documents. firstRetry is
@@ -21,20 +20,11 @@ const (
 	firstRetry      = 500 * time.Millisecond
 )
 
-// backendRoutes are the routes that lead to backends.
-type backendRoutes interface {
-	// groupVersions returns the group versions whose routes lead to a backend, without
-	// the given ones.
-	groupVersions(b *backend, without ...schema.GroupVersion) []schema.GroupVersion
-	// publishBackend publishes what the backend has fetched.
-	publishBackend(b *backend)
-}
-
 // backend is another API server, with the discovery and OpenAPI documents that this
 // server has fetched from it.
 type backend struct {
 	client
-	routes backendRoutes
+	controller *controller
 
 	// stop ends run.
 	stop context.CancelFunc
@@ -53,11 +43,11 @@ type backend struct {
 	openapi       openAPISpecs
 }
 
-func newBackend(key backendKey, r *routing.Resolver, routes backendRoutes) *backend {
+func newBackend(key backendKey, c *controller) *backend {
 	discovered := make(chan struct{})
 	return &backend{
-		client:           client{key: key, resolver: r},
-		routes:           routes,
+		client:           client{key: key, resolver: c.resolver},
+		controller:       c,
 		refreshRequested: make(chan struct{}, 1),
 		discovered:       discovered,
 		closeDiscovered:  sync.OnceFunc(func() { close(discovered) }),
@@ -110,13 +100,13 @@ func (b *backend) run(ctx context.Context, endpointsSynced <-chan struct{}) {
 // What refresh has fetched does not contain these. refresh therefore keeps what the
 // backend has of them already, which inherit may have copied.
 func (b *backend) refresh(ctx context.Context) error {
-	gvs := b.routes.groupVersions(b)
+	gvs := b.controller.groupVersions(b)
 	b.mu.Lock()
 	last, etag := b.discovery, b.discoveryETag
 	b.mu.Unlock()
 
 	found, etag, err := b.fetchDiscovery(ctx, gvs, last, etag)
-	later := b.routes.groupVersions(b, gvs...)
+	later := b.controller.groupVersions(b, gvs...)
 	b.mu.Lock()
 	if len(later) > 0 {
 		found, etag = found.merge(b.discovery, later), ""
@@ -124,18 +114,18 @@ func (b *backend) refresh(ctx context.Context) error {
 	b.discovery, b.discoveryETag = found, etag
 	lastOpenAPI := b.openapi
 	b.mu.Unlock()
-	b.routes.publishBackend(b)
+	b.controller.publishBackend(b)
 	b.closeDiscovered()
 	if err != nil {
 		return err
 	}
 
 	specs, err := b.fetchOpenAPI(ctx, gvs, lastOpenAPI)
-	later = b.routes.groupVersions(b, gvs...)
+	later = b.controller.groupVersions(b, gvs...)
 	b.mu.Lock()
 	b.openapi = specs.merge(b.openapi, later)
 	b.mu.Unlock()
-	b.routes.publishBackend(b)
+	b.controller.publishBackend(b)
 	return err
 }
 

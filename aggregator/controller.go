@@ -38,11 +38,9 @@ type controller struct {
 	running sync.WaitGroup
 
 	mu sync.Mutex
-	// services, routed and published are by the name of an APIService that names a
-	// Service.
-	services map[string]*apiregistrationv1.APIService
-	routed   map[string]*route
-	// published has the specs that OpenAPI has.
+	// routed has the routes, and published the specs that OpenAPI has, by the name of an
+	// APIService that names a Service.
+	routed    map[string]*route
 	published map[string]openAPISpecs
 	backends  map[backendKey]*backend // that routes lead to
 }
@@ -55,7 +53,6 @@ func newController(d delegation.Dependencies, resolver *routing.Resolver, transp
 		transport:       transport,
 		hasBackends:     make(chan struct{}),
 		endpointsSynced: make(chan struct{}),
-		services:        map[string]*apiregistrationv1.APIService{},
 		routed:          map[string]*route{},
 		published:       map[string]openAPISpecs{},
 		backends:        map[backendKey]*backend{},
@@ -111,7 +108,7 @@ func (c *controller) addRoute(service *apiregistrationv1.APIService) {
 	key := backendKeyOf(service)
 	b := c.backends[key]
 	if b == nil {
-		b = newBackend(key, c.resolver, c)
+		b = newBackend(key, c)
 		if err := b.connect(c.transport, service); err != nil {
 			klog.ErrorS(err, "Aggregated API server can't be connected to", "apiservice", service.Name, "service", key)
 		}
@@ -125,7 +122,7 @@ func (c *controller) addRoute(service *apiregistrationv1.APIService) {
 		b.inherit(last.backend, last.gv)
 	}
 	r := newRoute(service, b)
-	c.services[service.Name], c.routed[service.Name] = service, r
+	c.routed[service.Name] = r
 	c.publishRoutes()
 	c.publishDocuments(r)
 	b.requestRefresh()
@@ -137,7 +134,6 @@ func (c *controller) removeRoute(name string) {
 	if r == nil {
 		return
 	}
-	delete(c.services, name)
 	delete(c.routed, name)
 	// Discovery goes first: a request that is no longer proxied finds the group version
 	// as this server serves it.
@@ -170,7 +166,7 @@ func (c *controller) publishRoutes() {
 // fetched. The caller holds mu.
 func (c *controller) publishDocuments(r *route) {
 	v, specs := r.backend.describe(r.gv)
-	v.GroupPriority, v.Priority = r.groupPriority, r.priority
+	v.GroupPriority, v.Priority = int(r.service.Spec.GroupPriorityMinimum), int(r.service.Spec.VersionPriority)
 	if err := c.registry.Add(v); err != nil {
 		klog.ErrorS(err, "Discovery of an aggregated API server is not complete", "apiservice", r.name)
 	}
@@ -184,7 +180,8 @@ func (c *controller) publishDocuments(r *route) {
 // of this server's own sources, which therefore keep their paths.
 func sourceName(r *route) string { return "remote " + r.name }
 
-// groupVersions implements backendRoutes.
+// groupVersions returns the group versions whose routes lead to a backend, without the given
+// ones.
 func (c *controller) groupVersions(b *backend, without ...schema.GroupVersion) []schema.GroupVersion {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -197,7 +194,7 @@ func (c *controller) groupVersions(b *backend, without ...schema.GroupVersion) [
 	return gvs
 }
 
-// publishBackend implements backendRoutes.
+// publishBackend publishes what a backend has fetched.
 func (c *controller) publishBackend(b *backend) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -228,7 +225,7 @@ func (c *controller) Enqueue() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for name, r := range c.routed {
-		if err := r.backend.connect(c.transport, c.services[name]); err != nil {
+		if err := r.backend.connect(c.transport, r.service); err != nil {
 			klog.ErrorS(err, "Aggregated API server can't be connected to", "apiservice", name, "service", r.backend.key)
 		}
 	}

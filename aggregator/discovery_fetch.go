@@ -22,9 +22,6 @@ const (
 	// (k8s.io/kube-aggregator/pkg/apiserver/handler_discovery.go).
 	discoveryUser    = "system:kube-aggregator"
 	discoveryTimeout = 5 * time.Second
-	// maxDiscovery bounds the size of a document in bytes. Those of large servers have one
-	// or two megabytes.
-	maxDiscovery = 8 << 20
 )
 
 // fetchDiscovery fetches the aggregated document or, from a backend that has none, the
@@ -39,7 +36,7 @@ func (c *client) fetchDiscovery(ctx context.Context, gvs []schema.GroupVersion, 
 	answer, err := c.fetch(ctx, fetchRequest{
 		path: "/apis", accept: acceptAggregated, etag: etag,
 		user: discoveryUser, groups: []string{user.SystemPrivilegedGroup},
-		timeout: discoveryTimeout, limit: maxDiscovery,
+		timeout: discoveryTimeout,
 	})
 	switch {
 	case err != nil:
@@ -71,7 +68,7 @@ func (c *client) fetchDiscovery(ctx context.Context, gvs []schema.GroupVersion, 
 func (c *client) fetchVersion(ctx context.Context, gv schema.GroupVersion) ([]apidiscoveryv2.APIResourceDiscovery, error) {
 	path := "/" + pathOf(gv)
 	answer, err := c.fetch(ctx, fetchRequest{
-		path: path, accept: runtime.ContentTypeJSON, user: discoveryUser, timeout: discoveryTimeout, limit: maxDiscovery,
+		path: path, accept: runtime.ContentTypeJSON, user: discoveryUser, timeout: discoveryTimeout,
 	})
 	if err != nil {
 		return nil, err

@@ -18,8 +18,11 @@ type fetchRequest struct {
 	user        string
 	groups      []string
 	timeout     time.Duration
-	limit       int64 // of the body, in bytes
 }
+
+// maxDocument bounds the size of a document in bytes. The OpenAPI document of all of Kubernetes
+// has four megabytes.
+const maxDocument = 8 << 20
 
 // fetchResponse is a backend's answer.
 type fetchResponse struct {
@@ -29,7 +32,7 @@ type fetchResponse struct {
 }
 
 // fetch makes a request. It fails if the answer takes longer than the timeout or is larger
-// than the limit.
+// than maxDocument.
 func (c *client) fetch(ctx context.Context, r fetchRequest) (*fetchResponse, error) {
 	t, err := c.transport()
 	if err != nil {
@@ -58,12 +61,12 @@ func (c *client) fetch(ctx context.Context, r fetchRequest) (*fetchResponse, err
 		return nil, err
 	}
 	defer func() { _ = response.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(response.Body, r.limit+1))
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxDocument+1))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", r.path, err)
 	}
-	if int64(len(body)) > r.limit {
-		return nil, fmt.Errorf("%s: the answer is larger than %d bytes", r.path, r.limit)
+	if len(body) > maxDocument {
+		return nil, fmt.Errorf("%s: the answer is larger than %d bytes", r.path, maxDocument)
 	}
 	return &fetchResponse{status: response.StatusCode, header: response.Header, body: body}, nil
 }

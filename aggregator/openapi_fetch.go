@@ -23,9 +23,6 @@ const (
 	// request; upstream's values.
 	openAPIUser    = "system:aggregator"
 	openAPITimeout = 20 * time.Second
-	// maxOpenAPI bounds the size of a document in bytes. That of all of Kubernetes has
-	// four megabytes.
-	maxOpenAPI = 8 << 20
 )
 
 // fetchOpenAPI fetches the OpenAPI documents that have changed since last. If those of one
@@ -57,7 +54,7 @@ var errNoV3 = errors.New("/openapi/v3: 404")
 // last.
 func (c *client) fetchV3Index(ctx context.Context, gvs []schema.GroupVersion, last map[string]v3Spec) (map[string]v3Spec, error) {
 	index, err := c.fetch(ctx, fetchRequest{
-		path: "/openapi/v3", accept: "application/json", user: openAPIUser, timeout: openAPITimeout, limit: maxOpenAPI,
+		path: "/openapi/v3", accept: "application/json", user: openAPIUser, timeout: openAPITimeout,
 	})
 	switch {
 	case err != nil:
@@ -79,7 +76,7 @@ func (c *client) fetchV2Spec(ctx context.Context, gvs []schema.GroupVersion, las
 		}
 	}
 	answer, err := c.fetch(ctx, fetchRequest{
-		path: "/openapi/v2", accept: "application/json", etag: etag, user: openAPIUser, timeout: openAPITimeout, limit: maxOpenAPI,
+		path: "/openapi/v2", accept: "application/json", etag: etag, user: openAPIUser, timeout: openAPITimeout,
 	})
 	switch {
 	case err != nil:
@@ -148,7 +145,7 @@ func (c *client) fetchV3Spec(ctx context.Context, path, location string) ([]byte
 		return nil, fmt.Errorf("/openapi/v3: %s is said to be at %q", path, location)
 	}
 	answer, err := c.fetch(ctx, fetchRequest{
-		path: at.Path, query: at.RawQuery, accept: "application/json", user: openAPIUser, timeout: openAPITimeout, limit: maxOpenAPI,
+		path: at.Path, query: at.RawQuery, accept: "application/json", user: openAPIUser, timeout: openAPITimeout,
 	})
 	if err != nil {
 		return nil, err

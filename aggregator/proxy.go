@@ -30,8 +30,9 @@ var unavailable = &failure{"service unavailable", http.StatusServiceUnavailable}
 // proxyRequest sends a request to the backend of a route in the name of its user, and
 // the answer to the client.
 func proxyRequest(w http.ResponseWriter, req *http.Request, r *route, m *aggregatorMetrics) {
-	recorded := &statusRecorder{ResponseWriter: w}
-	defer func() { m.countRequest(r.name, recorded.code) }()
+	// Its status stays 0 where the client is not answered, or the connection is taken over.
+	recorded := &endpointmetrics.ResponseWriterDelegator{ResponseWriter: w}
+	defer func() { m.countRequest(r.name, recorded.Status()) }()
 	w = responsewriter.WrapForHTTP1Or2(recorded)
 	t, outgoing, done, failed := newBackendRequest(req, r)
 	if failed != nil {
@@ -105,28 +106,4 @@ type errorResponder struct{ w http.ResponseWriter }
 
 func (r errorResponder) Error(_ http.ResponseWriter, req *http.Request, err error) {
 	writeProxyError(r.w, req, err)
-}
-
-// statusRecorder records the status code of an answer. It stays 0 where the client was
-// not answered, or the connection was taken over.
-type statusRecorder struct {
-	http.ResponseWriter
-	code int
-}
-
-// Unwrap lets responsewriter find the optional interfaces of the wrapped ResponseWriter.
-func (r *statusRecorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
-
-func (r *statusRecorder) WriteHeader(code int) {
-	if r.code == 0 && code >= http.StatusOK {
-		r.code = code
-	}
-	r.ResponseWriter.WriteHeader(code)
-}
-
-func (r *statusRecorder) Write(p []byte) (int, error) {
-	if r.code == 0 {
-		r.code = http.StatusOK
-	}
-	return r.ResponseWriter.Write(p)
 }

@@ -11,23 +11,20 @@ import (
 
 // route is a group version that a backend serves, by an APIService. It is immutable.
 type route struct {
-	// name is that of the APIService.
-	name      string
+	service   *apiregistrationv1.APIService
+	name      string // of service
 	gv        schema.GroupVersion
 	available bool
-	// groupPriority and priority order discovery.
-	groupPriority, priority int
-	backend                 *backend
+	backend   *backend
 }
 
 func newRoute(service *apiregistrationv1.APIService, b *backend) *route {
 	return &route{
-		name:          service.Name,
-		gv:            schema.GroupVersion{Group: service.Spec.Group, Version: service.Spec.Version},
-		available:     helper.IsAPIServiceConditionTrue(service, apiregistrationv1.Available),
-		groupPriority: int(service.Spec.GroupPriorityMinimum),
-		priority:      int(service.Spec.VersionPriority),
-		backend:       b,
+		service:   service,
+		name:      service.Name,
+		gv:        schema.GroupVersion{Group: service.Spec.Group, Version: service.Spec.Version},
+		available: helper.IsAPIServiceConditionTrue(service, apiregistrationv1.Available),
+		backend:   b,
 	}
 }
 
@@ -68,13 +65,9 @@ func rootOf(path string) string {
 	if path == "/api" || strings.HasPrefix(path, "/api/") {
 		return "/api"
 	}
-	end := 0
-	for range 3 { // "/apis", "/<group>", "/<version>"
-		next := strings.IndexByte(path[min(end+1, len(path)):], '/')
-		if next < 0 {
-			return path
-		}
-		end += 1 + next
+	parts := strings.SplitN(path, "/", 5) // "", "apis", the group, the version and the rest
+	if len(parts) < 5 {
+		return path
 	}
-	return path[:end]
+	return path[:len(path)-len(parts[4])-1]
 }

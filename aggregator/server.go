@@ -46,11 +46,9 @@ type Server struct {
 	slices informers.SharedInformerFactory
 
 	certificate *dynamiccertificates.DynamicCertKeyPairContent
-	// followCertificate reloads certificate when its files change, until the context ends.
-	followCertificate func(context.Context)
-	metrics           *aggregatorMetrics
-	controller        *controller
-	registrar         *registrar
+	metrics     *aggregatorMetrics
+	controller  *controller
+	registrar   *registrar
 
 	// builtin has the paths of the built-in group versions.
 	builtin sets.Set[string]
@@ -112,17 +110,12 @@ func New(d delegation.Dependencies, o Options, delegate http.Handler) (*Server, 
 		Self:        d.Backends.Self,
 	}
 	s.controller = newController(d, resolver, &transportConfig{
-		certificate:     s.certificate.CurrentCertKeyContent,
-		dial:            d.Backends.Dial,
-		trace:           d.Backends.Trace,
-		rejectRedirects: d.Backends.RejectRedirects,
-		metrics:         s.metrics,
-		buffers:         &bufferPool{},
+		Backends:    d.Backends,
+		certificate: s.certificate.CurrentCertKeyContent,
+		metrics:     s.metrics,
+		buffers:     &bufferPool{},
 	})
 	s.certificate.AddListener(s.controller)
-	s.followCertificate = func(ctx context.Context) {
-		pki.Follow(ctx, s.certificate, d.Backends.ProxyCert, d.Backends.ProxyKey)
-	}
 	return s, nil
 }
 
@@ -191,7 +184,7 @@ func (s *Server) Run(ctx context.Context) error {
 	s.factory.StartWithContext(ctx)
 	defer s.factory.Shutdown()
 	parts.Go(func() error {
-		s.followCertificate(ctx)
+		pki.Follow(ctx, s.certificate, s.controller.transport.ProxyCert, s.controller.transport.ProxyKey)
 		return nil
 	})
 	parts.Go(func() error {

@@ -25,21 +25,18 @@ import (
 	"k8s.io/klog/v2"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/kube-aggregator/pkg/controllers/status/remote"
+
+	"byre/apiserver/delegation"
 )
 
 // transportConfig is what the transports of all backends have in common.
 type transportConfig struct {
+	delegation.Backends
 	// certificate returns the client certificate of this server and its key as PEM;
 	// empty for none.
 	certificate func() (cert, key []byte)
-	// dial makes connections; nil means net.Dialer.
-	dial utilnet.DialFunc
-	// trace, if not nil, wraps a transport so that it adds spans and the trace context.
-	trace transport.WrapperFunc
-	// rejectRedirects answers a redirect of a backend with 502.
-	rejectRedirects bool
-	metrics         *aggregatorMetrics
-	buffers         *bufferPool
+	metrics     *aggregatorMetrics
+	buffers     *bufferPool
 }
 
 // backendTransport connects to one backend with one client certificate. It is immutable.
@@ -52,12 +49,12 @@ type backendTransport struct {
 	proxy *httputil.ReverseProxy
 }
 
-// dialHolder is dial as client-go takes it.
+// dialHolder is Dial as client-go takes it.
 func (c *transportConfig) dialHolder() *transport.DialHolder {
-	if c.dial == nil {
+	if c.Dial == nil {
 		return nil
 	}
-	return &transport.DialHolder{Dial: c.dial}
+	return &transport.DialHolder{Dial: c.Dial}
 }
 
 // newBackendTransport makes a transport with the current client certificate for the
@@ -77,10 +74,10 @@ func (c *transportConfig) newBackendTransport(service *apiregistrationv1.APIServ
 	t := &backendTransport{
 		base:     base,
 		traced:   base,
-		upgrader: &http.Transport{DialContext: upgradeDialer(tlsConfig, c.dial)},
+		upgrader: &http.Transport{DialContext: upgradeDialer(tlsConfig, c.Dial)},
 	}
-	if c.trace != nil {
-		t.traced = c.trace(base)
+	if c.Trace != nil {
+		t.traced = c.Trace(base)
 	}
 	t.proxy = c.newReverseProxy(t.traced)
 	return t, nil
@@ -112,7 +109,7 @@ func (c *transportConfig) newReverseProxy(next http.RoundTripper) *httputil.Reve
 		ErrorLog:      log.New(proxyLog{}, "", log.LstdFlags),
 		ErrorHandler:  writeProxyError,
 	}
-	if c.rejectRedirects {
+	if c.RejectRedirects {
 		p.ModifyResponse = rejectRedirect
 	}
 	return p

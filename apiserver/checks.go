@@ -55,11 +55,7 @@ func newBootChecks(a *access, b *registry.Builtin, h *hooks, signals *lifecycle.
 		checks = append(checks, health.PostStartHooks(started, "priority-and-fairness-config-consumer", "priority-and-fairness-filter")...)
 	}
 	checks = append(checks, health.PostStartHook("start-service-ip-repair-controllers", b.Repaired()))
-	for i, step := range h.bootstrap.Checks() {
-		checks = append(checks, healthz.NamedCheck(health.PostStartHookPrefix+step.Name, func(*http.Request) error {
-			return h.bootstrap.Checks()[i].Err
-		}))
-	}
+	checks = append(checks, h.bootstrap.Checks()...)
 	checks = append(checks, health.PostStartHook("start-cluster-authentication-info-controller", h.keys.tried.Signaled()))
 	return append(checks, h.controlplane.Checks()...)
 }

@@ -19,7 +19,7 @@ import (
 	"byre/apiserver/options"
 	"byre/apiserver/process/loopback"
 	"byre/apiserver/process/routing"
-	"byre/apiserver/registry"
+	"byre/apiserver/registry/allocation"
 	"byre/apiserver/storage"
 	"byre/apiserver/storage/lookup"
 )
@@ -70,7 +70,7 @@ func newClients(o options.Completed, n network, stores func(schema.GroupResource
 		dynamic:   dynamicClient,
 		reader:    reader,
 		informers: informers.NewSharedInformerFactoryWithOptions(kube, 0,
-			informers.WithTransform(loopback.StripManagedFields), informers.WithCustomResyncConfig(registry.CustomResync()),
+			informers.WithTransform(loopback.StripManagedFields), informers.WithCustomResyncConfig(allocation.CustomResync()),
 			informers.WithInformerName(name)),
 		resolver: routing.NewResolver(reader, o.Cluster.RouteToEndpoints, n.self),
 		webhooks: webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, n.egress.selector, self, tracer),

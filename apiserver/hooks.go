@@ -64,6 +64,7 @@ func newBootstrap(o options.Completed, n network, s *storageBackend, c clients, 
 	}
 	config := bootstrap.Config{
 		Client:                  c.kube,
+		Informers:               c.informers,
 		APIResourceConfigSource: o.APIResources,
 		ServiceCIDRs:            []net.IPNet{o.ServiceIPRange},
 		Service: bootstrap.Service{
@@ -80,16 +81,12 @@ func newBootstrap(o options.Completed, n network, s *storageBackend, c clients, 
 		config.ServiceCIDRs = append(config.ServiceCIDRs, o.SecondaryServiceIPRange)
 	}
 	if s.database.Shared {
-		if config.Leases, err = bootstrap.NewStoredLeases(s.getter, replicaTTL); err != nil {
+		if config.Leases, err = bootstrap.NewStoredLeases(s.getter); err != nil {
 			return nil, err
 		}
 	}
 	return bootstrap.New(config)
 }
-
-// replicaTTL is how long a server that is gone stays among the endpoints of the
-// Service "kubernetes"; kube-apiserver's value.
-const replicaTTL = 15 * time.Second
 
 // clusterAuthenticationInfo is what an aggregated API server needs to authenticate the
 // requests that this server proxies to it. The bootstrap component writes it into the

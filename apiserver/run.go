@@ -11,6 +11,7 @@ import (
 	"byre/apiserver/process/health"
 	"byre/apiserver/process/lifecycle"
 	"byre/apiserver/process/systemd"
+	"byre/apiserver/registry/bootstrap"
 )
 
 // Run serves until ctx ends or a component fails, and then stops in order. It returns
@@ -82,7 +83,7 @@ func (s *Server) awaitReady(ctx context.Context) error {
 
 // leaveTimeout bounds how long a shutdown waits until this server's entry in the
 // kubernetes Service is removed. After this time the entry expires by itself.
-const leaveTimeout = replicaTTL
+const leaveTimeout = bootstrap.LeaseTTL
 
 // shutdown stops serving, in the order that package lifecycle gives. The stages other than
 // membership and serving still run when it returns.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -85,16 +85,11 @@ const (
 )
 
 // instance is what the cleaner reads of an instance.
-type instance struct {
-	APIVersion string            `json:"apiVersion"`
-	Metadata   metav1.ObjectMeta `json:"metadata"`
-}
+type instance = metav1.PartialObjectMetadata
 
 // isEnding reports whether the instance is being deleted, and others have to remove its
 // finalizers.
-func (i *instance) isEnding() bool {
-	return i.Metadata.DeletionTimestamp != nil && len(i.Metadata.Finalizers) > 0
-}
+func isEnding(i *instance) bool { return i.DeletionTimestamp != nil && len(i.Finalizers) > 0 }
 
 // List returns one instance if there are any. The finalizer only needs to know whether
 // there are. It calls DeleteCollection once for each namespace in the list: one call
@@ -103,7 +98,7 @@ func (i *instance) isEnding() bool {
 func (c *cleaner) List(ctx context.Context, _ *internalversion.ListOptions) (list runtime.Object, err error) {
 	err = c.calls.do(func() error {
 		first, _, err := c.page(ctx, 1, "")
-		if err == nil && c.issued && len(first) > 0 && !first[0].isEnding() {
+		if err == nil && c.issued && len(first) > 0 && !isEnding(&first[0]) {
 			if err = c.deleteAll(ctx, rest.ValidateAllObjectFunc, nil); err == nil {
 				first, _, err = c.page(ctx, 1, "")
 			}
@@ -119,7 +114,7 @@ func listOf(instances []instance) *unstructured.UnstructuredList {
 	list := &unstructured.UnstructuredList{}
 	for _, i := range instances {
 		var item unstructured.Unstructured
-		item.SetNamespace(i.Metadata.Namespace)
+		item.SetNamespace(i.Namespace)
 		list.Items = append(list.Items, item)
 	}
 	return list
@@ -137,7 +132,7 @@ func (c *cleaner) page(ctx context.Context, size int64, from string) ([]instance
 	for n, row := range rows {
 		// A value that is not JSON is in no version: it is deleted by its key.
 		_ = json.Unmarshal(row.JSON, &instances[n])
-		instances[n].Metadata.Namespace, instances[n].Metadata.Name = row.Namespace, row.Name
+		instances[n].Namespace, instances[n].Name = row.Namespace, row.Name
 	}
 	return instances, next, nil
 }
@@ -149,57 +144,59 @@ func (c *cleaner) DeleteCollection(ctx context.Context, validate rest.ValidateOb
 	return nil, c.calls.do(func() error { return c.deleteAll(ctx, validate, options) })
 }
 
-// deleteAll deletes every instance that can be deleted. It goes on after an instance that
-// cannot be deleted: the error tells how many instances could not be deleted, and why the
-// first could not.
+// deleteAll deletes every instance that can be deleted, several at a time. It goes on after an
+// instance that cannot be deleted: the error tells how many instances could not be deleted, and why
+// the first could not. It becomes the message of a condition, so that its size is bounded.
 func (c *cleaner) deleteAll(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions) error {
-	var failed failures
+	var failed atomic.Int64
+	var workers errgroup.Group
+	workers.SetLimit(cleanWorkers)
 	for from := ""; ; {
 		page, next, err := c.page(ctx, cleanPage, from)
 		if err != nil {
+			_ = workers.Wait()
 			return err
 		}
-		c.deletePage(ctx, page, validate, options, &failed)
-		if err := ctx.Err(); err != nil {
-			return err
+		for i := range page {
+			workers.Go(func() error {
+				err := c.deleteOne(ctx, &page[i], validate, options.DeepCopy())
+				if err == nil || apierrors.IsNotFound(err) {
+					return nil
+				}
+				failed.Add(1)
+				return fmt.Errorf("%s/%s: %w", page[i].Namespace, page[i].Name, err)
+			})
 		}
 		if from = next; from == "" {
-			return failed.err()
+			break
 		}
 	}
-}
-
-// deletePage deletes the instances of a page, several at a time.
-func (c *cleaner) deletePage(ctx context.Context, page []instance, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions, failed *failures) {
-	var workers errgroup.Group
-	workers.SetLimit(cleanWorkers)
-	for i := range page {
-		workers.Go(func() error {
-			if err := c.deleteOne(ctx, &page[i], validate, options.DeepCopy()); err != nil && !apierrors.IsNotFound(err) {
-				failed.add(&page[i], err)
-			}
-			return nil
-		})
+	first := workers.Wait()
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case first != nil:
+		return fmt.Errorf("%d instances could not be deleted, the first is %w", failed.Load(), first)
 	}
-	_ = workers.Wait() // the workers report to failed
+	return nil
 }
 
 // deleteOne deletes an instance. One that nobody can read, it deletes by its key: one in a version
 // that the definition does not have without a regard to finalizers, and one without finalizers that
 // can't be decoded, because the conversion webhook has gone before the definition.
 func (c *cleaner) deleteOne(ctx context.Context, i *instance, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions) error {
-	if i.isEnding() {
+	if isEnding(i) {
 		return nil
 	}
-	ctx = request.WithNamespace(ctx, i.Metadata.Namespace)
+	ctx = request.WithNamespace(ctx, i.Namespace)
 	if !c.versions.Has(i.APIVersion) {
-		return c.deleteByKey(ctx, i.Metadata.Name)
+		return c.deleteByKey(ctx, i.Name)
 	}
-	_, _, err := c.REST.Delete(ctx, i.Metadata.Name, validate, options)
+	_, _, err := c.REST.Delete(ctx, i.Name, validate, options)
 	// What a webhook fails with has no reason; what can't be decoded otherwise is an internal error.
 	isUnreadable := err != nil && (apierrors.ReasonForError(err) == metav1.StatusReasonUnknown || apierrors.IsInternalError(err))
-	if isUnreadable && len(i.Metadata.Finalizers) == 0 {
-		return c.deleteByKey(ctx, i.Metadata.Name)
+	if isUnreadable && len(i.Finalizers) == 0 {
+		return c.deleteByKey(ctx, i.Name)
 	}
 	return err
 }
@@ -212,27 +209,4 @@ func (c *cleaner) deleteByKey(ctx context.Context, name string) error {
 	}
 	err = c.store.Delete(ctx, key, c.New(), nil, apistorage.ValidateObjectFunc(rest.ValidateAllObjectFunc), nil, apistorage.DeleteOptions{ExpectTransformOrDecodeError: true})
 	return storeerr.InterpretDeleteError(err, c.store.GroupResource(), name)
-}
-
-// failures counts the instances that could not be deleted and keeps the first error:
-// the error becomes the message of a condition, so that its size is bounded.
-type failures struct {
-	mu    sync.Mutex
-	count int
-	first error
-}
-
-func (f *failures) add(i *instance, err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.count++; f.first == nil {
-		f.first = fmt.Errorf("%s/%s: %w", i.Metadata.Namespace, i.Metadata.Name, err)
-	}
-}
-
-func (f *failures) err() error {
-	if f.count == 0 {
-		return nil
-	}
-	return fmt.Errorf("%d instances could not be deleted, the first is %w", f.count, f.first)
 }

@@ -29,7 +29,6 @@ import (
 // and delete the instances of deleted ones.
 type controller struct {
 	resolver  *resolver
-	changed   *changedGroups
 	factory   externalversions.SharedInformerFactory
 	informer  cache.SharedIndexInformer
 	discovery *discoveryPublisher
@@ -51,14 +50,13 @@ type controller struct {
 // upstream's value.
 const controllerWorkers = 5
 
-func newController(d delegation.Dependencies, r *resolver, own *group, changed *changedGroups) (*controller, error) {
+func newController(d delegation.Dependencies, r *resolver, own *group) (*controller, error) {
 	client, err := clientset.NewForConfig(d.Loopback)
 	if err != nil {
 		return nil, fmt.Errorf("crd: loopback client: %w", err)
 	}
 	c := &controller{
 		resolver:  r,
-		changed:   changed,
 		factory:   externalversions.NewSharedInformerFactory(client, 0),
 		discovery: newDiscoveryPublisher(r, d.Discovery),
 		openapi:   newOpenAPIPublisher(r, d.OpenAPI, d.Build, own),
@@ -72,7 +70,7 @@ func newController(d delegation.Dependencies, r *resolver, own *group, changed *
 	c.informer = c.factory.InformerFor(&apiextensionsv1.CustomResourceDefinition{}, func(_ clientset.Interface, resync time.Duration) cache.SharedIndexInformer {
 		return own.newInformer(resync)
 	})
-	definitions, api := c.factory.Apiextensions().V1().CustomResourceDefinitions(), statusClient{client.ApiextensionsV1(), c.calls}
+	definitions, api := c.factory.Apiextensions().V1().CustomResourceDefinitions(), statusClient{client.ApiextensionsV1()}
 	c.establishing = establish.NewEstablishingController(definitions, api)
 	naming := status.NewNamingConditionController(klog.Background(), definitions, api)
 	structural := nonstructuralschema.NewConditionController(definitions, api)
@@ -123,7 +121,7 @@ func (c *controller) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-c.changed.notify:
+		case <-c.resolver.notify:
 			c.publish()
 		case <-idle.C:
 			c.resolver.release()
@@ -174,7 +172,7 @@ func (c *controller) onDelete(object any) {
 
 // publish brings discovery and OpenAPI up to date with the groups that have changed.
 func (c *controller) publish() {
-	groups := c.changed.take()
+	groups := c.resolver.takeChanged()
 	if groups.Len() == 0 {
 		return
 	}

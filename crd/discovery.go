@@ -1,7 +1,6 @@
 package crd
 
 import (
-	"errors"
 	"slices"
 
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
@@ -44,7 +43,6 @@ func (p *discoveryPublisher) update(group string) error {
 			resources[v.Name] = served
 		}
 	}
-	var errs []error
 	last := p.published[group]
 	for version, served := range resources {
 		before, listed := last[version]
@@ -56,19 +54,17 @@ func (p *discoveryPublisher) update(group string) error {
 		if served != nil {
 			var err error
 			if aggregated, err = endpoints.ConvertGroupVersionIntoToDiscovery(withKinds(gv, served)); err != nil {
-				errs = append(errs, err)
-				if resources[version] = before; !listed {
-					delete(resources, version)
-				}
-				continue
+				return err
 			}
 		}
-		errs = append(errs, p.registry.Add(discovery.Version{
+		if err := p.registry.Add(discovery.Version{
 			GroupVersion:        gv,
 			Origin:              discovery.Custom,
 			Resources:           served,
 			AggregatedResources: aggregated,
-		}))
+		}); err != nil {
+			return err
+		}
 	}
 	for version := range last {
 		if _, ok := resources[version]; !ok {
@@ -78,7 +74,7 @@ func (p *discoveryPublisher) update(group string) error {
 	if p.published[group] = resources; len(resources) == 0 {
 		delete(p.published, group)
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // withKinds fills in the group and version of each kind. The aggregated document has

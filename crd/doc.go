@@ -52,6 +52,7 @@
 // # Shutting down
 //
 // Cancel Run's context before the loopback transport is closed. When Run has returned,
-// this package does not use the store any more: upstream offers no way to join the workers
-// of its controllers, but Run waits for their calls of the store, and refuses later ones.
+// this package does not use the store any more, except by requests: upstream offers no way
+// to join the workers of its controllers, but Run waits for the finalizer's calls of the
+// store, and refuses later ones. The requests of the workers end with the transport.
 package crd

@@ -139,7 +139,7 @@ func (g *group) Get(ctx context.Context, name string) (*apiextensionsv1.CustomRe
 	if err != nil {
 		return nil, err
 	}
-	return decodeStripped(text.Body(), text.ResourceVersion())
+	return definition.DecodeStripped(text.Body(), text.ResourceVersion())
 }
 
 // read returns the stored JSON of a definition, in a state that is not older than

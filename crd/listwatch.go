@@ -18,6 +18,7 @@ import (
 
 	"byre/apiserver/storage"
 	"byre/apiserver/storage/encoding"
+	"byre/crd/definition"
 )
 
 // listWatch lists and watches the stripped definitions for the informer. It reads the store
@@ -49,9 +50,6 @@ func selectionOf(options metav1.ListOptions) apistorage.ListOptions {
 	}
 }
 
-// decodeBatch is how many definitions a goroutine decodes at a time.
-const decodeBatch = 16
-
 func (g *group) list(ctx context.Context, options metav1.ListOptions) (apiruntime.Object, error) {
 	listed, err := g.store.ListEncoded(ctx, g.store.Prefix(), selectionOf(options), g.store.Stored())
 	if err != nil {
@@ -70,15 +68,13 @@ func (g *group) list(ctx context.Context, options metav1.ListOptions) (apiruntim
 	}
 	var decoders errgroup.Group
 	decoders.SetLimit(runtime.GOMAXPROCS(0))
-	for start := 0; start < len(texts); start += decodeBatch {
+	for i, text := range texts {
 		decoders.Go(func() error {
-			for i := start; i < min(start+decodeBatch, len(texts)); i++ {
-				crd, err := decodeStripped(texts[i].Body(), texts[i].ResourceVersion())
-				if err != nil {
-					return apierrors.NewInternalError(err)
-				}
-				list.Items[i] = *crd
+			crd, err := definition.DecodeStripped(text.Body(), text.ResourceVersion())
+			if err != nil {
+				return apierrors.NewInternalError(err)
 			}
+			list.Items[i] = *crd
 			return nil
 		})
 	}
@@ -122,7 +118,7 @@ func (w *definitionWatch) run(ctx context.Context, events storage.EncodedWatch) 
 		batch, err := events.Next(ctx)
 		for _, event := range batch {
 			var crd *apiextensionsv1.CustomResourceDefinition
-			if crd, err = decodeStripped(event.Object.Body(), event.Object.ResourceVersion()); err != nil {
+			if crd, err = definition.DecodeStripped(event.Object.Body(), event.Object.ResourceVersion()); err != nil {
 				err = apierrors.NewInternalError(err)
 				break
 			}

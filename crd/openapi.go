@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"byre/apiserver/handlers/openapi"
@@ -45,7 +44,10 @@ func newOpenAPIPublisher(r *resolver, service *openapi.Service, build string, so
 // update reads the established definitions of a group.
 func (p *openAPIPublisher) update(group string) {
 	versions := map[schema.GroupVersion][]specInput{}
-	for _, crd := range established(p.resolver.listGroup(group)) {
+	for _, crd := range p.resolver.listGroup(group) {
+		if !definition.IsEstablished(crd) {
+			continue
+		}
 		d := newSpecInput(crd)
 		for _, v := range crd.Spec.Versions {
 			if v.Served {
@@ -108,10 +110,4 @@ func (p *openAPIPublisher) hash(gv schema.GroupVersion, definitions []specInput)
 		of.WriteString(d.hash + "\n")
 	}
 	return openapi.Hash(of.String())
-}
-
-func established(definitions []*apiextensionsv1.CustomResourceDefinition) []*apiextensionsv1.CustomResourceDefinition {
-	return slices.DeleteFunc(definitions, func(crd *apiextensionsv1.CustomResourceDefinition) bool {
-		return !definition.IsEstablished(crd)
-	})
 }

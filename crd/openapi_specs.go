@@ -172,17 +172,9 @@ func (c *specCache) addV2(ctx context.Context, definitions []specInput, add func
 	return errors.Join(builders.Wait(), partial)
 }
 
-func newSwagger() *spec.Swagger {
-	return &spec.Swagger{SwaggerProps: spec.SwaggerProps{
-		Definitions: spec.Definitions{},
-		Parameters:  map[string]spec.Parameter{},
-		Paths:       &spec.Paths{Paths: map[string]spec.PathItem{}},
-	}}
-}
-
 // buildV2 builds the OpenAPI v2 spec of a definition in all its served versions.
 func buildV2(crd *apiextensionsv1.CustomResourceDefinition) (any, error) {
-	whole := newSwagger()
+	var parts []*spec.Swagger
 	for _, v := range crd.Spec.Versions {
 		if !v.Served {
 			continue
@@ -193,15 +185,7 @@ func buildV2(crd *apiextensionsv1.CustomResourceDefinition) (any, error) {
 		}
 		// As upstream does: OpenAPI v2 publishes no defaults.
 		part.Definitions = handler.PruneDefaults(part.Definitions)
-		addSwagger(whole, part)
+		parts = append(parts, part)
 	}
-	return whole, nil
-}
-
-// addSwagger adds a definition's spec to the whole. No two definitions share a path or a
-// kind; the types that all specs refer to are equal in all.
-func addSwagger(whole, part *spec.Swagger) {
-	maps.Copy(whole.Definitions, part.Definitions)
-	maps.Copy(whole.Parameters, part.Parameters)
-	maps.Copy(whole.Paths.Paths, part.Paths.Paths)
+	return builder.MergeSpecs(&spec.Swagger{}, parts...)
 }

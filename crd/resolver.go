@@ -10,6 +10,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"byre/crd/definition"
 	"byre/crd/instances"
@@ -39,9 +40,11 @@ type definitionStore interface {
 // store. Otherwise a client that creates a definition and then an instance could be told
 // 404.
 type resolver struct {
-	env     *instances.Environment
-	store   definitionStore
-	changed *changedGroups
+	env   *instances.Environment
+	store definitionStore
+	// notify receives a value after groups were added to changed. One value stands for any
+	// number of groups.
+	notify chan struct{}
 
 	mu       sync.RWMutex
 	table    definition.Table
@@ -52,16 +55,28 @@ type resolver struct {
 	// removed ones forgettable. A watch cache thus outlives its definition by at least
 	// releaseInterval, in which watches deliver their last events from it.
 	removed, forgettable map[schema.GroupResource]bool
+	// changed are the API groups whose definitions have changed since takeChanged was called.
+	changed sets.Set[string]
 }
 
-func newResolver(env *instances.Environment, store definitionStore, changed *changedGroups) *resolver {
+func newResolver(env *instances.Environment, store definitionStore) *resolver {
 	return &resolver{
 		env:      env,
 		store:    store,
-		changed:  changed,
+		notify:   make(chan struct{}, 1),
 		handlers: map[string]*instances.Handlers{},
 		removed:  map[schema.GroupResource]bool{},
+		changed:  sets.New[string](),
 	}
+}
+
+// takeChanged returns the groups whose definitions have changed since the last call.
+func (r *resolver) takeChanged() sets.Set[string] {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	groups := r.changed
+	r.changed = sets.New[string]()
+	return groups
 }
 
 // resolved is a definition with the handlers of its instances. A nil resolved serves
@@ -204,7 +219,11 @@ func (r *resolver) apply(name string, c definition.Change) {
 		r.store.ForgetInstances(definition.Resource(c.After.CRD))
 	}
 	if c.IsVisible() {
-		r.changed.add(c.Group())
+		r.changed.Insert(c.Group())
+		select {
+		case r.notify <- struct{}{}:
+		default:
+		}
 	}
 }
 

@@ -75,7 +75,7 @@ func (r sourceReader) Source(_ context.Context, name, resourceVersion string) (d
 }
 
 func newTestResolver(s *fakeStore) *resolver {
-	return newResolver(&instances.Environment{}, s, newChangedGroups())
+	return newResolver(&instances.Environment{}, s)
 }
 
 func find(t *testing.T, r *resolver) *resolved {
@@ -94,11 +94,11 @@ func TestResolver_ReadsOnlyWhatTheInformerHasNotShown(t *testing.T) {
 	if find(t, r) == nil || s.reads != 1 {
 		t.Fatalf("not found in the store, after %d reads", s.reads)
 	}
-	if r.changed.take().Len() != 0 || len(r.listGroup("example.com")) != 0 {
+	if r.takeChanged().Len() != 0 || len(r.listGroup("example.com")) != 0 {
 		t.Error("shown to clients before the informer has shown it")
 	}
 	r.put(definitionAt(5, "a", 1), false)
-	if find(t, r) == nil || s.reads != 1 || r.changed.take().Len() != 1 {
+	if find(t, r) == nil || s.reads != 1 || r.takeChanged().Len() != 1 {
 		t.Errorf("after the informer has shown it: %d reads", s.reads)
 	}
 }

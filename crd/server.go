@@ -62,9 +62,8 @@ func New(d delegation.Dependencies, delegate http.Handler) (*Server, error) {
 	env := instances.NewEnvironment(instances.Environment{
 		Scheme: own.scheme, Storage: d.Storage, Serving: d.Serving, Converters: converters, Sources: own,
 	})
-	changed := newChangedGroups()
-	s.resolver = newResolver(env, own, changed)
-	if s.controller, err = newController(d, s.resolver, own, changed); err != nil {
+	s.resolver = newResolver(env, own)
+	if s.controller, err = newController(d, s.resolver, own); err != nil {
 		return nil, err
 	}
 	return s, nil

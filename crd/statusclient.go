@@ -17,16 +17,14 @@ import (
 // would remove the schemas.
 type statusClient struct {
 	client.CustomResourceDefinitionsGetter
-	calls *storeCalls
 }
 
 func (c statusClient) CustomResourceDefinitions() client.CustomResourceDefinitionInterface {
-	return statusWriter{c.CustomResourceDefinitionsGetter.CustomResourceDefinitions(), c.calls}
+	return statusWriter{c.CustomResourceDefinitionsGetter.CustomResourceDefinitions()}
 }
 
 type statusWriter struct {
 	client.CustomResourceDefinitionInterface
-	calls *storeCalls
 }
 
 // patchOperation is an operation of a JSON patch (RFC 6902).
@@ -38,15 +36,7 @@ type patchOperation struct {
 
 // UpdateStatus patches the status and the finalizers. It fails with a conflict where an
 // update would.
-func (w statusWriter) UpdateStatus(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition, options metav1.UpdateOptions) (written *apiextensionsv1.CustomResourceDefinition, err error) {
-	err = w.calls.do(func() error {
-		written, err = w.patchStatus(ctx, crd, options)
-		return err
-	})
-	return written, err
-}
-
-func (w statusWriter) patchStatus(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition, options metav1.UpdateOptions) (*apiextensionsv1.CustomResourceDefinition, error) {
+func (w statusWriter) UpdateStatus(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition, options metav1.UpdateOptions) (*apiextensionsv1.CustomResourceDefinition, error) {
 	finalizers := crd.Finalizers
 	if finalizers == nil {
 		finalizers = []string{}

@@ -5,36 +5,31 @@ import (
 	"sync"
 )
 
-// storeCalls counts the calls that upstream's controllers make to the store. Invariant:
-// after drain no call is in flight and none begins. Run calls drain before it returns,
-// because upstream's controllers offer no way to join their workers; otherwise a worker
-// could use the store after the program has closed it.
+// storeCalls are the calls that the finalizer makes to the store. Invariant: after drain no
+// call is in flight and none begins. Run calls drain before it returns, because upstream's
+// finalizer offers no way to join its workers; otherwise a worker could use the store after
+// the program has closed it.
 type storeCalls struct {
-	mu      sync.Mutex
-	ended   bool
-	running sync.WaitGroup
+	mu    sync.RWMutex // held for reading during each call
+	ended bool
 }
 
 // errStopped is the error of a call after drain.
 var errStopped = errors.New("the server of definitions has stopped")
 
-// do makes one call, or fails with errStopped.
+// do makes one call, or fails with errStopped. The call makes no other.
 func (c *storeCalls) do(call func() error) error {
-	c.mu.Lock()
+	c.mu.RLock()
+	defer c.mu.RUnlock()
 	if c.ended {
-		c.mu.Unlock()
 		return errStopped
 	}
-	c.running.Add(1)
-	c.mu.Unlock()
-	defer c.running.Done()
 	return call()
 }
 
-// drain refuses further calls and waits for those in flight.
+// drain waits for the calls in flight and refuses further ones.
 func (c *storeCalls) drain() {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.ended = true
-	c.mu.Unlock()
-	c.running.Wait()
 }

@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
 	genericfeatures "k8s.io/apiserver/pkg/features"
+	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/util/compatibility"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/informers"
@@ -40,14 +41,17 @@ func newGroups(t testing.TB, store *sqlstore.Store, feed *watch.Feed, runtimeCon
 	if err != nil {
 		t.Fatal(err)
 	}
-	client := fake.NewClientset()
+	client, effective := fake.NewClientset(), compatibility.DefaultBuildEffectiveVersion()
 	b, err := registry.New(registry.Config{
-		RESTOptions:             factory.NewRESTOptionsGetter(factory.Backend{Store: store, Feed: feed}, factory.BuiltinResources(compatibility.DefaultBuildEffectiveVersion())),
+		RESTOptions:             factory.NewRESTOptionsGetter(factory.Backend{Store: store, Feed: feed}, factory.BuiltinResources(effective)),
 		APIResourceConfigSource: resources,
 		Client:                  client,
 		Informers:               informers.NewSharedInformerFactory(client, 0),
 		Authorizer:              authorizerfactory.NewAlwaysAllowAuthorizer(),
 		Tokens:                  registry.TokenConfig{Issuer: issuer},
+		Emulation:               genericapiserver.ResourceExpirationEvaluatorOptions{CurrentVersion: effective.EmulationVersion()},
+		Services:                registry.ServiceConfig{ClusterIPRange: registry.DefaultClusterIPRange(), NodePortRange: registry.DefaultNodePortRange()},
+		Kubelet:                 registry.DefaultKubelet(),
 	})
 	if err != nil {
 		t.Fatal(err)

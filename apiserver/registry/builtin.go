@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 
+	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
@@ -34,16 +34,15 @@ func New(c Config) (*Builtin, error) {
 	if c.RESTOptions == nil || c.Client == nil || c.Informers == nil || c.Authorizer == nil {
 		return nil, errors.New("builtin: RESTOptions, Client, Informers and Authorizer are required")
 	}
-	c = c.withDefaults()
 	release, err := genericapiserver.NewResourceExpirationEvaluatorFromOptions(c.Emulation)
 	if err != nil {
 		return nil, err
 	}
-	nodePorts, err := allocation.NewNodePorts(c.RESTOptions, c.Services.NodePortRange, c.Client, c.Services.RepairInterval)
+	nodePorts, err := allocation.NewNodePorts(c.RESTOptions, c.Services.NodePortRange, c.Client)
 	if err != nil {
 		return nil, fmt.Errorf("node ports: %w", err)
 	}
-	ips, err := allocation.NewClusterIPs(c.Client, c.Informers, c.Services.ClusterIPRange, c.Services.SecondaryClusterIPRange, c.Services.RepairInterval)
+	ips, err := allocation.NewClusterIPs(c.Client, c.Informers, c.Services.ClusterIPRange, c.Services.SecondaryClusterIPRange)
 	if err != nil {
 		return nil, fmt.Errorf("cluster IPs: %w", err)
 	}
@@ -100,8 +99,7 @@ func (b *Builtin) Repaired() <-chan struct{} { return b.repaired }
 // an error if upstream's repair loop of the cluster IPs gives up its first repair.
 func (b *Builtin) Run(ctx context.Context) error {
 	defer b.Close()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
+	loops, ctx := errgroup.WithContext(ctx)
 	var pending atomic.Int32
 	pending.Store(2)
 	onFirstSuccess := func() {
@@ -109,19 +107,12 @@ func (b *Builtin) Run(ctx context.Context) error {
 			close(b.repaired)
 		}
 	}
-	var loops sync.WaitGroup
-	loops.Go(func() {
-		if err := b.ips.Repair(ctx, onFirstSuccess); err != nil {
-			cancel(err)
-		}
+	loops.Go(func() error { return b.ips.Repair(ctx, onFirstSuccess) })
+	loops.Go(func() error {
+		b.nodePorts.Repair(ctx, onFirstSuccess)
+		return nil
 	})
-	loops.Go(func() { b.nodePorts.Repair(ctx, onFirstSuccess) })
-	<-ctx.Done()
-	loops.Wait()
-	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
-		return err
-	}
-	return nil
+	return loops.Wait()
 }
 
 // Close stops the allocators. Run calls it; a caller that does not call Run calls Close.

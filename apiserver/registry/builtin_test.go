@@ -29,12 +29,17 @@ func newGetter(store *sqlstore.Store, feed *watch.Feed) *factory.Getter {
 // not run: the constructor must not read from it.
 func newBuiltin(t *testing.T, runtimeConfig cliflag.ConfigurationMap) *registry.Builtin {
 	t.Helper()
-	b, err := emulate(t, runtimeConfig, emulation{})
+	b, err := emulate(t, runtimeConfig, thisRelease())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.Close)
 	return b
+}
+
+// thisRelease emulates no other.
+func thisRelease() emulation {
+	return emulation{CurrentVersion: compatibility.DefaultBuildEffectiveVersion().EmulationVersion()}
 }
 
 // emulate is newBuiltin with an emulated release.
@@ -54,6 +59,8 @@ func emulate(t *testing.T, runtimeConfig cliflag.ConfigurationMap, release emula
 		Informers:               informers.NewSharedInformerFactory(client, 0),
 		Authorizer:              authorizerfactory.NewAlwaysAllowAuthorizer(),
 		Tokens:                  registry.TokenConfig{Issuer: newIssuer(t)},
+		Services:                registry.ServiceConfig{ClusterIPRange: clusterIPs, NodePortRange: nodePorts},
+		Kubelet:                 registry.DefaultKubelet(),
 	})
 }
 

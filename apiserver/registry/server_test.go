@@ -2,6 +2,7 @@ package registry_test
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
 	"net/http"
 	"strings"
@@ -29,6 +30,7 @@ import (
 	"byre/apiserver/handlers/openapi"
 	"byre/apiserver/process/loopback"
 	"byre/apiserver/registry"
+	"byre/apiserver/registry/allocation"
 	"byre/apiserver/registry/bootstrap"
 	"byre/sqlstore"
 	"byre/sqlstore/storetest"
@@ -38,10 +40,11 @@ import (
 // server is the built-in groups behind real routes over a store in memory, without
 // authentication (a header names the user) and without admission.
 type server struct {
-	client  kubernetes.Interface
-	driver  sqlstore.Driver
-	builtin *registry.Builtin
-	config  *rest.Config
+	client    kubernetes.Interface
+	informers informers.SharedInformerFactory
+	driver    sqlstore.Driver
+	builtin   *registry.Builtin
+	config    *rest.Config
 	// api is the handler that the clients' requests go to.
 	api http.Handler
 	// storeErr is what the readiness check of the store returns.
@@ -64,20 +67,25 @@ func start(t *testing.T, adjust ...func(*registry.Config)) *server {
 	s.config = loopback.Config(transport)
 	s.config.WarningHandler = rest.NoWarnings{}
 	s.client = kubernetes.NewForConfigOrDie(s.config)
-	factory := informers.NewSharedInformerFactoryWithOptions(s.client, 0, informers.WithCustomResyncConfig(registry.CustomResync()))
+	factory := informers.NewSharedInformerFactoryWithOptions(s.client, 0, informers.WithCustomResyncConfig(allocation.CustomResync()))
+	s.informers = factory
 	config := registry.Config{
-		RESTOptions:    newGetter(store, feed),
-		Client:         s.client,
-		Informers:      factory,
-		EndpointSlices: slicesOf{s.client},
-		Authenticator:  authenticator.RequestFunc(knownToken),
-		Authorizer:     authorizer.AuthorizerFunc(noEscalation),
-		RuleResolver:   oneRule{},
-		Tokens:         registry.TokenConfig{Issuer: newIssuer(t)},
-		APIAudiences:   authenticator.Audiences{"https://test.invalid"},
-		Services:       registry.ServiceConfig{ClusterIPRange: clusterIPs, NodePortRange: nodePorts},
-		EventTTL:       time.Hour,
-		StoreReady:     func(context.Context) error { return s.storeErr },
+		RESTOptions:             newGetter(store, feed),
+		APIResourceConfigSource: registry.DefaultAPIResourceConfigSource(),
+		Emulation:               thisRelease(),
+		Client:                  s.client,
+		Informers:               factory,
+		EndpointSlices:          slicesOf{s.client},
+		Authenticator:           authenticator.RequestFunc(knownToken),
+		Authorizer:              authorizer.AuthorizerFunc(noEscalation),
+		RuleResolver:            oneRule{},
+		Tokens:                  registry.TokenConfig{Issuer: newIssuer(t)},
+		APIAudiences:            authenticator.Audiences{"https://test.invalid"},
+		Services:                registry.ServiceConfig{ClusterIPRange: clusterIPs, NodePortRange: nodePorts},
+		EventTTL:                time.Hour,
+		Kubelet:                 registry.DefaultKubelet(),
+		ProxyTransport:          &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}, //nolint:gosec // a test's own server
+		StoreReady:              func(context.Context) error { return s.storeErr },
 	}
 	for _, set := range adjust {
 		set(&config)
@@ -140,17 +148,19 @@ func (s *server) bootstrap(t *testing.T) {
 	t.Helper()
 	b, err := bootstrap.New(bootstrap.Config{
 		Client:       s.client,
+		Informers:    s.informers,
 		ServiceCIDRs: []net.IPNet{clusterIPs},
 		Service:      bootstrap.Service{ClusterIP: net.IPv4(10, 9, 0, 1), AdvertiseAddress: net.IPv4(192, 0, 2, 7), AdvertisePort: 6443},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.informers.Start(t.Context().Done())
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := b.Ensure(ctx); err != nil {
 		for _, check := range b.Checks() {
-			t.Logf("%s: %v", check.Name, check.Err)
+			t.Logf("%s: %v", check.Name(), check.Check(nil))
 		}
 		t.Fatal(err)
 	}

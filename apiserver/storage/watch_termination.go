@@ -16,13 +16,9 @@ type WatchTermination struct {
 // NewWatchTermination returns a WatchTermination that has not begun.
 func NewWatchTermination() *WatchTermination { return &WatchTermination{begun: make(chan struct{})} }
 
-// Now ends all watches at once. Their clients resume after the last event that they have
-// received.
-func (t *WatchTermination) Now() { t.After(0) }
-
-// After ends each watch when it has delivered all events up to a revision. It is for a
-// resource that is gone: its clients can't resume, so they must have seen every event.
-// Only the first call of Now and After has an effect.
+// After ends each watch when it has delivered all events up to a revision, which a watch of a
+// resource that is gone must: its clients can't resume. With 0 all watches end at once, and their
+// clients resume after the last event that they have received. Only the first call has an effect.
 func (t *WatchTermination) After(revision int64) {
 	t.once.Do(func() {
 		t.last = revision

@@ -61,21 +61,18 @@ func newSchemaRule() *rule {
 // HashSpec computes the SpecHash of a definition with its schemas.
 func HashSpec(crd *apiextensionsv1.CustomResourceDefinition) string {
 	spec, _ := json.Marshal(crd.Spec) // API types can be encoded
-	return HashSpecJSON(spec)
+	return hashJSON(cut(make([]byte, 0, len(spec)), spec, specRule))
 }
-
-// HashSpecJSON is HashSpec of the JSON of a spec, as encoding/json makes it.
-func HashSpecJSON(spec []byte) string { return HashJSON(cut(spec, specRule)) }
 
 // HashSchema returns a hash of what a schema says of instances.
 func HashSchema(schema *apiextensionsv1.CustomResourceValidation) string {
 	text, _ := json.Marshal(schema) // API types can be encoded
-	return HashJSON(cut(text, validationRule))
+	return hashJSON(cut(make([]byte, 0, len(text)), text, validationRule))
 }
 
-// cut returns what counts of a JSON value without white space.
-func cut(text []byte, r *rule) []byte {
-	c := cutter{Scanner: jsontext.NewScanner(text, 0), in: text, out: make([]byte, 0, len(text))}
+// cut appends what counts of a JSON value, without white space, to out.
+func cut(out, text []byte, r *rule) []byte {
+	c := cutter{Scanner: jsontext.NewScanner(text, 0), in: text, out: out}
 	c.value(r)
 	return c.out
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"hash"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -40,12 +39,10 @@ func Hash(values ...any) string {
 	return encodeHash(h)
 }
 
-// HashJSON is Hash of one value whose JSON consists of these parts.
-func HashJSON(parts ...[]byte) string {
+// hashJSON is Hash of one value with this JSON.
+func hashJSON(text []byte) string {
 	h := sha256.New()
-	for _, part := range parts {
-		h.Write(part)
-	}
+	h.Write(text)
 	h.Write([]byte{'\n'})
 	return encodeHash(h)
 }
@@ -56,13 +53,10 @@ func encodeHash(h hash.Hash) string { return base64.RawURLEncoding.EncodeToStrin
 // fields and kubectl's copy of the definition. What remains tells who serves which
 // requests and is all that upstream's controllers look at. Definitions that preserve
 // unknown fields (from before apiextensions v1) keep their schemas: a controller checks
-// whether they are structural. Strip does nothing to a stripped definition.
+// whether they are structural.
 func Strip(crd *apiextensionsv1.CustomResourceDefinition) {
-	if isStripped(crd) {
-		return
-	}
 	crd.ManagedFields = nil
-	SetHashes(crd, HashOpenAPI(crd), HashSpec(crd))
+	setHashes(crd, HashOpenAPI(crd), HashSpec(crd))
 	if crd.Spec.PreserveUnknownFields {
 		return
 	}
@@ -71,20 +65,12 @@ func Strip(crd *apiextensionsv1.CustomResourceDefinition) {
 	}
 }
 
-// SetHashes gives a stripped definition its hashes, in place of kubectl's copy of the
+// setHashes gives a stripped definition its hashes, in place of kubectl's copy of the
 // definition.
-func SetHashes(crd *apiextensionsv1.CustomResourceDefinition, openAPI, spec string) {
+func setHashes(crd *apiextensionsv1.CustomResourceDefinition, openAPI, spec string) {
 	if crd.Annotations == nil {
 		crd.Annotations = map[string]string{}
 	}
 	delete(crd.Annotations, corev1.LastAppliedConfigAnnotation)
 	crd.Annotations[OpenAPIHash], crd.Annotations[SpecHash] = openAPI, spec
-}
-
-// isStripped does not trust the annotations alone, which a client may have set:
-// validation demands a schema in every version of a definition that does not preserve
-// unknown fields, so that a definition without any was stripped.
-func isStripped(crd *apiextensionsv1.CustomResourceDefinition) bool {
-	return crd.Annotations[SpecHash] != "" && !crd.Spec.PreserveUnknownFields &&
-		!slices.ContainsFunc(crd.Spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool { return v.Schema != nil })
 }

@@ -1,7 +1,6 @@
 package definition_test
 
 import (
-	"maps"
 	"strconv"
 	"testing"
 
@@ -162,20 +161,5 @@ func TestDefinition_Serves(t *testing.T) {
 		if got := table.Get(name).Serves(test.version); got != test.want {
 			t.Errorf("case %d: %s served: %v", revision, test.version, got)
 		}
-	}
-}
-
-// TestStrip_Twice: stripping a stripped definition keeps the hashes of the whole one.
-func TestStrip_Twice(t *testing.T) {
-	t.Parallel()
-	crd := state(1, "a", 1)
-	before := maps.Clone(crd.Annotations)
-	definition.Strip(crd)
-	if !maps.Equal(before, crd.Annotations) {
-		t.Errorf("%v became %v", before, crd.Annotations)
-	}
-	crd.Spec.Versions[0].Schema = &apiextensionsv1.CustomResourceValidation{}
-	if definition.Strip(crd); crd.Annotations[definition.SpecHash] == before[definition.SpecHash] {
-		t.Error("annotations that a client has set were taken for the hashes")
 	}
 }

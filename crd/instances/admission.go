@@ -3,7 +3,6 @@ package instances
 import (
 	"context"
 	"errors"
-	"sync/atomic"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/admission"
@@ -12,12 +11,12 @@ import (
 // createGuard runs the admission plugins, and forbids the creation of instances of a
 // definition that is being deleted. Such instances would outlive the definition.
 type createGuard struct {
-	plugins     admission.Interface
-	terminating *atomic.Bool
+	plugins       admission.Interface
+	isTerminating func() bool
 }
 
 func (g createGuard) Handles(operation admission.Operation) bool {
-	if operation == admission.Create && g.terminating.Load() {
+	if operation == admission.Create && g.isTerminating() {
 		return true
 	}
 	return g.plugins != nil && g.plugins.Handles(operation)
@@ -44,7 +43,7 @@ func (g createGuard) Validate(ctx context.Context, attributes admission.Attribut
 }
 
 func (g createGuard) forbid(attributes admission.Attributes) error {
-	if attributes.GetOperation() != admission.Create || !g.terminating.Load() {
+	if attributes.GetOperation() != admission.Create || !g.isTerminating() {
 		return nil
 	}
 	return apierrors.NewForbidden(attributes.GetResource().GroupResource(), attributes.GetName(),

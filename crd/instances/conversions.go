@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
 )
 
 // conversions caches the results of conversion webhooks, for the readers of all
@@ -27,7 +26,6 @@ import (
 // view does this, many values in a call.
 type conversions struct {
 	maxBytes int
-	clock    clock.PassiveClock
 
 	mu     sync.Mutex
 	byKey  map[conversionKey]*list.Element // of conversionResult
@@ -86,10 +84,9 @@ const (
 	conversionOverhead = 256
 )
 
-func newConversions(maxBytes int, passive clock.PassiveClock) *conversions {
+func newConversions(maxBytes int) *conversions {
 	return &conversions{
 		maxBytes: maxBytes,
-		clock:    passive,
 		byKey:    map[conversionKey]*list.Element{},
 		calls:    map[conversionKey]*conversionCall{},
 		renewing: map[string][][]byte{},
@@ -177,7 +174,7 @@ func (c *conversions) begin(keys []conversionKey) *conversionCall {
 // run makes a call that was entered, and adds its results.
 func (c *conversions) run(call *conversionCall, keys []conversionKey, values [][]byte, convert convertFunc) {
 	call.err = errConversionPanicked
-	made := c.clock.Now()
+	made := time.Now()
 	results := map[conversionKey][]byte{}
 	defer func() {
 		c.mu.Lock()
@@ -203,7 +200,7 @@ func (c *conversions) run(call *conversionCall, keys []conversionKey, values [][
 // renewLater has a value converted again in the background, if half of its result's age has
 // passed. The caller holds mu.
 func (c *conversions) renewLater(r *conversionResult, value []byte, convert convertFunc) {
-	if r.isRenewed || c.drained || c.clock.Since(r.made) < maxConversionAge/2 {
+	if r.isRenewed || c.drained || time.Since(r.made) < maxConversionAge/2 {
 		return
 	}
 	r.isRenewed = true
@@ -273,7 +270,7 @@ func (c *conversions) result(key conversionKey) *conversionResult {
 		return nil
 	}
 	r := at.Value.(*conversionResult)
-	if c.clock.Since(r.made) > maxConversionAge {
+	if time.Since(r.made) > maxConversionAge {
 		c.remove(at)
 		return nil
 	}

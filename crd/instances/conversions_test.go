@@ -8,14 +8,12 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"k8s.io/utils/clock"
 )
 
 func TestConversions_AreBounded(t *testing.T) {
 	t.Parallel()
 	const size = 1000
-	c := newConversions(10*(size+conversionOverhead), clock.RealClock{})
+	c := newConversions(10 * (size + conversionOverhead))
 	calls := 0
 	convert := func(values [][]byte) ([][]byte, error) {
 		calls++
@@ -50,7 +48,7 @@ func TestConversions_AreBounded(t *testing.T) {
 // conversion. If the conversion fails in a batch, the value is converted alone.
 func TestConversions_AreShared(t *testing.T) {
 	t.Parallel()
-	c := newConversions(1<<20, clock.RealClock{})
+	c := newConversions(1 << 20)
 	begun, finish := make(chan struct{}), make(chan error)
 	var mu sync.Mutex
 	calls := 0
@@ -86,7 +84,7 @@ func TestConversions_AreShared(t *testing.T) {
 func TestConversions_Expire(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := newConversions(1<<20, clock.RealClock{})
+		c := newConversions(1 << 20)
 		w := &upgradedWebhook{answer: "old"}
 		values := [][]byte{[]byte("a"), []byte("b")}
 		c.convertAhead(t.Context(), "v", values, w.convert)
@@ -109,7 +107,7 @@ func TestConversions_Expire(t *testing.T) {
 func TestConversions_AreRenewed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := newConversions(1<<20, clock.RealClock{})
+		c := newConversions(1 << 20)
 		w := &upgradedWebhook{answer: "1"}
 		values := [][]byte{[]byte("a"), []byte("b"), []byte("c")}
 		read := func(after time.Duration, want string, wantCalls int) {
@@ -161,7 +159,7 @@ func TestConversions_AreRenewed(t *testing.T) {
 func TestConversions_RenewOnlyWhatNoReaderConverts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := newConversions(1<<20, clock.RealClock{})
+		c := newConversions(1 << 20)
 		w := &upgradedWebhook{answer: "1"}
 		convert := func(values [][]byte) ([][]byte, error) {
 			if len(values) == 0 {

@@ -21,7 +21,7 @@ type convertingCodec struct {
 	// stored is the kind of a list of stored values.
 	stored  schema.GroupVersionKind
 	version schema.GroupVersion
-	view    string // see derived.views
+	view    string // see derived.view
 }
 
 // Decode decodes a stored value to the version.

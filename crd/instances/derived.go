@@ -21,8 +21,8 @@ type derived struct {
 	// their records.
 	storageVersion schema.GroupVersion
 	encoding       string
-	// views has the storage.Config.View of each version.
-	views     map[string]string
+	// spec names the definition's spec, by its UID and generation.
+	spec      string
 	converter *converter
 	// conversions is nil where no webhook converts. listKind is used only with it.
 	conversions *conversions
@@ -47,13 +47,12 @@ func (e *Environment) derive(crd *apiextensionsv1.CustomResourceDefinition, sour
 	if err := converter.use(crd); err != nil {
 		return nil, err
 	}
-	encoding := encodingOf(e.Storage.Program, whole, stored)
 	d := &derived{
 		codecs:         codecs{scheme: e.Scheme, schemas: newSchemas(crd, source), convert: converter.safe()},
 		source:         source,
 		storageVersion: schema.GroupVersion{Group: crd.Spec.Group, Version: stored},
-		encoding:       encoding,
-		views:          viewsOf(encoding, whole),
+		encoding:       encodingOf(e.Storage.Program, whole, stored),
+		spec:           fmt.Sprintf("%s/%d", whole.UID, whole.Generation),
 		converter:      converter,
 		types:          newLazyTypeConverter(source),
 		equivalents:    equivalents(crd),
@@ -79,7 +78,7 @@ func (d *derived) storageCodec(version schema.GroupVersion) runtime.Codec {
 		conversions: d.conversions,
 		stored:      d.storageVersion.WithKind(d.listKind),
 		version:     version,
-		view:        d.views[version.Version],
+		view:        d.view(version.Version),
 	}
 }
 
@@ -91,17 +90,11 @@ func encodingOf(program string, whole *apiextensionsv1.CustomResourceDefinition,
 		definition.Hash(whole.Spec.Names.Kind, whole.Spec.PreserveUnknownFields, definition.HashSchema(definition.Version(whole, stored).Schema)))
 }
 
-// viewsOf returns the View of each version: a name for what its readers derive from
-// records of an encoding. The generation is part of it, so that nothing that readers have derived
+// view is the storage.Config.View of a version: a name for what its readers derive from
+// records of the encoding. The generation is part of it, so that nothing that readers have derived
 // outlives a change of the spec: a conversion that was replaced and restored may have
 // another webhook behind it.
-func viewsOf(encoding string, whole *apiextensionsv1.CustomResourceDefinition) map[string]string {
-	views := map[string]string{}
-	for _, v := range whole.Spec.Versions {
-		views[v.Name] = fmt.Sprintf("%s/%s/%s/%d", encoding, v.Name, whole.UID, whole.Generation)
-	}
-	return views
-}
+func (d *derived) view(version string) string { return d.encoding + "/" + version + "/" + d.spec }
 
 // equivalents tells admission that the versions are of one resource.
 func equivalents(crd *apiextensionsv1.CustomResourceDefinition) runtime.EquivalentResourceRegistry {

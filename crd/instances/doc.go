@@ -9,12 +9,8 @@
 //     definition, its Source. Requests in flight finish by the spec they began with.
 //   - Everything is made when a request first needs it. Release drops compiled
 //     validation, types and schemas that no request has used since its last call.
-//   - Instances are answered from the stored bytes where these are what a decode would
-//     give. Records are marked with the program, the storage version and a hash of its
-//     schema (their Encoding); records of another Encoding are decoded, defaulted and pruned by
-//     the current schema.
-//   - A webhook converts each stored value to a version once for all readers, and many
-//     values in one call. A value that cannot be converted hides no other.
+//   - Answers are made as package crd promises: from the stored bytes where these are what a
+//     decode would give, and each stored value is converted once for all readers.
 //
 // Goroutines run only while conversions are made again before they expire. Environment.Drain
 // joins them.

@@ -3,7 +3,6 @@ package instances
 import (
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/conversion"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/utils/clock"
 
 	"byre/apiserver/handlers"
 	"byre/apiserver/storage/factory"
@@ -27,7 +26,7 @@ type Environment struct {
 
 // NewEnvironment completes an environment.
 func NewEnvironment(e Environment) *Environment {
-	e.conversions = newConversions(maxConversions, clock.RealClock{})
+	e.conversions = newConversions(maxConversions)
 	return &e
 }
 

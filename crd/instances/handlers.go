@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/klog/v2"
 
@@ -21,18 +22,13 @@ import (
 // are safe for concurrent use.
 type Handlers struct {
 	env *Environment
-	// terminating is true while the definition is being deleted. Instances can then be
-	// read, changed and deleted, but not created.
-	terminating atomic.Bool
-	// requirements are what writes of instances require of the definition.
-	requirements atomic.Pointer[requirements]
+	// latest is the definition's last state, stripped. Update replaces it under mu.
+	latest atomic.Pointer[apiextensionsv1.CustomResourceDefinition]
 	// watchTermination begins when these Handlers have been replaced or the definition is gone.
 	// Watches end then; requests in flight finish.
 	watchTermination *storage.WatchTermination
 
 	mu sync.Mutex
-	// crd is the definition's last state, stripped.
-	crd *apiextensionsv1.CustomResourceDefinition
 	// derived is nil until a request needs it.
 	derived  *derived
 	versions map[string]*Version // by name
@@ -50,9 +46,7 @@ func New(env *Environment, crd *apiextensionsv1.CustomResourceDefinition) *Handl
 func (h *Handlers) Update(crd *apiextensionsv1.CustomResourceDefinition) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.crd = crd
-	h.requirements.Store(newRequirements(crd))
-	h.terminating.Store(definition.IsTerminating(crd))
+	h.latest.Store(crd)
 	if h.derived == nil {
 		return
 	}
@@ -63,13 +57,7 @@ func (h *Handlers) Update(crd *apiextensionsv1.CustomResourceDefinition) {
 
 // EndWatches ends the watches of the instances when they have delivered all events up to
 // the revision after; at once where after is 0.
-func (h *Handlers) EndWatches(after int64) {
-	if after == 0 {
-		h.watchTermination.Now()
-		return
-	}
-	h.watchTermination.After(after)
-}
+func (h *Handlers) EndWatches(after int64) { h.watchTermination.After(after) }
 
 // Version returns the handlers of a version, which must be served or stored. It fails
 // with definition.ErrReplaced if the stored definition has another spec by now and no
@@ -83,16 +71,10 @@ func (h *Handlers) Version(ctx context.Context, name string) (*Version, error) {
 	if v, ok := h.versions[name]; ok {
 		return v, nil
 	}
-	v, err := (&versionBuilder{
-		env:              h.env,
-		crd:              h.crd,
-		derived:          h.derived,
-		terminating:      &h.terminating,
-		requires:         func(op sqlstore.Op) *sqlstore.Requirement { return h.requirements.Load().of(op) },
-		watchTermination: h.watchTermination,
-	}).build(name)
+	crd := h.latest.Load()
+	v, err := (&versionBuilder{Handlers: h, crd: crd}).build(name)
 	if err != nil {
-		return nil, fmt.Errorf("%s, version %s: %w", h.crd.Name, name, err)
+		return nil, fmt.Errorf("%s, version %s: %w", crd.Name, name, err)
 	}
 	h.versions[name] = v
 	return v, nil
@@ -102,7 +84,7 @@ func (h *Handlers) Version(ctx context.Context, name string) (*Version, error) {
 // before.
 func (h *Handlers) prepare(ctx context.Context) error {
 	h.mu.Lock()
-	crd, prepared := h.crd, h.derived != nil
+	crd, prepared := h.latest.Load(), h.derived != nil
 	h.mu.Unlock()
 	if prepared {
 		return nil
@@ -121,19 +103,42 @@ func (h *Handlers) prepare(ctx context.Context) error {
 		return nil
 	}
 	h.derived = d
-	return d.converter.use(h.crd) // Update may have been called meanwhile
+	return d.converter.use(h.latest.Load()) // Update may have been called meanwhile
 }
 
 // Stored returns the handlers of the version that instances are stored in. Its errors are those of Version.
 func (h *Handlers) Stored(ctx context.Context) (*Version, error) {
-	h.mu.Lock()
-	name, err := apihelpers.GetCRDStorageVersion(h.crd)
-	h.mu.Unlock()
+	name, err := apihelpers.GetCRDStorageVersion(h.latest.Load())
 	if err != nil {
 		return nil, err
 	}
 	return h.Version(ctx, name)
 }
+
+// requires returns what a create or an update of an instance requires of the definition's row. A
+// delete requires nothing: it writes nothing that depends on the definition.
+//
+// Invariant: an instance is written only while its definition exists, has the spec by which the
+// instance was decoded, pruned and validated, and, for a create, is not being deleted. The
+// database checks this in the transaction of the write. Otherwise a replica that has not seen a
+// change of the definition would prune a new field by the old schema, or would leave an instance
+// behind that no definition owns.
+func (h *Handlers) requires(op sqlstore.Op) *sqlstore.Requirement {
+	crd := h.latest.Load()
+	r := &sqlstore.Requirement{
+		Key:        sqlstore.Key{Group: apiextensions.GroupName, Resource: "customresourcedefinitions", Name: crd.Name},
+		UID:        string(crd.UID),
+		Generation: definition.Generation(crd),
+	}
+	if op == sqlstore.Create {
+		r.Generation = crd.Generation
+	}
+	return r
+}
+
+// isTerminating tells whether the definition is being deleted. Instances can then be read,
+// changed and deleted, but not created.
+func (h *Handlers) isTerminating() bool { return definition.IsTerminating(h.latest.Load()) }
 
 // Release drops the compiled validation, types and schemas that no request has used since
 // the last call of Release.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"sync/atomic"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
@@ -29,7 +28,6 @@ import (
 	"byre/apiserver/storage"
 	"byre/apiserver/storage/factory"
 	"byre/crd/definition"
-	"byre/sqlstore"
 )
 
 // Version serves one version of a definition's instances. It is immutable.
@@ -80,12 +78,8 @@ func (v *Version) Schema() (*structuralschema.Structural, error) { return v.sche
 // versionBuilder makes a Version. It does what getOrCreateServingInfoFor of upstream's
 // customresource_handler.go does for all versions at once.
 type versionBuilder struct {
-	env              *Environment
-	crd              *apiextensionsv1.CustomResourceDefinition
-	derived          *derived
-	terminating      *atomic.Bool
-	requires         func(sqlstore.Op) *sqlstore.Requirement
-	watchTermination *storage.WatchTermination
+	*Handlers
+	crd *apiextensionsv1.CustomResourceDefinition // of the time of build
 
 	// build sets these.
 	spec  *apiextensionsv1.CustomResourceDefinitionVersion
@@ -131,7 +125,7 @@ func (b *versionBuilder) build(name string) (*Version, error) {
 
 func (b *versionBuilder) config(v *Version, storages map[string]rest.Storage) handlers.VersionConfig {
 	serving := b.env.Serving
-	serving.Admission = createGuard{serving.Admission, b.terminating}
+	serving.Admission = createGuard{serving.Admission, b.isTerminating}
 	serving.TypeConverter = nil
 	// NewResource registers the version here, to no effect: derived.equivalents has all
 	// versions already.
@@ -219,13 +213,7 @@ func (b *versionBuilder) storages(v *Version) (map[string]rest.Storage, error) {
 		b.gv.WithResource(names.Singular).GroupResource(),
 		kind, b.gv.WithKind(names.ListKind),
 		plain,
-		factory.NewRESTOptionsGetter(b.env.Storage, &resources{
-			derived:          b.derived,
-			version:          b.gv,
-			requires:         b.requires,
-			watchTermination: b.watchTermination,
-			selectable:       b.spec.SelectableFields,
-		}),
+		factory.NewRESTOptionsGetter(b.env.Storage, b),
 		names.Categories, table, b.derived.replicas,
 	)
 	if err != nil {

@@ -20,9 +20,6 @@ import (
 // no context.
 const storageTimeout = 30 * time.Second
 
-// errNotAllocated ends an update whose operation allocated nothing.
-var errNotAllocated = errors.New("nothing to allocate")
-
 // bitmap is a range of numbers, each free or allocated, that is stored as one
 // RangeAllocation. It replaces upstream's pkg/registry/core/service/allocator/storage,
 // which connects to etcd.
@@ -44,18 +41,21 @@ var (
 )
 
 // Allocate allocates item. It returns false if item is allocated already.
-func (b *bitmap) Allocate(item int) (bool, error) {
-	return b.tryUpdate(func(state allocator.Snapshottable) (bool, error) { return state.Allocate(item) })
+func (b *bitmap) Allocate(item int) (ok bool, err error) {
+	err = b.update(func(state allocator.Snapshottable) (err error) {
+		ok, err = state.Allocate(item)
+		return err
+	})
+	return ok && err == nil, err
 }
 
 // AllocateNext allocates a free item. It returns false if there is none.
-func (b *bitmap) AllocateNext() (int, bool, error) {
-	var item int
-	ok, err := b.tryUpdate(func(state allocator.Snapshottable) (ok bool, err error) {
+func (b *bitmap) AllocateNext() (item int, ok bool, err error) {
+	err = b.update(func(state allocator.Snapshottable) (err error) {
 		item, ok, err = state.AllocateNext()
-		return ok, err
+		return err
 	})
-	return item, ok, err
+	return item, ok && err == nil, err
 }
 
 // Release frees an item. It does nothing if the item is free.
@@ -118,23 +118,7 @@ func (b *bitmap) CreateOrUpdate(snapshot *api.RangeAllocation) error {
 	})
 }
 
-// tryUpdate updates the stored state with an operation that returns false if there is
-// nothing to allocate. tryUpdate then writes nothing and returns false.
-func (b *bitmap) tryUpdate(op func(allocator.Snapshottable) (bool, error)) (bool, error) {
-	err := b.update(func(state allocator.Snapshottable) error {
-		ok, err := op(state)
-		if err == nil && !ok {
-			err = errNotAllocated
-		}
-		return err
-	})
-	if errors.Is(err, errNotAllocated) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
-// update applies change to the stored state.
+// update applies change to the stored state. It writes nothing if change changes nothing.
 func (b *bitmap) update(change func(allocator.Snapshottable) error) error {
 	return b.replace(func(stored *api.RangeAllocation) (*api.RangeAllocation, error) {
 		state, err := b.restore(stored)

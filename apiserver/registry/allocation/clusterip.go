@@ -35,22 +35,25 @@ type ClusterIPs struct {
 	runOnce sync.Once
 }
 
-// CustomResync returns the resync periods of the informers that the repair loop uses.
-// With them the loop checks all Services and IPAddresses every interval; without them it
-// checks only objects that change.
-func CustomResync(interval time.Duration) map[metav1.Object]time.Duration {
-	return map[metav1.Object]time.Duration{&corev1.Service{}: interval, &networkingv1.IPAddress{}: interval}
+// repairInterval is the time between two repairs; kube-apiserver's default.
+const repairInterval = 3 * time.Minute
+
+// CustomResync returns the argument of informers.WithCustomResyncConfig with which the caller
+// makes the informers that the repair loop uses. With it the loop checks all Services and
+// IPAddresses every repairInterval; without it, only objects that change.
+func CustomResync() map[metav1.Object]time.Duration {
+	return map[metav1.Object]time.Duration{&corev1.Service{}: repairInterval, &networkingv1.IPAddress{}: repairInterval}
 }
 
 // NewClusterIPs builds the allocators of the families of primary and secondary;
 // secondary may be zero. The allocators take addresses from the ranges of the
 // ServiceCIDR objects. Upstream's constructors start goroutines, which Stop ends. The
 // caller makes factory with CustomResync and starts it after NewClusterIPs.
-func NewClusterIPs(client kubernetes.Interface, factory informers.SharedInformerFactory, primary, secondary net.IPNet, interval time.Duration) (*ClusterIPs, error) {
+func NewClusterIPs(client kubernetes.Interface, factory informers.SharedInformerFactory, primary, secondary net.IPNet) (*ClusterIPs, error) {
 	c := &ClusterIPs{
 		ByFamily: map[api.IPFamily]ipallocator.Interface{},
 		ranges:   factory.Networking().V1().ServiceCIDRs().Lister(),
-		repair: iprepair.NewRepairIPAddress(interval, client, factory.Core().V1().Services(),
+		repair: iprepair.NewRepairIPAddress(repairInterval, client, factory.Core().V1().Services(),
 			factory.Networking().V1().ServiceCIDRs(), ipAddressInformer{
 				IPAddressInformer: factory.Networking().V1().IPAddresses(),
 				client:            client.NetworkingV1().IPAddresses(),

@@ -49,8 +49,8 @@ func newClusterIPs(t *testing.T, primary, secondary string, there ...runtime.Obj
 			Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue,
 		}}},
 	})...)
-	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithCustomResyncConfig(allocation.CustomResync(time.Hour)))
-	ips, err := allocation.NewClusterIPs(client, factory, cidr(t, primary), cidr(t, secondary), time.Hour)
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithCustomResyncConfig(allocation.CustomResync()))
+	ips, err := allocation.NewClusterIPs(client, factory, cidr(t, primary), cidr(t, secondary))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +100,7 @@ func TestClusterIPs_FirstFamilyIsTheDefault(t *testing.T) {
 func TestClusterIPs_RefuseOneFamilyTwice(t *testing.T) {
 	client := fake.NewClientset()
 	factory := informers.NewSharedInformerFactory(client, 0)
-	if _, err := allocation.NewClusterIPs(client, factory, cidr(t, "10.9.0.0/24"), cidr(t, "10.8.0.0/24"), time.Hour); err == nil {
+	if _, err := allocation.NewClusterIPs(client, factory, cidr(t, "10.9.0.0/24"), cidr(t, "10.8.0.0/24")); err == nil {
 		t.Error("two ranges of one family are accepted")
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"k8s.io/kubernetes/pkg/registry/core/service/allocator"
 	"k8s.io/kubernetes/pkg/registry/core/service/portallocator"
 	portrepair "k8s.io/kubernetes/pkg/registry/core/service/portallocator/controller"
+
+	"byre/apiserver/storage/factory"
 )
 
 // NodePorts allocates node ports from one range.
@@ -22,16 +24,16 @@ type NodePorts struct {
 	ports    utilnet.PortRange
 	registry *bitmap
 	client   kubernetes.Interface
-	interval time.Duration
 }
 
 // NewNodePorts builds the allocator. It stores the allocated ports in the storage that
 // options returns for the resource servicenodeportallocations. Repair reads Services
-// through client every interval.
-func NewNodePorts(options generic.RESTOptionsGetter, ports utilnet.PortRange, client kubernetes.Interface, interval time.Duration) (*NodePorts, error) {
-	n := &NodePorts{ports: ports, client: client, interval: interval}
+// through client.
+func NewNodePorts(options generic.RESTOptionsGetter, ports utilnet.PortRange, client kubernetes.Interface) (*NodePorts, error) {
+	n := &NodePorts{ports: ports, client: client}
 	gr := api.Resource("servicenodeportallocations")
-	store, prefix, err := newStorage(options, gr, newRangeAllocation)
+	newObject := func() runtime.Object { return &api.RangeAllocation{} } // there is no list type: nobody lists them
+	store, prefix, err := factory.NewRawStorage(options, gr, newObject, newObject)
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +60,7 @@ func NewNodePorts(options generic.RESTOptionsGetter, ports utilnet.PortRange, cl
 const firstRepairInterval = time.Second
 
 // Repair reconciles the allocated ports with the Services, at once and then every
-// interval, until ctx ends. It calls onFirstSuccess after the first success.
+// repairInterval, until ctx ends. It calls onFirstSuccess after the first success.
 func (n *NodePorts) Repair(ctx context.Context, onFirstSuccess func()) {
 	once, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -67,22 +69,24 @@ func (n *NodePorts) Repair(ctx context.Context, onFirstSuccess func()) {
 		cancel()
 	}, stopChannel(once))
 
-	timer := time.NewTimer(n.interval)
+	timer := time.NewTimer(repairInterval)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 	case <-ctx.Done():
 		return
 	}
-	n.newRepair(n.interval).RunUntil(func() {}, stopChannel(ctx))
+	n.newRepair(repairInterval).RunUntil(func() {}, stopChannel(ctx))
 }
 
 func (n *NodePorts) newRepair(interval time.Duration) *portrepair.Repair {
 	return portrepair.NewRepair(interval, n.client.CoreV1(), n.client.EventsV1(), n.ports, n.registry)
 }
 
-// newRangeAllocation returns the types of the stored object and of its list. There is no
-// list type, because the storage is never listed.
-func newRangeAllocation() (object, list runtime.Object) {
-	return &api.RangeAllocation{}, &api.RangeAllocation{}
+// stopChannel returns a channel that is closed when ctx ends. Upstream's repair loops
+// take a chan struct{}; ctx.Done() is receive-only.
+func stopChannel(ctx context.Context) chan struct{} {
+	stop := make(chan struct{})
+	context.AfterFunc(ctx, func() { close(stop) })
+	return stop
 }

@@ -23,7 +23,7 @@ var ports = utilnet.PortRange{Base: 30000, Size: 20}
 
 func newNodePorts(t *testing.T, options generic.RESTOptionsGetter, ports utilnet.PortRange, client kubernetes.Interface) *allocation.NodePorts {
 	t.Helper()
-	n, err := allocation.NewNodePorts(options, ports, client, time.Hour)
+	n, err := allocation.NewNodePorts(options, ports, client)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,25 +5,32 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/server/healthz"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/controlplane/controller/clusterauthenticationtrust"
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
-	"k8s.io/utils/clock"
+
+	"byre/apiserver/process/health"
 )
 
 // Config holds the dependencies and settings of Bootstrap.
 type Config struct {
 	// Client is a clientset over the server's loopback transport.
 	Client kubernetes.Interface
+	// Informers is an informer factory over Client. The caller starts it after New.
+	Informers informers.SharedInformerFactory
 	// APIResourceConfigSource says which APIs are served; nil means all.
 	APIResourceConfigSource serverstorage.APIResourceConfigSource
 
@@ -45,8 +52,6 @@ type Config struct {
 	ClusterAuthenticationInfo *clusterauthenticationtrust.ClusterAuthenticationInfo
 
 	Logger klog.Logger
-	// Clock measures retry delays and intervals; nil means the real clock.
-	Clock clock.WithTicker
 }
 
 // Service describes the Service default/kubernetes, by which Pods reach the API.
@@ -54,8 +59,6 @@ type Service struct {
 	// ClusterIP is the Service's cluster IP, by convention the first address of the
 	// primary range.
 	ClusterIP net.IP
-	// Port is the Service's port; zero means 443.
-	Port int
 	// NodePort, if not zero, makes the Service a NodePort Service.
 	NodePort int
 	// AdvertiseAddress and AdvertisePort are the address at which this server is
@@ -97,17 +100,14 @@ type Bootstrap struct {
 
 // New checks the configuration. It makes no request and starts no goroutine.
 func New(c Config) (*Bootstrap, error) {
-	if c.Client == nil {
-		return nil, errors.New("bootstrap: a client is required")
+	if c.Client == nil || c.Informers == nil {
+		return nil, errors.New("bootstrap: Client and Informers are required")
 	}
 	if len(c.ServiceCIDRs) == 0 || len(c.ServiceCIDRs) > 2 {
 		return nil, fmt.Errorf("bootstrap: one or two service ranges are required, not %d", len(c.ServiceCIDRs))
 	}
 	if c.Service.ClusterIP == nil {
 		return nil, errors.New("bootstrap: the kubernetes Service needs a cluster IP")
-	}
-	if c.Service.Port == 0 {
-		c.Service.Port = 443
 	}
 	if c.Leases == nil {
 		c.Leases = &singleServerLeases{}
@@ -117,13 +117,14 @@ func New(c Config) (*Bootstrap, error) {
 		close(ready)
 		c.Ready = ready
 	}
-	if c.Clock == nil {
-		c.Clock = clock.RealClock{}
-	}
 	b := &Bootstrap{config: c, done: make(chan struct{})}
 	for _, s := range b.allSteps() {
-		if c.APIResourceConfigSource == nil || c.APIResourceConfigSource.ResourceEnabled(s.requires) {
-			b.steps = append(b.steps, s)
+		if c.APIResourceConfigSource != nil && !c.APIResourceConfigSource.ResourceEnabled(s.requires) {
+			continue
+		}
+		if b.steps = append(b.steps, s); s.requires.Group == flowcontrolv1.GroupName {
+			c.Informers.Flowcontrol().V1().FlowSchemas().Informer()
+			c.Informers.Flowcontrol().V1().PriorityLevelConfigurations().Informer()
 		}
 	}
 	return b, nil
@@ -155,25 +156,17 @@ func (b *Bootstrap) allSteps() []*step {
 // Done is closed when every step has succeeded once. The server is not ready before.
 func (b *Bootstrap) Done() <-chan struct{} { return b.done }
 
-// Check is the state of one step, a readiness check of the server.
-type Check struct {
-	// Name is the name of upstream's post-start hook, without "poststarthook/".
-	Name string
-	// Err is nil after the first success of the step, and else says why the step is
-	// not done.
-	Err error
-}
-
-// Checks returns the state of every step.
-func (b *Bootstrap) Checks() []Check {
-	var all []Check
+// Checks returns a readiness check for every step, which passes after the step's first success,
+// and else says why the step is not done.
+func (b *Bootstrap) Checks() []health.Checker {
+	var all []health.Checker
 	for _, s := range b.steps {
-		all = append(all, Check{Name: s.name, Err: s.err()})
+		all = append(all, healthz.NamedCheck(health.PostStartHookPrefix+s.name, s.check))
 	}
 	return all
 }
 
-func (s *step) err() error {
+func (s *step) check(*http.Request) error {
 	if s.done.Load() {
 		return nil
 	}
@@ -205,7 +198,7 @@ func (b *Bootstrap) Run(ctx context.Context) error {
 }
 
 // Ensure runs every step until it succeeds once, the prerequisites first. It returns an
-// error only if ctx ends.
+// error only if ctx ends. It is called once, by Run or in its place.
 func (b *Bootstrap) Ensure(ctx context.Context) error {
 	for _, prerequisites := range []bool{true, false} {
 		var running sync.WaitGroup
@@ -219,11 +212,7 @@ func (b *Bootstrap) Ensure(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	select {
-	case <-b.done:
-	default:
-		close(b.done)
-	}
+	close(b.done)
 	return nil
 }
 
@@ -236,13 +225,13 @@ const (
 
 // ensureWithRetry runs a step with exponential backoff until it succeeds or ctx ends.
 func (b *Bootstrap) ensureWithRetry(ctx context.Context, s *step) {
-	start := b.config.Clock.Now()
+	start := time.Now()
 	for delay := minRetryDelay; ; delay = min(2*delay, maxRetryDelay) {
 		err := s.ensure(ctx)
 		s.lastErr.Store(&err)
 		if err == nil {
 			s.done.Store(true)
-			b.config.Logger.V(2).Info("Bootstrap step is done", "step", s.name, "duration", b.config.Clock.Since(start))
+			b.config.Logger.V(2).Info("Bootstrap step is done", "step", s.name, "duration", time.Since(start))
 			return
 		}
 		b.report(err, s.name, delay)
@@ -274,10 +263,8 @@ func (b *Bootstrap) ensurePeriodically(ctx context.Context, s *step) {
 
 // sleep waits for d. It returns false if ctx ends first.
 func (b *Bootstrap) sleep(ctx context.Context, d time.Duration) bool {
-	timer := b.config.Clock.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C():
+	case <-time.After(d):
 		return true
 	case <-ctx.Done():
 		return false

@@ -27,7 +27,8 @@
 //
 // # What the caller owes
 //
-// The server answers the given client while Run and PublishEndpoints run.
+// The server answers the given client while Run and PublishEndpoints run. The given informers
+// are started after New.
 // PublishEndpoints makes one more request after its context has ended, which removes the
 // server from the endpoints.
 //

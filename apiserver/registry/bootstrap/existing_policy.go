@@ -5,14 +5,18 @@ import (
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/component-helpers/auth/rbac/reconciliation"
 )
 
 // bootstrapSelector selects the objects of upstream's bootstrap policy.
 const bootstrapSelector = "kubernetes.io/bootstrapping=rbac-defaults"
 
-// existingPolicy holds the existing objects of the bootstrap policy, read with four LIST
+// existingPolicy holds the existing objects of the bootstrap policy by namespace, which is empty
+// for cluster roles and their bindings, and name. They are read with four LIST
 // requests instead of a GET for each of about two hundred objects. It lacks a role whose
 // label an administrator has removed; creating that role fails with AlreadyExists, and
 // the retry reads it.
@@ -22,93 +26,74 @@ type existingPolicy struct {
 }
 
 func (b *Bootstrap) listPolicy(ctx context.Context) (existingPolicy, error) {
-	list := existingPolicy{roles: map[string]reconciliation.RuleOwner{}, bindings: map[string]reconciliation.RoleBinding{}}
+	existing := existingPolicy{roles: map[string]reconciliation.RuleOwner{}, bindings: map[string]reconciliation.RoleBinding{}}
 	client, options := b.config.Client.RbacV1(), metav1.ListOptions{LabelSelector: bootstrapSelector}
-	clusterRoles, err := client.ClusterRoles().List(ctx, options)
-	if err != nil {
-		return existingPolicy{}, err
+	for _, list := range []func() (runtime.Object, error){
+		func() (runtime.Object, error) { return client.ClusterRoles().List(ctx, options) },
+		func() (runtime.Object, error) { return client.Roles(metav1.NamespaceAll).List(ctx, options) },
+		func() (runtime.Object, error) { return client.ClusterRoleBindings().List(ctx, options) },
+		func() (runtime.Object, error) { return client.RoleBindings(metav1.NamespaceAll).List(ctx, options) },
+	} {
+		objects, err := list()
+		if err != nil {
+			return existingPolicy{}, err
+		}
+		if err := meta.EachListItem(objects, existing.add); err != nil {
+			return existingPolicy{}, err
+		}
 	}
-	for i := range clusterRoles.Items {
-		list.addRole(reconciliation.ClusterRoleRuleOwner{ClusterRole: &clusterRoles.Items[i]})
-	}
-	roles, err := client.Roles(metav1.NamespaceAll).List(ctx, options)
-	if err != nil {
-		return existingPolicy{}, err
-	}
-	for i := range roles.Items {
-		list.addRole(reconciliation.RoleRuleOwner{Role: &roles.Items[i]})
-	}
-	clusterBindings, err := client.ClusterRoleBindings().List(ctx, options)
-	if err != nil {
-		return existingPolicy{}, err
-	}
-	for i := range clusterBindings.Items {
-		list.addBinding(reconciliation.ClusterRoleBindingAdapter{ClusterRoleBinding: &clusterBindings.Items[i]})
-	}
-	bindings, err := client.RoleBindings(metav1.NamespaceAll).List(ctx, options)
-	if err != nil {
-		return existingPolicy{}, err
-	}
-	for i := range bindings.Items {
-		list.addBinding(reconciliation.RoleBindingAdapter{RoleBinding: &bindings.Items[i]})
-	}
-	return list, nil
+	return existing, nil
 }
 
-// addRole and addBinding take objects of both scopes: the key of a cluster-scoped
-// object has an empty namespace.
-
-func (l existingPolicy) addRole(role reconciliation.RuleOwner) {
-	l.roles[role.GetNamespace()+"/"+role.GetName()] = role
+func (p existingPolicy) add(object runtime.Object) error {
+	switch o := object.(type) {
+	case *rbacv1.ClusterRole:
+		p.roles["/"+o.Name] = reconciliation.ClusterRoleRuleOwner{ClusterRole: o}
+	case *rbacv1.Role:
+		p.roles[o.Namespace+"/"+o.Name] = reconciliation.RoleRuleOwner{Role: o}
+	case *rbacv1.ClusterRoleBinding:
+		p.bindings["/"+o.Name] = reconciliation.ClusterRoleBindingAdapter{ClusterRoleBinding: o}
+	case *rbacv1.RoleBinding:
+		p.bindings[o.Namespace+"/"+o.Name] = reconciliation.RoleBindingAdapter{RoleBinding: o}
+	}
+	return nil
 }
 
-func (l existingPolicy) addBinding(binding reconciliation.RoleBinding) {
-	l.bindings[binding.GetNamespace()+"/"+binding.GetName()] = binding
+// firstListed answers the first Get of an object from those that were listed. A later Get
+// follows a failed write and makes a request, because the object has changed.
+type firstListed[T any] struct {
+	listed map[string]T
+	isUsed bool
 }
 
-// role returns the client for the reconciliation of one role.
-func (l existingPolicy) role(role reconciliation.RuleOwner, client reconciliation.RuleOwnerModifier) *listedRole {
-	return &listedRole{RuleOwnerModifier: client, listed: l.roles[role.GetNamespace()+"/"+role.GetName()]}
+func (f *firstListed[T]) get(namespace, name string, request func(namespace, name string) (T, error)) (object T, err error) {
+	if f.isUsed {
+		return request(namespace, name)
+	}
+	f.isUsed = true
+	object, ok := f.listed[namespace+"/"+name]
+	if !ok {
+		err = apierrors.NewNotFound(schema.GroupResource{Group: rbacv1.GroupName}, name)
+	}
+	return object, err
 }
 
-// binding returns the client for the reconciliation of one binding.
-func (l existingPolicy) binding(binding reconciliation.RoleBinding, client reconciliation.RoleBindingModifier) *listedBinding {
-	return &listedBinding{RoleBindingModifier: client, listed: l.bindings[binding.GetNamespace()+"/"+binding.GetName()]}
-}
-
-// listedRole is a client of one role. It answers the first Get from the list. A later Get
-// follows a failed write and makes a request, because the role has changed.
+// listedRole is a client of one role.
 type listedRole struct {
 	reconciliation.RuleOwnerModifier
-	listed     reconciliation.RuleOwner
-	usedListed bool
+	first firstListed[reconciliation.RuleOwner]
 }
 
 func (l *listedRole) Get(namespace, name string) (reconciliation.RuleOwner, error) {
-	if l.usedListed {
-		return l.RuleOwnerModifier.Get(namespace, name)
-	}
-	l.usedListed = true
-	if l.listed == nil {
-		return nil, apierrors.NewNotFound(rbacv1.Resource("roles"), name)
-	}
-	return l.listed, nil
+	return l.first.get(namespace, name, l.RuleOwnerModifier.Get)
 }
 
-// listedBinding is to bindings what listedRole is to roles.
+// listedBinding is a client of one binding.
 type listedBinding struct {
 	reconciliation.RoleBindingModifier
-	listed     reconciliation.RoleBinding
-	usedListed bool
+	first firstListed[reconciliation.RoleBinding]
 }
 
 func (l *listedBinding) Get(namespace, name string) (reconciliation.RoleBinding, error) {
-	if l.usedListed {
-		return l.RoleBindingModifier.Get(namespace, name)
-	}
-	l.usedListed = true
-	if l.listed == nil {
-		return nil, apierrors.NewNotFound(rbacv1.Resource("rolebindings"), name)
-	}
-	return l.listed, nil
+	return l.first.get(namespace, name, l.RoleBindingModifier.Get)
 }

@@ -2,9 +2,6 @@ package bootstrap
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -13,10 +10,12 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 	api "k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
+
+	"byre/apiserver/storage/factory"
 )
 
-// LeaseTTL is the lifetime of a server's lease without renewal, as in kube-apiserver
-// (DefaultEndpointReconcilerTTL).
+// LeaseTTL is the lifetime of a server's lease without renewal: how long a server that is gone
+// stays among the endpoints. It is kube-apiserver's (DefaultEndpointReconcilerTTL).
 const LeaseTTL = 15 * time.Second
 
 // storageTimeout bounds one access to the storage. The interface reconcilers.Leases
@@ -24,31 +23,19 @@ const LeaseTTL = 15 * time.Second
 const storageTimeout = 10 * time.Second
 
 // singleServerLeases implements reconcilers.Leases in memory, for a server that shares
-// its database with no other server.
-type singleServerLeases struct {
-	mu sync.Mutex
-	ip string
+// its database with no other server. It has the address of this server while that has a lease.
+// Only PublishEndpoints uses it.
+type singleServerLeases struct{ ips []string }
+
+func (s *singleServerLeases) ListLeases() ([]string, error) { return s.ips, nil }
+
+func (s *singleServerLeases) UpdateLease(ip string) error {
+	s.ips = []string{ip}
+	return nil
 }
 
-var _ reconcilers.Leases = (*singleServerLeases)(nil)
-
-func (s *singleServerLeases) ListLeases() ([]string, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ip == "" {
-		return nil, nil
-	}
-	return []string{s.ip}, nil
-}
-
-func (s *singleServerLeases) UpdateLease(ip string) error { return s.set(ip) }
-
-func (s *singleServerLeases) RemoveLease(string) error { return s.set("") }
-
-func (s *singleServerLeases) set(ip string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.ip = ip
+func (s *singleServerLeases) RemoveLease(string) error {
+	s.ips = nil
 	return nil
 }
 
@@ -60,30 +47,17 @@ func (*singleServerLeases) Destroy() {}
 type storedLeases struct {
 	storage storage.Interface
 	prefix  string
-	ttl     uint64
 }
 
 // NewStoredLeases returns leases for servers that share a database. They are stored in
-// the storage that options returns for the resource apiserveripinfo. ttl is rounded down
-// to seconds.
-func NewStoredLeases(options generic.RESTOptionsGetter, ttl time.Duration) (reconcilers.Leases, error) {
-	gr := api.Resource("apiserveripinfo")
-	opts, err := options.GetRESTOptions(gr, &api.Endpoints{})
+// the storage that options returns for the resource apiserveripinfo.
+func NewStoredLeases(options generic.RESTOptionsGetter) (reconcilers.Leases, error) {
+	store, prefix, err := factory.NewRawStorage(options, api.Resource("apiserveripinfo"),
+		func() runtime.Object { return &api.Endpoints{} }, func() runtime.Object { return &api.EndpointsList{} })
 	if err != nil {
 		return nil, err
 	}
-	prefix := "/" + opts.ResourcePrefix
-	store, _, err := opts.Decorator(opts.StorageConfig, prefix,
-		func(runtime.Object) (string, error) {
-			return "", errors.New("leases of servers are stored without a registry")
-		},
-		func() runtime.Object { return &api.Endpoints{} },
-		func() runtime.Object { return &api.EndpointsList{} },
-		storage.DefaultClusterScopedAttr, nil, nil)
-	if err != nil {
-		return nil, fmt.Errorf("storage of %s: %w", gr, err)
-	}
-	return &storedLeases{storage: store, prefix: prefix + "/", ttl: uint64(ttl / time.Second)}, nil
+	return &storedLeases{storage: store, prefix: prefix + "/"}, nil
 }
 
 // ListLeases returns the addresses of the servers whose leases have not expired.
@@ -108,6 +82,7 @@ func (s *storedLeases) ListLeases() ([]string, error) {
 func (s *storedLeases) UpdateLease(ip string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), storageTimeout)
 	defer cancel()
+	ttl := uint64(LeaseTTL / time.Second)
 	renew := func(input runtime.Object, _ storage.ResponseMeta) (runtime.Object, *uint64, error) {
 		entry := input.(*api.Endpoints)
 		entry.Name = ip
@@ -115,7 +90,7 @@ func (s *storedLeases) UpdateLease(ip string) error {
 		// The storage skips an update that changes nothing, which would not renew
 		// the lease.
 		entry.Generation++
-		return entry, &s.ttl, nil
+		return entry, &ttl, nil
 	}
 	return s.storage.GuaranteedUpdate(ctx, s.prefix+ip, &api.Endpoints{}, true, nil, renew, nil)
 }

@@ -24,7 +24,7 @@ import (
 // replicaOn returns the entries of servers in a database that other replicas use too.
 func replicaOn(t *testing.T, driver sqlstore.Driver) reconcilers.Leases {
 	t.Helper()
-	leases, err := bootstrap.NewStoredLeases(options(t, driver), bootstrap.LeaseTTL)
+	leases, err := bootstrap.NewStoredLeases(options(t, driver))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func TestLeases_AreRenewedAtTheQuota(t *testing.T) {
 	watchtest.Serve(t, "store", store.Run)
 	watchtest.Serve(t, "feed", feed.Run)
 	eventually.True(t, "the quota is reached", func() bool { return store.Quota() != nil })
-	leases, err := bootstrap.NewStoredLeases(optionsOf(store, feed), bootstrap.LeaseTTL)
+	leases, err := bootstrap.NewStoredLeases(optionsOf(store, feed))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,7 @@ func (b *Bootstrap) ensurePolicy(ctx context.Context) error {
 	if err := b.primeSplitClusterRoleBindings(ctx); err != nil {
 		return err
 	}
-	list, err := b.listPolicy(ctx)
+	existing, err := b.listPolicy(ctx)
 	if err != nil {
 		return fmt.Errorf("list the RBAC policy: %w", err)
 	}
@@ -45,10 +45,12 @@ func (b *Bootstrap) ensurePolicy(ctx context.Context) error {
 	var group errgroup.Group
 	group.SetLimit(policyWorkers)
 	reconcileRole := func(role reconciliation.RuleOwner, client reconciliation.RuleOwnerModifier) {
-		group.Go(func() error { return b.reconcileRole(ctx, role, list.role(role, client)) })
+		listed := &listedRole{client, firstListed[reconciliation.RuleOwner]{listed: existing.roles}}
+		group.Go(func() error { return b.reconcileRole(ctx, role, listed) })
 	}
 	reconcileBinding := func(binding reconciliation.RoleBinding, client reconciliation.RoleBindingModifier) {
-		group.Go(func() error { return b.reconcileBinding(ctx, binding, list.binding(binding, client)) })
+		listed := &listedBinding{client, firstListed[reconciliation.RoleBinding]{listed: existing.bindings}}
+		group.Go(func() error { return b.reconcileBinding(ctx, binding, listed) })
 	}
 	for _, role := range slices.Concat(bootstrappolicy.ClusterRoles(), bootstrappolicy.ControllerRoles(), ownRoles()) {
 		reconcileRole(reconciliation.ClusterRoleRuleOwner{ClusterRole: &role}, clusterRoles)

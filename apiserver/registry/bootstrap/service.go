@@ -32,7 +32,7 @@ func (b *Bootstrap) service() *corev1.Service {
 		Spec: corev1.ServiceSpec{
 			Ports: []corev1.ServicePort{{
 				Protocol:   corev1.ProtocolTCP,
-				Port:       int32(b.config.Service.Port),
+				Port:       443,
 				Name:       portName,
 				TargetPort: intstr.FromInt32(int32(b.config.Service.AdvertisePort)),
 			}},

@@ -1,4 +1,4 @@
-package crd
+package definition_test
 
 import (
 	"encoding/json"
@@ -28,7 +28,7 @@ func storedDefinition(t testing.TB, properties int, change ...func(*apiextension
 		}
 	}
 	validation := &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: schema}
-	crd := definitionAt(7, "uid", 3)
+	crd := state(7, "uid", 3)
 	crd.TypeMeta = metav1.TypeMeta{Kind: "CustomResourceDefinition", APIVersion: "apiextensions.k8s.io/v1"}
 	crd.ResourceVersion = ""
 	crd.Annotations = map[string]string{"schema": "\u2028", corev1.LastAppliedConfigAnnotation: `{"spec":{}}`}
@@ -75,7 +75,7 @@ func TestDecodeStripped_EqualsStrip(t *testing.T) {
 			}
 			want.TypeMeta, want.ResourceVersion = metav1.TypeMeta{}, "8"
 			definition.Strip(want)
-			got, err := decodeStripped(text, 8)
+			got, err := definition.DecodeStripped(text, 8)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -94,7 +94,7 @@ func BenchmarkDecodeStripped(b *testing.B) {
 	b.Run("cut", func(b *testing.B) {
 		b.SetBytes(int64(len(text)))
 		for b.Loop() {
-			if _, err := decodeStripped(text, 1); err != nil {
+			if _, err := definition.DecodeStripped(text, 1); err != nil {
 				b.Fatal(err)
 			}
 		}
