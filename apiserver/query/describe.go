@@ -97,7 +97,7 @@ func (t *texts) Filter(_ int, _ string, args ...sqlite3.Value) error {
 			return err
 		}
 		if edge, ok := edges[name]; ok {
-			table = &catalog.Table{Description: edge.description, Columns: edge.columns}
+			table = &catalog.Table{Description: edge.Description, Columns: edge.Columns}
 		}
 		if columns, ok := logTables[name]; ok {
 			table = &catalog.Table{Description: logDescriptions[name], Columns: columnsOf(columns)}
