@@ -29,47 +29,21 @@ type Edge struct {
 
 // edges are the edges by their names.
 var edges = map[string]Edge{
-	"labels": {
-		Description: "The labels of all objects.",
-		Paths:       [][]string{{"metadata", "labels"}},
-		rowsOf:      membersOf,
-		Columns: append(edgeColumns(),
-			catalog.NewColumn("key", catalog.Text, "The key of the label."),
-			catalog.NewColumn("value", catalog.Text, "The value of the label."),
-		),
-	},
-	"annotations": {
-		Description: "The annotations of all objects.",
-		Paths:       [][]string{{"metadata", "annotations"}},
-		rowsOf:      membersOf,
-		Columns: append(edgeColumns(),
-			catalog.NewColumn("key", catalog.Text, "The key of the annotation."),
-			catalog.NewColumn("value", catalog.Text, "The value of the annotation."),
-		),
-	},
-	"owners": {
-		Description: "The owners of all objects.",
-		Paths:       [][]string{{"metadata", "ownerReferences"}},
-		rowsOf:      listOf,
-		Columns: append(edgeColumns(),
-			catalog.NewColumn("kind", catalog.Text, "The kind of the owner.", "metadata", "ownerReferences", "kind"),
-			catalog.NewColumn("owner", catalog.Text, "The name of the owner.", "metadata", "ownerReferences", "name"),
-			catalog.NewColumn("uid", catalog.Text, "The UID of the owner.", "metadata", "ownerReferences", "uid"),
-			catalog.NewColumn("controller", catalog.Boolean, "Whether the owner controls the object.", "metadata", "ownerReferences", "controller"),
-		),
-	},
-	"conditions": {
-		Description: "The conditions in the status of all objects.",
-		Paths:       [][]string{{"status", "conditions"}},
-		rowsOf:      listOf,
-		Columns: append(edgeColumns(),
-			catalog.NewColumn("type", catalog.Text, "What the condition is about, such as Ready.", "status", "conditions", "type"),
-			catalog.NewColumn("status", catalog.Text, "True, False or Unknown.", "status", "conditions", "status"),
-			catalog.NewColumn("reason", catalog.Text, "Why, in one word.", "status", "conditions", "reason"),
-			catalog.NewColumn("message", catalog.Text, "Why, for people.", "status", "conditions", "message"),
-			catalog.NewColumn("changed", catalog.Time, "When the status last changed.", "status", "conditions", "lastTransitionTime"),
-		),
-	},
+	"labels":      mapEdge("label", "labels"),
+	"annotations": mapEdge("annotation", "annotations"),
+	"owners": listEdge("The owners of all objects.", nil, []string{"metadata", "ownerReferences"},
+		catalog.NewColumn("kind", catalog.Text, "The kind of the owner.", "kind"),
+		catalog.NewColumn("owner", catalog.Text, "The name of the owner.", "name"),
+		catalog.NewColumn("uid", catalog.Text, "The UID of the owner.", "uid"),
+		catalog.NewColumn("controller", catalog.Boolean, "Whether the owner controls the object.", "controller"),
+	),
+	"conditions": listEdge("The conditions in the status of all objects.", nil, []string{"status", "conditions"},
+		catalog.NewColumn("type", catalog.Text, "What the condition is about, such as Ready.", "type"),
+		catalog.NewColumn("status", catalog.Text, "True, False or Unknown.", "status"),
+		catalog.NewColumn("reason", catalog.Text, "Why, in one word.", "reason"),
+		catalog.NewColumn("message", catalog.Text, "Why, for people.", "message"),
+		catalog.NewColumn("changed", catalog.Time, "When the status last changed.", "lastTransitionTime"),
+	),
 	"containers": {
 		Description: "The containers of Pods, with their state.",
 		Columns: append(edgeColumns(),
@@ -140,17 +114,11 @@ var edges = map[string]Edge{
 		Paths:  eventPaths,
 		rowsOf: toldOf,
 	},
-	"node_taints": {
-		Description: "The taints of Nodes.",
-		Columns: append(edgeColumns(),
-			catalog.NewColumn("key", catalog.Text, "The key of the taint.", "spec", "taints", "key"),
-			catalog.NewColumn("value", catalog.Text, "The value of the taint.", "spec", "taints", "value"),
-			catalog.NewColumn("effect", catalog.Text, "NoSchedule, PreferNoSchedule or NoExecute.", "spec", "taints", "effect"),
-		),
-		Tables: []string{"nodes"},
-		Paths:  [][]string{{"spec", "taints"}},
-		rowsOf: listOf,
-	},
+	"node_taints": listEdge("The taints of Nodes.", []string{"nodes"}, []string{"spec", "taints"},
+		catalog.NewColumn("key", catalog.Text, "The key of the taint.", "key"),
+		catalog.NewColumn("value", catalog.Text, "The value of the taint.", "value"),
+		catalog.NewColumn("effect", catalog.Text, "NoSchedule, PreferNoSchedule or NoExecute.", "effect"),
+	),
 	"rbac_rules": {
 		Description: "What Roles and ClusterRoles allow: a row for each API group, resource and verb of a rule.",
 		Columns: append(edgeColumns(),
@@ -163,6 +131,27 @@ var edges = map[string]Edge{
 		Paths:  [][]string{{"rules"}},
 		rowsOf: rulesOf,
 	},
+}
+
+// mapEdge returns the edge of a map of texts in the metadata of all objects.
+func mapEdge(what, member string) Edge {
+	return Edge{
+		Description: "The " + member + " of all objects.",
+		Paths:       [][]string{{"metadata", member}},
+		rowsOf:      membersOf,
+		Columns: append(edgeColumns(),
+			catalog.NewColumn("key", catalog.Text, "The key of the "+what+"."),
+			catalog.NewColumn("value", catalog.Text, "The value of the "+what+"."),
+		),
+	}
+}
+
+// listEdge returns the edge of the list of objects at a path of the objects of tables, with a column for some members.
+func listEdge(description string, tables, path []string, members ...catalog.Column) Edge {
+	for i := range members {
+		members[i].Path = append(slices.Clone(path), members[i].Path...)
+	}
+	return Edge{Description: description, Tables: tables, Paths: [][]string{path}, rowsOf: listOf, Columns: append(edgeColumns(), members...)}
 }
 
 func edgeColumns() []catalog.Column {
