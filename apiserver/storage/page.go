@@ -51,7 +51,7 @@ type listRequest struct {
 	continueKey string
 	after       *sqlstore.Position
 	from        *sqlstore.Position
-	limit       int64
+	limit       int64 // 0: none, as of a request that is not recursive
 	// format is the Format of the answer; nil for a list of objects.
 	format encoding.Format
 	// issued is the time at which the first page was read, and left the number of objects
@@ -200,7 +200,7 @@ type selected struct {
 func (s *lister) pageFromSnapshot(ctx context.Context, l *listRequest, snapshot watch.Snapshot) (*page, error) {
 	p := &page{revision: snapshot.Revision()}
 	candidates := s.candidates(l, snapshot)
-	if l.limit == 0 || !l.recursive {
+	if l.limit == 0 {
 		p.items = s.selectEntries(ctx, l, candidates)
 		return p, nil
 	}

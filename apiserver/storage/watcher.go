@@ -24,19 +24,7 @@ type EncodedEvent struct {
 // EncodedWatch is a watch in a Format. It has no goroutine and no buffer, so a caller
 // that does not call Next costs the other watches nothing. Only one goroutine may use
 // it. The caller must close it.
-type EncodedWatch interface {
-	// Next waits for events and returns at least one; a bookmark that is due is an
-	// event. Errors: ctx's own; io.EOF when the server stops; an API status that ends
-	// the watch and that the caller sends as its ERROR event, such as 410 Expired.
-	Next(ctx context.Context) ([]EncodedEvent, error)
-	// Close ends the subscription to the feed.
-	Close()
-}
-
-type encodedWatch struct {
-	cursor *cursor
-	format encoding.Format
-}
+type EncodedWatch struct{ cursor *cursor }
 
 // WatchEncoded is Watch in a Format. It returns the errors of the request, except those
 // of its resourceVersion, which the first Next returns. The watch ends at the context's
@@ -44,14 +32,18 @@ type encodedWatch struct {
 func (s *Store) WatchEncoded(ctx context.Context, key string, opts storage.ListOptions, f encoding.Format) (EncodedWatch, error) {
 	c, err := s.cursor(ctx, key, opts, f)
 	if err != nil {
-		return nil, err
+		return EncodedWatch{}, err
 	}
-	return &encodedWatch{c, f}, nil
+	return EncodedWatch{c}, nil
 }
 
-func (w *encodedWatch) Close() { w.cursor.close() }
+// Close ends the subscription to the feed.
+func (w EncodedWatch) Close() { w.cursor.close() }
 
-func (w *encodedWatch) Next(ctx context.Context) ([]EncodedEvent, error) {
+// Next waits for events and returns at least one; a bookmark that is due is an event.
+// Errors: ctx's own; io.EOF when the server stops; an API status that ends the watch and
+// that the caller sends as its ERROR event, such as 410 Expired.
+func (w EncodedWatch) Next(ctx context.Context) ([]EncodedEvent, error) {
 	changes, err := w.cursor.next(ctx)
 	if errors.Is(err, watch.ErrClosed) {
 		return nil, io.EOF
@@ -61,7 +53,7 @@ func (w *encodedWatch) Next(ctx context.Context) ([]EncodedEvent, error) {
 	}
 	events := make([]EncodedEvent, 0, len(changes))
 	for _, ch := range changes {
-		obj, err := w.cursor.encodedChange(ctx, ch, w.format)
+		obj, err := w.cursor.encodedChange(ctx, ch)
 		if err != nil {
 			if len(events) == 0 {
 				return nil, w.cursor.watcherError(ctx, err)
@@ -74,8 +66,8 @@ func (w *encodedWatch) Next(ctx context.Context) ([]EncodedEvent, error) {
 	return events, nil
 }
 
-func (c *cursor) encodedChange(ctx context.Context, ch change, f encoding.Format) (encoding.Encoded, error) {
-	s := c.s.serializer
+func (c *cursor) encodedChange(ctx context.Context, ch change) (encoding.Encoded, error) {
+	s, f := c.s.serializer, c.format
 	if ch.typ == apiwatch.Bookmark {
 		return s.Bookmark(ctx, f, ch.revision, ch.initialEnd)
 	}

@@ -3,6 +3,7 @@ package encoding
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -61,8 +62,8 @@ func makeDecoded(ctx context.Context, s *Serializer, e *watch.Entry, f Format) (
 
 // encodeUnversioned encodes an object without its resourceVersion.
 func encodeUnversioned(ctx context.Context, obj runtime.Object, encode Encode) ([]byte, error) {
-	if err := prepareForStorage(obj); err != nil {
-		return nil, err
+	if err := versioner.PrepareObjectForStorage(obj); err != nil {
+		return nil, fmt.Errorf("PrepareObjectForStorage failed: %w", err)
 	}
 	return encode(ctx, obj)
 }
