@@ -21,14 +21,14 @@ import (
 // (k8s.io/apimachinery/pkg/runtime/serializer/protobuf).
 type protobufFormat struct {
 	e            *encoded
-	stored       encoding.Format
+	stored       *encoding.Format
 	object, list envelope
 	// swapped is true for a list whose items have the field number 1, and its metadata
 	// 2.
 	swapped bool
 }
 
-func newProtobufFormat(e *encoded, stored encoding.Format, gv schema.GroupVersion, kind, listKind string) *protobufFormat {
+func newProtobufFormat(e *encoded, stored *encoding.Format, gv schema.GroupVersion, kind, listKind string) *protobufFormat {
 	return &protobufFormat{
 		e: e, stored: stored,
 		object:  newEnvelope(gv, kind),
@@ -83,7 +83,7 @@ func messageIn(text []byte) ([]byte, error) {
 	return unknown.Raw, nil
 }
 
-func (f *protobufFormat) objects() encoding.Format { return f.stored }
+func (f *protobufFormat) objects() *encoding.Format { return f.stored }
 
 func (f *protobufFormat) mediaType() string { return runtime.ContentTypeProtobuf }
 

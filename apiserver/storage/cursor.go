@@ -35,7 +35,7 @@ type cursor struct {
 	keys keyRange
 	opts storage.ListOptions
 	// format is the Format of the events; nil for a watch of objects.
-	format encoding.Format
+	format *encoding.Format
 	// requestedRevision is the resourceVersion of the request; 0 when unset or "0".
 	requestedRevision int64
 
@@ -67,7 +67,7 @@ const initialBatch = 128
 // cursor begins a watch. It returns an error for an invalid request. Any other error is
 // returned by the first call of next, so that the client gets it as an event, as from
 // upstream.
-func (s *Store) cursor(ctx context.Context, key string, opts storage.ListOptions, f encoding.Format) (*cursor, error) {
+func (s *Store) cursor(ctx context.Context, key string, opts storage.ListOptions, f *encoding.Format) (*cursor, error) {
 	keys, err := s.records.keyRange(key, opts.Recursive)
 	if err != nil {
 		return nil, err

@@ -53,7 +53,7 @@ func (s *Store) Prefix() string { return strings.TrimSuffix(s.records.prefix, "/
 
 // GetEncoded is Get in a Format. It fails with NotFound if the object does not exist,
 // even where opts.IgnoreNotFound is set.
-func (s *Store) GetEncoded(ctx context.Context, key string, opts storage.GetOptions, f encoding.Format) (encoding.Encoded, error) {
+func (s *Store) GetEncoded(ctx context.Context, key string, opts storage.GetOptions, f *encoding.Format) (encoding.Encoded, error) {
 	e, path, err := s.entry(ctx, key, opts)
 	if err != nil {
 		return encoding.Encoded{}, err

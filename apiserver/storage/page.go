@@ -53,7 +53,7 @@ type listRequest struct {
 	from        *sqlstore.Position
 	limit       int64 // 0: none, as of a request that is not recursive
 	// format is the Format of the answer; nil for a list of objects.
-	format encoding.Format
+	format *encoding.Format
 	// issued is the time at which the first page was read, and left the number of objects
 	// from the start of this page on. Both are from the continue token, and zero for a
 	// first page and for a token without them.
@@ -119,7 +119,7 @@ func (l *listRequest) isOutside(e *watch.Entry) bool {
 }
 
 // page answers a list in a Format; nil means that the caller decodes the entries.
-func (s *lister) page(ctx context.Context, key string, opts storage.ListOptions, f encoding.Format) (*page, error) {
+func (s *lister) page(ctx context.Context, key string, opts storage.ListOptions, f *encoding.Format) (*page, error) {
 	l, err := s.parseListRequest(key, opts)
 	if err != nil {
 		return nil, err

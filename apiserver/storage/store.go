@@ -185,7 +185,7 @@ func New(cfg Config) (*Store, error) {
 }
 
 // Stored is the Format of the stored objects: JSON in the storage version.
-func (s *Store) Stored() encoding.Format { return s.serializer.Stored() }
+func (s *Store) Stored() *encoding.Format { return s.serializer.Stored() }
 
 // StorageVersion is the group and version of the objects in the Format Stored.
 func (s *Store) StorageVersion() schema.GroupVersion { return s.cfg.StorageVersion }

@@ -29,7 +29,7 @@ type EncodedWatch struct{ cursor *cursor }
 // WatchEncoded is Watch in a Format. It returns the errors of the request, except those
 // of its resourceVersion, which the first Next returns. The watch ends at the context's
 // deadline, if there is one, and sends a bookmark shortly before.
-func (s *Store) WatchEncoded(ctx context.Context, key string, opts storage.ListOptions, f encoding.Format) (EncodedWatch, error) {
+func (s *Store) WatchEncoded(ctx context.Context, key string, opts storage.ListOptions, f *encoding.Format) (EncodedWatch, error) {
 	c, err := s.cursor(ctx, key, opts, f)
 	if err != nil {
 		return EncodedWatch{}, err

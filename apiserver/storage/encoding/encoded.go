@@ -11,7 +11,7 @@ import (
 
 // Encoded is one object in a Format. It is immutable.
 type Encoded struct {
-	format   Format // nil for the result of a write
+	format   *Format // nil for the result of a write
 	r        *representation.Representation
 	revision int64
 	// serializer and entry say what the object was made of; nil for a bookmark and for the
@@ -27,7 +27,7 @@ func EncodedStored(data []byte, revision int64) Encoded {
 }
 
 // In returns the object in another Format of the Serializer that made it.
-func (e Encoded) In(ctx context.Context, f Format) (Encoded, error) {
+func (e Encoded) In(ctx context.Context, f *Format) (Encoded, error) {
 	r, err := e.serializer.Represent(ctx, e.entry, f)
 	if err != nil {
 		return Encoded{}, e.serializer.EntryError(err, e.entry)

@@ -33,7 +33,7 @@ type Serializer struct {
 	Cache       *representation.Cache
 
 	// stored is the Format of the stored JSON.
-	stored storedFormat
+	stored Format
 	// buffers has the buffers that objects are encoded into. An encoding is copied from its
 	// buffer to memory of its exact size, because it stays in memory for as long as it is
 	// current.
