@@ -73,7 +73,7 @@ func (c *cursor) encodedChange(ctx context.Context, ch change) (encoding.Encoded
 	}
 	r, err := s.Represent(ctx, ch.entry, f)
 	if err != nil {
-		return encoding.Encoded{}, c.encodeError(ctx, err, ch)
+		return encoding.Encoded{}, c.changeError(ctx, err, ch.entry, ch.typ == apiwatch.Deleted)
 	}
 	return s.Encoded(f, r, ch.entry, ch.revision), nil
 }
@@ -86,16 +86,9 @@ func (c *cursor) decodedChange(ctx context.Context, ch change) (runtime.Object, 
 	// Each watch gets an object of its own, because registries decorate it in place.
 	obj, err := s.Object(ctx, ch.entry)
 	if err != nil {
-		return nil, c.encodeError(ctx, err, ch)
+		return nil, c.changeError(ctx, err, ch.entry, ch.typ == apiwatch.Deleted)
 	}
 	return obj, versioner.UpdateObject(obj, uint64(ch.revision))
-}
-
-func (c *cursor) encodeError(ctx context.Context, err error, ch change) error {
-	if ch.typ == apiwatch.Deleted {
-		return c.deletedError(ctx, err, ch.entry)
-	}
-	return c.changeError(ctx, err, ch.entry)
 }
 
 // watcher implements apimachinery's watch.Interface: a cursor with a goroutine.
