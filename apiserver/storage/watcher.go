@@ -91,9 +91,8 @@ func (c *cursor) decodedChange(ctx context.Context, ch change) (runtime.Object, 
 	return obj, versioner.UpdateObject(obj, uint64(ch.revision))
 }
 
-// watcher implements apimachinery's watch.Interface: a cursor with a goroutine.
-type watcher struct {
-	cursor *cursor
+// EventStream implements apimachinery's watch.Interface for what sends its events in a goroutine.
+type EventStream struct {
 	cancel context.CancelFunc
 	result chan apiwatch.Event
 }
@@ -103,61 +102,65 @@ type watcher struct {
 // slow reader wait in the feed.
 const resultBuffer = 16
 
+// NewEventStream makes an EventStream, and the context that ends with it. The caller runs it.
+func NewEventStream(ctx context.Context) (EventStream, context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	return EventStream{cancel, make(chan apiwatch.Event, resultBuffer)}, ctx
+}
+
+// Stop implements watch.Interface.
+func (s EventStream) Stop() { s.cancel() }
+
+// ResultChan implements watch.Interface.
+func (s EventStream) ResultChan() <-chan apiwatch.Event { return s.result }
+
+// Send sends an event. It fails if ctx ends before.
+func (s EventStream) Send(ctx context.Context, event apiwatch.Event) error {
+	select {
+	case s.result <- event:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Run calls send with ctx, which NewEventStream has returned, and ends the watch with the error that send returns. It sends the
+// error, unless the reader or the server has ended the watch.
+func (s EventStream) Run(ctx context.Context, send func(context.Context) error) {
+	defer close(s.result)
+	defer s.cancel()
+	err := send(ctx)
+	var status apierrors.APIStatus
+	if ctx.Err() == nil && errors.As(err, &status) {
+		answer := status.Status()
+		_ = s.Send(ctx, apiwatch.Event{Type: apiwatch.Error, Object: &answer}) // the context has ended
+	}
+}
+
 // Watch implements storage.Interface.
 func (s *Store) Watch(ctx context.Context, key string, opts storage.ListOptions) (apiwatch.Interface, error) {
 	c, err := s.cursor(ctx, key, opts, nil)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	w := &watcher{cursor: c, cancel: cancel, result: make(chan apiwatch.Event, resultBuffer)}
-	go w.run(ctx)
-	return w, nil
-}
-
-// Stop implements watch.Interface.
-func (w *watcher) Stop() { w.cancel() }
-
-// ResultChan implements watch.Interface.
-func (w *watcher) ResultChan() <-chan apiwatch.Event { return w.result }
-
-func (w *watcher) run(ctx context.Context) {
-	defer close(w.result)
-	defer w.cancel()
-	defer w.cursor.close()
-	for {
-		changes, err := w.cursor.next(ctx)
-		for _, ch := range changes {
-			var obj runtime.Object
-			if obj, err = w.cursor.decodedChange(ctx, ch); err != nil {
-				err = w.cursor.watcherError(ctx, err)
-				break
+	stream, ctx := NewEventStream(ctx)
+	go stream.Run(ctx, func(ctx context.Context) error {
+		defer c.close()
+		for {
+			changes, err := c.next(ctx)
+			if err != nil {
+				return err
 			}
-			if !w.send(ctx, apiwatch.Event{Type: ch.typ, Object: obj}) {
-				return
+			for _, ch := range changes {
+				obj, err := c.decodedChange(ctx, ch)
+				if err != nil {
+					return c.watcherError(ctx, err)
+				}
+				if err := stream.Send(ctx, apiwatch.Event{Type: ch.typ, Object: obj}); err != nil {
+					return err
+				}
 			}
 		}
-		if err != nil {
-			w.end(ctx, err)
-			return
-		}
-	}
-}
-
-// end sends the error that ended the watch, unless the reader or the server ended it.
-func (w *watcher) end(ctx context.Context, err error) {
-	var status apierrors.APIStatus
-	if ctx.Err() == nil && errors.As(err, &status) {
-		s := status.Status()
-		w.send(ctx, apiwatch.Event{Type: apiwatch.Error, Object: &s})
-	}
-}
-
-func (w *watcher) send(ctx context.Context, ev apiwatch.Event) bool {
-	select {
-	case w.result <- ev:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	})
+	return stream, nil
 }
