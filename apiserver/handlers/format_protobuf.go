@@ -90,13 +90,13 @@ func (f *protobufFormat) mediaType() string { return runtime.ContentTypeProtobuf
 func (f *protobufFormat) streamType() string { return runtime.ContentTypeProtobuf + streamSuffix }
 
 func (f *protobufFormat) appendObject(dst []byte, o encoding.Encoded) []byte {
-	return f.object.append(dst, o.Message())
+	return f.object.append(dst, o.Body())
 }
 
 // appendEvent appends the length of a metav1.WatchEvent and the event: its type, and the
 // object in a runtime.RawExtension.
 func (f *protobufFormat) appendEvent(dst []byte, event string, o encoding.Encoded) ([]byte, int) {
-	message := o.Message()
+	message := o.Body()
 	dst, size := appendEventHead(dst, event, f.object.size(len(message)))
 	return f.object.append(dst, message), size
 }
@@ -155,7 +155,7 @@ func (f *protobufFormat) writeList(ctx context.Context, out *answerWriter, list 
 			return err
 		}
 		out.buf = append(out.buf, tagItem)
-		out.buf = protowire.AppendBytes(out.buf, object.Message())
+		out.buf = protowire.AppendBytes(out.buf, object.Body())
 		if out.flush(); out.err != nil {
 			return nil // the client is gone
 		}

@@ -46,7 +46,7 @@ func (l *EncodedList) MessagesBytes(ctx context.Context) (total int, err error) 
 	if l.page.readsOnce || l.s.serializer.DecodedAge > 0 {
 		items, err := l.readItems()
 		for _, item := range items {
-			add(len(item.Message()))
+			add(len(item.Body()))
 		}
 		return total, err
 	}

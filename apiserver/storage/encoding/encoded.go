@@ -45,7 +45,7 @@ func (e Encoded) Object(ctx context.Context) (runtime.Object, error) {
 	return obj, nil
 }
 
-// Body is what the Format's encoder made of the object. The caller must not write to
+// Body is what the Format's encoder made of the object: in a Format of protobuf, its message. The caller must not write to
 // it.
 func (e Encoded) Body() []byte { return e.r.Body }
 
@@ -70,7 +70,3 @@ func (e Encoded) AppendJSON(dst []byte, typeMeta bool) []byte {
 func (e Encoded) AppendMetadataJSON(dst []byte) []byte {
 	return appendMetadata(dst, e.r, e.revision)
 }
-
-// Message is the object's message, for an Encoded in a Format of protobuf. The caller
-// must not write to it.
-func (e Encoded) Message() []byte { return e.r.Body }
