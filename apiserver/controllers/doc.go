@@ -11,8 +11,8 @@
 // through the API client in Config. The garbage collector is the exception: it reads the
 // resources that this server stores directly from the store (graph.go).
 //
-// If several servers share a database (Config.Lease is set), only the server that holds
-// the lease runs the controllers. A server that loses the lease stops its controllers
+// If several servers share a database (Config.Shared), only the server that holds
+// the Lease runs the controllers. A server that loses the lease stops its controllers
 // and waits for the lease again.
 //
 // # What the caller owes

@@ -23,7 +23,7 @@ import (
 // format is one way to answer the reads of a resource from bytes.
 type format interface {
 	// objects is the Format of the objects that the store is asked for.
-	objects() encoding.Format
+	objects() *encoding.Format
 	// mediaType is the media type of a response, streamType that of a watch.
 	mediaType() string
 	streamType() string
@@ -71,7 +71,7 @@ func (e *encoded) newFormats() formats {
 		return all
 	}
 	encode := e.encoder(runtime.ContentTypeProtobuf)
-	var whole encoding.Format // in the storage version
+	var whole *encoding.Format // in the storage version
 	if asStored {
 		full = encoding.Transcoded(kind.String()+" in protobuf", e.store.Message(), encode)
 		whole = full
@@ -92,7 +92,7 @@ const (
 	tableKind             = "Table"
 )
 
-func (e *encoded) jsonMetadata(gv schema.GroupVersion, stored encoding.Format) format {
+func (e *encoded) jsonMetadata(gv schema.GroupVersion, stored *encoding.Format) format {
 	f := &jsonFormat{e: e, stored: stored, partial: true, version: gv, head: e.listHead(gv, partialObjectMetadata+"List")}
 	f.item = `{"kind":"` + partialObjectMetadata + `","apiVersion":"` + gv.String() + `","metadata":`
 	if e.unstructured || e.convertsMetadata() {
@@ -111,7 +111,7 @@ func (e *encoded) jsonMetadata(gv schema.GroupVersion, stored encoding.Format) f
 	return f
 }
 
-func (e *encoded) protobufMetadata(gv schema.GroupVersion, whole encoding.Format) format {
+func (e *encoded) protobufMetadata(gv schema.GroupVersion, whole *encoding.Format) format {
 	encode := func(_ context.Context, obj runtime.Object) ([]byte, error) {
 		partial, err := write.Partial(obj, gv)
 		if err != nil {

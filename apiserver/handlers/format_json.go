@@ -17,7 +17,7 @@ import (
 // jsonFormat is JSON, either of whole objects or of their metadata only.
 type jsonFormat struct {
 	e      *encoded
-	stored encoding.Format
+	stored *encoding.Format
 	// head is the text with which a list begins.
 	head string
 	// partial is true for metadata. item is the text with which an item begins, in
@@ -27,7 +27,7 @@ type jsonFormat struct {
 	item    string
 }
 
-func (f *jsonFormat) objects() encoding.Format { return f.stored }
+func (f *jsonFormat) objects() *encoding.Format { return f.stored }
 
 func (f *jsonFormat) mediaType() string { return runtime.ContentTypeJSON }
 

@@ -20,14 +20,14 @@ import (
 // runtime.Unknown that contains the object's message
 // (k8s.io/apimachinery/pkg/runtime/serializer/protobuf).
 type protobufFormat struct {
-	stored       encoding.Format
+	stored       *encoding.Format
 	object, list envelope
 	// swapped is true for a list whose items have the field number 1, and its metadata
 	// 2.
 	swapped bool
 }
 
-func newProtobufFormat(stored encoding.Format, gv schema.GroupVersion, kind, listKind string) *protobufFormat {
+func newProtobufFormat(stored *encoding.Format, gv schema.GroupVersion, kind, listKind string) *protobufFormat {
 	return &protobufFormat{
 		stored:  stored,
 		object:  newEnvelope(gv, kind),
@@ -82,20 +82,20 @@ func messageIn(text []byte) ([]byte, error) {
 	return unknown.Raw, nil
 }
 
-func (f *protobufFormat) objects() encoding.Format { return f.stored }
+func (f *protobufFormat) objects() *encoding.Format { return f.stored }
 
 func (f *protobufFormat) mediaType() string { return runtime.ContentTypeProtobuf }
 
 func (f *protobufFormat) streamType() string { return runtime.ContentTypeProtobuf + streamSuffix }
 
 func (f *protobufFormat) appendObject(dst []byte, o encoding.Encoded) []byte {
-	return f.object.append(dst, o.Message())
+	return f.object.append(dst, o.Body())
 }
 
 // appendEvent appends the length of a metav1.WatchEvent and the event: its type, and the
 // object in a runtime.RawExtension.
 func (f *protobufFormat) appendEvent(dst []byte, event string, o encoding.Encoded) ([]byte, int) {
-	message := o.Message()
+	message := o.Body()
 	dst, size := appendEventHead(dst, event, f.object.size(len(message)))
 	return f.object.append(dst, message), size
 }
@@ -154,7 +154,7 @@ func (f *protobufFormat) writeList(ctx context.Context, out *answerWriter, list 
 			return err
 		}
 		out.buf = append(out.buf, tagItem)
-		out.buf = protowire.AppendBytes(out.buf, object.Message())
+		out.buf = protowire.AppendBytes(out.buf, object.Body())
 		if out.flush(); out.err != nil {
 			return nil // the client is gone
 		}

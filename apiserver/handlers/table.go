@@ -41,7 +41,7 @@ import (
 // of 95,000, of 22 MB, and a tenth of the time (BenchmarkLists).
 type tables struct {
 	e    *encoded
-	rows encoding.Format
+	rows *encoding.Format
 }
 
 const ageColumn = "Age"
@@ -201,7 +201,7 @@ func (t *tables) format(req *http.Request, gv schema.GroupVersion) format {
 	return nil
 }
 
-func (f *tableFormat) objects() encoding.Format { return f.t.rows }
+func (f *tableFormat) objects() *encoding.Format { return f.t.rows }
 
 func (f *tableFormat) writeList(ctx context.Context, out *answerWriter, list *storage.EncodedList) error {
 	table, err := f.t.e.resource.scope.TableConvertor.ConvertToTable(ctx, f.t.e.registry.NewListFunc(), f.options)

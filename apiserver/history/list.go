@@ -31,7 +31,8 @@ type continueToken struct {
 	Version string `json:"v"`
 	// Revision is the last one of the list, that of its first page.
 	Revision int64 `json:"rv"`
-	// After is the last revision that the pages before have examined.
+	// After is the last revision that the pages before have examined, or that of the moment since if Before is not 0; at the
+	// end of the list it is Revision.
 	After int64 `json:"after"`
 	// Before is the earliest revision that the pages before have examined, if the newest changes are first; else 0.
 	Before int64 `json:"before,omitempty"`
@@ -71,8 +72,8 @@ func (s *Storage) List(ctx context.Context, options *internalversion.ListOptions
 	if chosen.order != "" && at.Before == 0 {
 		at.Before = at.Revision + 1
 	}
-	p := page{chosen: chosen, after: at.After, before: at.Before, upTo: at.Revision, limit: options.Limit, list: list}
-	if err := s.read(ctx, &p); err != nil {
+	after := at.After
+	if err := s.read(ctx, &chosen, &at, options.Limit, list); err != nil {
 		return nil, err
 	}
 	// A list with the newest changes first ends with what is left, unless it has to reach back to a moment.
@@ -81,37 +82,26 @@ func (s *Storage) List(ctx context.Context, options *internalversion.ListOptions
 		if err != nil {
 			return nil, changes.APIError(err)
 		}
-		if chosen.lostAfter(at.After, now) != at.Lost {
+		if chosen.lostAfter(after, now) != at.Lost {
 			return nil, expiredPage()
 		}
 	}
-	if p.after < at.Revision {
-		at.After, at.Before, at.Lost = p.after, p.before, chosen.lostAfter(p.after, histories)
+	if at.After < at.Revision {
+		at.Lost = chosen.lostAfter(at.After, histories)
 		list.Continue = at.encode()
 	}
 	return list, nil
 }
 
-// page is a page that is read.
-type page struct {
-	chosen
-	// after is the last revision that was examined, or that of the moment since if before is not 0; upTo is the last one
-	// of the list. after becomes upTo at the end.
-	after, upTo, limit int64
-	// before is position.Before.
-	before int64
-	list   *ChangeList
-}
-
-// read appends items until the page is full or the list ends.
-func (s *Storage) read(ctx context.Context, p *page) error {
+// read appends items until the page is full or the list ends. It moves at to where the next page begins.
+func (s *Storage) read(ctx context.Context, chosen *chosen, at *continueToken, limit int64, list *ChangeList) error {
 	rights, err := s.config.RightsOf(ctx)
 	if err != nil {
 		return err
 	}
 	for examined := 0; examined < mostExamined; {
-		p.query.After, p.query.Before, p.query.Size, p.query.Limit = p.after, p.before, readBytes, readChanges
-		found, err := s.config.Driver.Changes(ctx, p.query)
+		chosen.query.After, chosen.query.Before, chosen.query.Size, chosen.query.Limit = at.After, at.Before, readBytes, readChanges
+		found, err := s.config.Driver.Changes(ctx, chosen.query)
 		if err != nil {
 			return changes.APIError(err)
 		}
@@ -119,16 +109,16 @@ func (s *Storage) read(ctx context.Context, p *page) error {
 		for i := range found {
 			c := &found[i]
 			switch {
-			case p.before != 0:
-				p.before = c.Revision
-			case c.Revision > p.upTo:
-				p.after = p.upTo
+			case at.Before != 0:
+				at.Before = c.Revision
+			case c.Revision > at.Revision:
+				at.After = at.Revision
 				return nil
 			default:
-				p.after = c.Revision
+				at.After = c.Revision
 			}
 			examined++
-			if !p.selects(c) {
+			if !chosen.selects(c) {
 				continue
 			}
 			if sees, err := rights.Sees(ctx, c, created); err != nil {
@@ -136,13 +126,13 @@ func (s *Storage) read(ctx context.Context, p *page) error {
 			} else if !sees {
 				continue
 			}
-			p.list.Items = append(p.list.Items, *s.item(ctx, c, false))
-			if p.limit > 0 && int64(len(p.list.Items)) >= p.limit {
+			list.Items = append(list.Items, *s.item(ctx, c, false))
+			if limit > 0 && int64(len(list.Items)) >= limit {
 				return nil
 			}
 		}
 		if len(found) == 0 {
-			p.after = p.upTo
+			at.After = at.Revision
 			return nil
 		}
 	}

@@ -9,64 +9,49 @@ import (
 
 // Change is one change of one object: a revision.
 type Change struct {
-	metav1.TypeMeta `json:",inline"`
-	// The name is the revision. The namespace is that of the object; it is "default" for a
-	// cluster-scoped object.
-	metav1.ObjectMeta `json:"metadata,omitempty"`
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty" description:"Standard object's metadata. The name is the revision; the namespace is that of the object, and default for a cluster-scoped object."`
 
-	Revision int64            `json:"revision"`
-	Time     metav1.MicroTime `json:"time"`
-	// Who is the user who made the change, and RealUser the one who impersonated that user.
-	Who      string `json:"who"`
-	RealUser string `json:"realUser,omitempty"`
-	// Verb is that of the request, or expire.
-	Verb        string `json:"verb"`
-	Subresource string `json:"subresource,omitempty"`
-	// Manager is the field manager of the request.
-	Manager string `json:"manager,omitempty"`
-	AuditID string `json:"auditID,omitempty"`
-	// Object is what was changed.
-	Object ObjectReference `json:"object"`
-	// Replaces is the revision that the object had before; 0 if it did not exist.
-	Replaces int64 `json:"replaces,omitempty"`
-	// Changed are the fields that an update changed; those of metadata that every write
-	// changes are left out.
-	Changed []FieldChange `json:"changed,omitempty"`
-	// MoreChanged is how many changed fields are left out of Changed.
-	MoreChanged int64 `json:"moreChanged,omitempty"`
-	// Unreadable says that the object before or after the change can't be decrypted or decoded
-	// any more.
-	Unreadable bool `json:"unreadable,omitempty"`
-	// Before and After are the object as it was stored, without managedFields. Only a get has
-	// them.
-	Before *runtime.RawExtension `json:"before,omitempty"`
-	After  *runtime.RawExtension `json:"after,omitempty"`
+	Revision    int64                 `json:"revision" description:"Revision is the revision that the change gave to the object, its resourceVersion."`
+	Time        metav1.MicroTime      `json:"time" description:"Time is when the change was made."`
+	Who         string                `json:"who" description:"Who is the user who made the change."`
+	RealUser    string                `json:"realUser,omitempty" description:"RealUser is the user who impersonated who."`
+	Verb        string                `json:"verb" description:"Verb is that of the request, or expire for what the server deleted by itself."`
+	Subresource string                `json:"subresource,omitempty" description:"Subresource is that of the request, such as status or scale."`
+	Manager     string                `json:"manager,omitempty" description:"Manager is the field manager of the request."`
+	AuditID     string                `json:"auditID,omitempty" description:"AuditID is the ID of the request in the audit log."`
+	Object      ObjectReference       `json:"object" description:"Object is what was changed."`
+	Replaces    int64                 `json:"replaces,omitempty" description:"Replaces is the revision that the object had before; absent if it did not exist."`
+	Changed     []FieldChange         `json:"changed,omitempty" description:"Changed are the fields that an update changed, without those of metadata that every write changes."`
+	MoreChanged int64                 `json:"moreChanged,omitempty" description:"MoreChanged is how many changed fields are left out of changed."`
+	Unreadable  bool                  `json:"unreadable,omitempty" description:"Unreadable says that the object before or after the change can't be decrypted or decoded any more."`
+	Before      *runtime.RawExtension `json:"before,omitempty" description:"Before is the object before the change, as it was stored, without managedFields. Lists leave it out."`
+	After       *runtime.RawExtension `json:"after,omitempty" description:"After is the object after the change, as it was stored, without managedFields. Lists leave it out."`
 }
 
-// ObjectReference names an object. Kind is empty if the object is unreadable.
+// ObjectReference names an object.
 type ObjectReference struct {
-	Group     string `json:"group"`
-	Resource  string `json:"resource"`
-	Kind      string `json:"kind,omitempty"`
-	Namespace string `json:"namespace,omitempty"`
-	Name      string `json:"name"`
-	UID       string `json:"uid,omitempty"`
+	Group     string `json:"group" description:"Group is the API group of the object; empty for the core group."`
+	Resource  string `json:"resource" description:"Resource is the plural name of the object's resource."`
+	Kind      string `json:"kind,omitempty" description:"Kind is absent if the object is unreadable."`
+	Namespace string `json:"namespace,omitempty" description:"Namespace is absent for a cluster-scoped object."`
+	Name      string `json:"name" description:"Name is the name of the object."`
+	UID       string `json:"uid,omitempty" description:"UID is the UID of the object."`
 }
 
-// FieldChange is the change of one field. Old and New are JSON, cut off with "…" if they are
-// long; one of them is empty if the field did not exist.
+// FieldChange is the change of one field.
 type FieldChange struct {
-	Path string `json:"path"`
-	Old  string `json:"old,omitempty"`
-	New  string `json:"new,omitempty"`
+	Path string `json:"path" description:"Path is the path of the field, such as spec.containers[0].image."`
+	Old  string `json:"old,omitempty" description:"Old is the JSON of the value before, cut off if it is long; absent if the field did not exist."`
+	New  string `json:"new,omitempty" description:"New is the JSON of the value after, cut off if it is long; absent if the field was removed."`
 }
 
 // ChangeList is a list of changes, in the order of their revisions.
 type ChangeList struct {
 	metav1.TypeMeta `json:",inline"`
-	metav1.ListMeta `json:"metadata,omitempty"`
+	metav1.ListMeta `json:"metadata,omitempty" description:"Standard list metadata."`
 
-	Items []Change `json:"items"`
+	Items []Change `json:"items" description:"Items are the changes, in the order of their revisions."`
 }
 
 // DeepCopyInto copies c to out.

@@ -24,13 +24,12 @@ import (
 // watcher is one watch. Its goroutine takes changes from the tail's window, and from the database
 // what the window does not have.
 type watcher struct {
-	storage *Storage
+	history *Storage
 	options *internalversion.ListOptions
 	chosen  chosen
 	rights  *changes.Rights
 	window  *window
-	cancel  context.CancelFunc
-	result  chan apiwatch.Event
+	storage.EventStream
 
 	// at is the last revision that was examined, and started the one after which the watch began.
 	at, started int64
@@ -41,9 +40,6 @@ type watcher struct {
 	histories []sqlstore.History
 	bookmarks storage.BookmarkSchedule
 }
-
-// resultBuffer is the number of events that a watch may be ahead of its reader.
-const resultBuffer = 16
 
 // Watch implements rest.Watcher. Each change is an ADDED event, in the order of the revisions. A watch
 // without a resourceVersion begins with the changes that a list has.
@@ -59,7 +55,7 @@ func (s *Storage) Watch(ctx context.Context, options *internalversion.ListOption
 	if err != nil {
 		return nil, err
 	}
-	w := &watcher{storage: s, options: options, rights: rights, result: make(chan apiwatch.Event, resultBuffer)}
+	w := &watcher{history: s, options: options, rights: rights}
 	if w.window, err = s.tail.join(ctx); err != nil {
 		return nil, changes.APIError(err)
 	}
@@ -67,34 +63,27 @@ func (s *Storage) Watch(ctx context.Context, options *internalversion.ListOption
 		deadline, _ := ctx.Deadline()
 		w.bookmarks = storage.NewBookmarkSchedule(clock.RealClock{}, storage.DefaultBookmarkInterval, deadline)
 	}
-	running, cancel := context.WithCancel(ctx)
-	w.cancel = cancel
+	w.EventStream, ctx = storage.NewEventStream(ctx)
 	go func() {
 		defer s.tail.leave(w.window)
-		defer close(w.result)
 		defer w.bookmarks.Stop()
-		defer cancel()
-		err := w.begin(running, asked)
-		if w.initial == 0 {
-			utilflowcontrol.WatchInitialized(running)
-		}
-		for err == nil {
-			err = w.next(running)
-		}
-		w.end(running, err)
+		w.Run(ctx, func(ctx context.Context) error {
+			err := w.begin(ctx, asked)
+			if w.initial == 0 {
+				utilflowcontrol.WatchInitialized(ctx)
+			}
+			for err == nil {
+				err = w.next(ctx)
+			}
+			return watchError(err)
+		})
 	}()
 	return w, nil
 }
 
-// Stop implements watch.Interface.
-func (w *watcher) Stop() { w.cancel() }
-
-// ResultChan implements watch.Interface.
-func (w *watcher) ResultChan() <-chan apiwatch.Event { return w.result }
-
 // begin finds the revision after which the watch begins.
 func (w *watcher) begin(ctx context.Context, asked uint64) error {
-	driver := w.storage.config.Driver
+	driver := w.history.config.Driver
 	state, err := driver.State(ctx)
 	if err != nil {
 		return changes.APIError(err)
@@ -102,7 +91,7 @@ func (w *watcher) begin(ctx context.Context, asked uint64) error {
 	if w.histories, err = driver.Histories(ctx); err != nil {
 		return changes.APIError(err)
 	}
-	w.chosen = w.storage.choose(ctx, w.options, w.histories)
+	w.chosen = w.history.choose(ctx, w.options, w.histories)
 	if err := w.chosen.check(); err != nil {
 		return err
 	}
@@ -117,7 +106,7 @@ func (w *watcher) begin(ctx context.Context, asked uint64) error {
 		w.initial = state.Revision
 		w.started = w.initial
 		if w.chosen.since != "" {
-			w.at, err = w.storage.revisionAt(ctx, w.chosen.since, &w.chosen, w.histories)
+			w.at, err = w.history.revisionAt(ctx, w.chosen.since, &w.chosen, w.histories)
 			w.at = min(w.at, w.initial)
 		}
 		return err
@@ -135,7 +124,7 @@ func (w *watcher) begin(ctx context.Context, asked uint64) error {
 
 // next waits for changes, or until a bookmark is due, and sends events.
 func (w *watcher) next(ctx context.Context) error {
-	found, err := w.storage.tail.view(w.window, w.at)
+	found, err := w.history.tail.view(w.window, w.at)
 	if err != nil {
 		return err
 	}
@@ -158,7 +147,7 @@ func (w *watcher) next(ctx context.Context) error {
 		}
 	}
 	if w.bookmarks.Due() && w.at > w.started {
-		if err := w.event(ctx, apiwatch.Event{Type: apiwatch.Bookmark, Object: bookmark(w.at)}); err != nil {
+		if err := w.Send(ctx, apiwatch.Event{Type: apiwatch.Bookmark, Object: bookmark(w.at)}); err != nil {
 			return err
 		}
 	}
@@ -184,7 +173,7 @@ func (w *watcher) endInitial(ctx context.Context) error {
 	}
 	end := bookmark(w.at)
 	end.Annotations = map[string]string{metav1.InitialEventsAnnotationKey: "true"}
-	return w.event(ctx, apiwatch.Event{Type: apiwatch.Bookmark, Object: end})
+	return w.Send(ctx, apiwatch.Event{Type: apiwatch.Bookmark, Object: end})
 }
 
 func bookmark(revision int64) *Change {
@@ -194,12 +183,12 @@ func bookmark(revision int64) *Change {
 // catchUp reads changes from the database, up to a revision. It returns the last revision that it has
 // examined.
 func (w *watcher) catchUp(ctx context.Context, upTo int64) ([]*entry, int64, error) {
-	driver := w.storage.config.Driver
+	driver := w.history.config.Driver
 	histories, err := driver.Histories(ctx)
 	if err != nil {
 		return nil, 0, changes.APIError(err)
 	}
-	chosen := w.storage.choose(ctx, w.options, histories)
+	chosen := w.history.choose(ctx, w.options, histories)
 	if chosen.nothing {
 		return nil, upTo, nil
 	}
@@ -237,14 +226,14 @@ func (w *watcher) send(ctx context.Context, e *entry) error {
 		return err
 	}
 	for {
-		err := e.prepare(ctx, w.storage)
+		err := e.prepare(ctx, w.history)
 		if err == nil {
 			break
 		}
 		if !apierrors.IsServiceUnavailable(err) {
 			return err
 		}
-		if _, err := w.storage.tail.view(w.window, w.at); err != nil { // the server stops
+		if _, err := w.history.tail.view(w.window, w.at); err != nil { // the server stops
 			return err
 		}
 		select { // the watch waits for the database, as the tail does
@@ -253,25 +242,7 @@ func (w *watcher) send(ctx context.Context, e *entry) error {
 			return ctx.Err()
 		}
 	}
-	return w.event(ctx, apiwatch.Event{Type: apiwatch.Added, Object: e})
-}
-
-func (w *watcher) event(ctx context.Context, event apiwatch.Event) error {
-	select {
-	case w.result <- event:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// end sends the error that has ended the watch, unless the client or the server has ended it.
-func (w *watcher) end(ctx context.Context, err error) {
-	var status apierrors.APIStatus
-	if ctx.Err() == nil && errors.As(watchError(err), &status) {
-		answer := status.Status()
-		_ = w.event(ctx, apiwatch.Event{Type: apiwatch.Error, Object: &answer}) // the context has ended
-	}
+	return w.Send(ctx, apiwatch.Event{Type: apiwatch.Added, Object: e})
 }
 
 // watchError converts an error of the feed to one of the API. That of a feed that has stopped is

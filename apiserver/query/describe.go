@@ -76,19 +76,25 @@ func (d description) Open() (sqlite3.VTabCursor, error) { return &texts{of: d}, 
 // texts is a scan of a description.
 type texts struct {
 	of   description
-	rows [][]string
+	rows []textRow
 	at   int
+}
+
+// textRow is a row of a description. SQLite finds by the ID that two scans have met the same row, whatever each selects.
+type textRow struct {
+	id    int64
+	texts []string
 }
 
 // Filter implements sqlite3.VTabCursor.
 func (t *texts) Filter(_ int, _ string, args ...sqlite3.Value) error {
 	names := slices.AppendSeq(slices.AppendSeq(t.of.tables.Names(), maps.Keys(edges)), maps.Keys(logTables))
-	if len(args) > 0 {
-		names = slices.DeleteFunc(names, func(name string) bool { return name != args[0].Text() })
-	}
 	slices.Sort(names)
 	t.rows, t.at = nil, 0
-	for _, name := range names {
+	for i, name := range names {
+		if len(args) > 0 && name != args[0].Text() {
+			continue
+		}
 		if err := t.of.ctx.Err(); err != nil {
 			return err
 		}
@@ -97,13 +103,16 @@ func (t *texts) Filter(_ int, _ string, args ...sqlite3.Value) error {
 			return err
 		}
 		if edge, ok := edges[name]; ok {
-			table = &catalog.Table{Description: edge.description, Columns: edge.columns}
+			table = &catalog.Table{Description: edge.Description, Columns: edge.Columns}
 		}
 		if columns, ok := logTables[name]; ok {
 			table = &catalog.Table{Description: logDescriptions[name], Columns: columnsOf(columns)}
 		}
-		if table != nil {
-			t.rows = append(t.rows, t.of.rows(name, table)...)
+		if table == nil {
+			continue
+		}
+		for j, row := range t.of.rows(name, table) {
+			t.rows = append(t.rows, textRow{int64(i)<<20 | int64(j), row})
 		}
 	}
 	return nil
@@ -119,10 +128,10 @@ func (t *texts) Next() error {
 func (t *texts) EOF() bool { return t.at >= len(t.rows) }
 
 // RowID implements sqlite3.VTabCursor.
-func (t *texts) RowID() (int64, error) { return int64(t.at), nil }
+func (t *texts) RowID() (int64, error) { return t.rows[t.at].id, nil }
 
 // Column implements sqlite3.VTabCursor.
 func (t *texts) Column(result sqlite3.Context, n int) error {
-	result.ResultText(t.rows[t.at][n])
+	result.ResultText(t.rows[t.at].texts[n])
 	return nil
 }

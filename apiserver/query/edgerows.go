@@ -24,7 +24,7 @@ func membersOf(_ *edgeCursor, found [][]byte) iter.Seq2[[]any, error] {
 
 // listOf yields the values of the columns, by their paths, for each object of a list.
 func listOf(c *edgeCursor, found [][]byte) iter.Seq2[[]any, error] {
-	columns := c.columns[edgeOwn:]
+	columns := c.Columns[edgeOwn:]
 	return func(yield func([]any, error) bool) {
 		for element := range jsontext.Elements(found[0]) {
 			values := make([]any, len(columns))

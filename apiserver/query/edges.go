@@ -10,68 +10,43 @@ import (
 	"byre/apiserver/query/catalog"
 )
 
-// edge is a table of what an object has several of. It is made of the tables of the objects, and so shows what
-// its reader sees of these. Its columns begin with the resource, the namespace and the name of the object.
-type edge struct {
-	description string
-	columns     []catalog.Column
-	// tables are those that the edge is made of; nil for all. selects says that it needs the Pods beside.
-	tables  []string
+// Edge is a table of what an object has several of. It is made of the tables of the objects, and so shows what
+// its reader sees of these.
+type Edge struct {
+	Description string
+	// Columns begin with the resource, the namespace and the name of the object, and the moment.
+	Columns []catalog.Column
+	// Tables are those that the edge is made of; nil for all. selects says that it needs the Pods beside.
+	Tables  []string
 	selects bool
 	// about is the path of the name of the object that an object of the table tells of, of which the rows then are;
 	// nil if they are of the objects themselves.
 	about []string
-	// rowsOf makes the rows of an object from the JSON at paths.
-	paths  [][]string
+	// rowsOf makes the rows of an object from the JSON at Paths.
+	Paths  [][]string
 	rowsOf rowsOf
 }
 
 // edges are the edges by their names.
-var edges = map[string]edge{
-	"labels": {
-		description: "The labels of all objects.",
-		paths:       [][]string{{"metadata", "labels"}},
-		rowsOf:      membersOf,
-		columns: append(edgeColumns(),
-			catalog.NewColumn("key", catalog.Text, "The key of the label."),
-			catalog.NewColumn("value", catalog.Text, "The value of the label."),
-		),
-	},
-	"annotations": {
-		description: "The annotations of all objects.",
-		paths:       [][]string{{"metadata", "annotations"}},
-		rowsOf:      membersOf,
-		columns: append(edgeColumns(),
-			catalog.NewColumn("key", catalog.Text, "The key of the annotation."),
-			catalog.NewColumn("value", catalog.Text, "The value of the annotation."),
-		),
-	},
-	"owners": {
-		description: "The owners of all objects.",
-		paths:       [][]string{{"metadata", "ownerReferences"}},
-		rowsOf:      listOf,
-		columns: append(edgeColumns(),
-			catalog.NewColumn("kind", catalog.Text, "The kind of the owner.", "metadata", "ownerReferences", "kind"),
-			catalog.NewColumn("owner", catalog.Text, "The name of the owner.", "metadata", "ownerReferences", "name"),
-			catalog.NewColumn("uid", catalog.Text, "The UID of the owner.", "metadata", "ownerReferences", "uid"),
-			catalog.NewColumn("controller", catalog.Boolean, "Whether the owner controls the object.", "metadata", "ownerReferences", "controller"),
-		),
-	},
-	"conditions": {
-		description: "The conditions in the status of all objects.",
-		paths:       [][]string{{"status", "conditions"}},
-		rowsOf:      listOf,
-		columns: append(edgeColumns(),
-			catalog.NewColumn("type", catalog.Text, "What the condition is about, such as Ready.", "status", "conditions", "type"),
-			catalog.NewColumn("status", catalog.Text, "True, False or Unknown.", "status", "conditions", "status"),
-			catalog.NewColumn("reason", catalog.Text, "Why, in one word.", "status", "conditions", "reason"),
-			catalog.NewColumn("message", catalog.Text, "Why, for people.", "status", "conditions", "message"),
-			catalog.NewColumn("changed", catalog.Time, "When the status last changed.", "status", "conditions", "lastTransitionTime"),
-		),
-	},
+var edges = map[string]Edge{
+	"labels":      mapEdge("label", "labels"),
+	"annotations": mapEdge("annotation", "annotations"),
+	"owners": listEdge("The owners of all objects.", nil, []string{"metadata", "ownerReferences"},
+		catalog.NewColumn("kind", catalog.Text, "The kind of the owner.", "kind"),
+		catalog.NewColumn("owner", catalog.Text, "The name of the owner.", "name"),
+		catalog.NewColumn("uid", catalog.Text, "The UID of the owner.", "uid"),
+		catalog.NewColumn("controller", catalog.Boolean, "Whether the owner controls the object.", "controller"),
+	),
+	"conditions": listEdge("The conditions in the status of all objects.", nil, []string{"status", "conditions"},
+		catalog.NewColumn("type", catalog.Text, "What the condition is about, such as Ready.", "type"),
+		catalog.NewColumn("status", catalog.Text, "True, False or Unknown.", "status"),
+		catalog.NewColumn("reason", catalog.Text, "Why, in one word.", "reason"),
+		catalog.NewColumn("message", catalog.Text, "Why, for people.", "message"),
+		catalog.NewColumn("changed", catalog.Time, "When the status last changed.", "lastTransitionTime"),
+	),
 	"containers": {
-		description: "The containers of Pods, with their state.",
-		columns: append(edgeColumns(),
+		Description: "The containers of Pods, with their state.",
+		Columns: append(edgeColumns(),
 			catalog.NewColumn("kind", catalog.Text, "main, init or ephemeral."),
 			catalog.NewColumn("container", catalog.Text, "The name of the container."),
 			catalog.NewColumn("image", catalog.Text, "The image that is asked for."),
@@ -84,13 +59,13 @@ var edges = map[string]edge{
 			catalog.NewColumn("ready", catalog.Boolean, "Whether it passes its readiness probe."),
 			catalog.NewColumn("restarts", catalog.Integer, "How often it was started again."),
 		),
-		tables: []string{podsTable},
-		paths:  containerLists,
+		Tables: []string{podsTable},
+		Paths:  containerLists,
 		rowsOf: containersOf,
 	},
 	"container_env_refs": {
-		description: "Where the variables of the containers of Pods come from, if not from a text.",
-		columns: append(edgeColumns(),
+		Description: "Where the variables of the containers of Pods come from, if not from a text.",
+		Columns: append(edgeColumns(),
 			catalog.NewColumn("container", catalog.Text, "The name of the container."),
 			catalog.NewColumn("variable", catalog.Text, "The name of the variable; NULL if all keys of the source become variables."),
 			catalog.NewColumn("type", catalog.Text, "configMap, secret, field, resource or file."),
@@ -98,32 +73,32 @@ var edges = map[string]edge{
 			catalog.NewColumn("key", catalog.Text, "The key or the field; NULL for all keys."),
 			catalog.NewColumn("optional", catalog.Boolean, "Whether the container starts without the source."),
 		),
-		tables: []string{podsTable},
-		paths:  containerLists[:3],
+		Tables: []string{podsTable},
+		Paths:  containerLists[:3],
 		rowsOf: envRefsOf,
 	},
 	"volumes": {
-		description: "The volumes of Pods. A projected volume has a row for each of its sources besides.",
-		columns: append(edgeColumns(),
+		Description: "The volumes of Pods. A projected volume has a row for each of its sources besides.",
+		Columns: append(edgeColumns(),
 			catalog.NewColumn("volume", catalog.Text, "The name of the volume."),
 			catalog.NewColumn("type", catalog.Text, "Where it comes from: configMap, secret, persistentVolumeClaim, emptyDir, …"),
 			catalog.NewColumn("source", catalog.Text, "The name of the ConfigMap, Secret or claim; NULL for other types."),
 		),
-		tables: []string{podsTable},
-		paths:  [][]string{{"spec", "volumes"}},
+		Tables: []string{podsTable},
+		Paths:  [][]string{{"spec", "volumes"}},
 		rowsOf: volumesOf,
 	},
 	"selectors": {
-		description: "The Pods that the selector of a workload, Service, PodDisruptionBudget or NetworkPolicy selects.",
-		columns:     append(edgeColumns(), catalog.NewColumn("pod", catalog.Text, "The name of the Pod, which is in the same namespace.")),
-		tables:      slices.Sorted(maps.Keys(selectorMembers)),
+		Description: "The Pods that the selector of a workload, Service, PodDisruptionBudget or NetworkPolicy selects.",
+		Columns:     append(edgeColumns(), catalog.NewColumn("pod", catalog.Text, "The name of the Pod, which is in the same namespace.")),
+		Tables:      slices.Sorted(maps.Keys(selectorMembers)),
 		selects:     true,
-		paths:       [][]string{{"spec"}},
+		Paths:       [][]string{{"spec"}},
 		rowsOf:      selectedOf,
 	},
 	"events_about": {
-		description: "Events, by the object that they are about.",
-		columns: append([]catalog.Column{
+		Description: "Events, by the object that they are about.",
+		Columns: append([]catalog.Column{
 			catalog.NewColumn("resource", catalog.Text, "The resource of the object; NULL for a kind that is not served."),
 		}, append(edgeColumns()[edgeNamespace:],
 			catalog.NewColumn("type", catalog.Text, "Normal or Warning."),
@@ -134,34 +109,49 @@ var edges = map[string]edge{
 			catalog.NewColumn("last", catalog.Time, "When it happened last."),
 			catalog.NewColumn("reporter", catalog.Text, "The component that has told."),
 		)...),
-		tables: []string{"events"},
+		Tables: []string{"events"},
 		about:  []string{"involvedObject", "name"},
-		paths:  eventPaths,
+		Paths:  eventPaths,
 		rowsOf: toldOf,
 	},
-	"node_taints": {
-		description: "The taints of Nodes.",
-		columns: append(edgeColumns(),
-			catalog.NewColumn("key", catalog.Text, "The key of the taint.", "spec", "taints", "key"),
-			catalog.NewColumn("value", catalog.Text, "The value of the taint.", "spec", "taints", "value"),
-			catalog.NewColumn("effect", catalog.Text, "NoSchedule, PreferNoSchedule or NoExecute.", "spec", "taints", "effect"),
-		),
-		tables: []string{"nodes"},
-		paths:  [][]string{{"spec", "taints"}},
-		rowsOf: listOf,
-	},
+	"node_taints": listEdge("The taints of Nodes.", []string{"nodes"}, []string{"spec", "taints"},
+		catalog.NewColumn("key", catalog.Text, "The key of the taint.", "key"),
+		catalog.NewColumn("value", catalog.Text, "The value of the taint.", "value"),
+		catalog.NewColumn("effect", catalog.Text, "NoSchedule, PreferNoSchedule or NoExecute.", "effect"),
+	),
 	"rbac_rules": {
-		description: "What Roles and ClusterRoles allow: a row for each API group, resource and verb of a rule.",
-		columns: append(edgeColumns(),
+		Description: "What Roles and ClusterRoles allow: a row for each API group, resource and verb of a rule.",
+		Columns: append(edgeColumns(),
 			catalog.NewColumn("api_group", catalog.Text, "The API group; * is all."),
 			catalog.NewColumn("rule_resource", catalog.Text, "The resource, or resource/subresource; * is all."),
 			catalog.NewColumn("verb", catalog.Text, "The verb; * is all."),
 			catalog.NewColumn("resource_names", catalog.JSON, "The only objects that the rule is for; NULL for all."),
 		),
-		tables: []string{"roles", "clusterroles"},
-		paths:  [][]string{{"rules"}},
+		Tables: []string{"roles", "clusterroles"},
+		Paths:  [][]string{{"rules"}},
 		rowsOf: rulesOf,
 	},
+}
+
+// mapEdge returns the edge of a map of texts in the metadata of all objects.
+func mapEdge(what, member string) Edge {
+	return Edge{
+		Description: "The " + member + " of all objects.",
+		Paths:       [][]string{{"metadata", member}},
+		rowsOf:      membersOf,
+		Columns: append(edgeColumns(),
+			catalog.NewColumn("key", catalog.Text, "The key of the "+what+"."),
+			catalog.NewColumn("value", catalog.Text, "The value of the "+what+"."),
+		),
+	}
+}
+
+// listEdge returns the edge of the list of objects at a path of the objects of tables, with a column for some members.
+func listEdge(description string, tables, path []string, members ...catalog.Column) Edge {
+	for i := range members {
+		members[i].Path = append(slices.Clone(path), members[i].Path...)
+	}
+	return Edge{Description: description, Tables: tables, Paths: [][]string{path}, rowsOf: listOf, Columns: append(edgeColumns(), members...)}
 }
 
 func edgeColumns() []catalog.Column {
@@ -173,24 +163,8 @@ func edgeColumns() []catalog.Column {
 	}
 }
 
-// Edge describes an edge.
-type Edge struct {
-	Description string
-	// Columns begin with the resource, the namespace and the name of the object, and the moment.
-	Columns []catalog.Column
-	// Tables are those that the edge is made of; nil for all. Paths are where their objects have what it is made of.
-	Tables []string
-	Paths  [][]string
-}
-
-// Edges returns the edges by their names.
-func Edges() map[string]Edge {
-	all := map[string]Edge{}
-	for name, e := range edges {
-		all[name] = Edge{e.description, e.columns, e.tables, e.paths}
-	}
-	return all
-}
+// Edges returns the edges by their names. They are immutable.
+func Edges() map[string]Edge { return edges }
 
 // containerLists are the paths of the containers of a Pod, and then of their statuses: main, init and ephemeral ones.
 var containerLists = [][]string{
@@ -213,8 +187,8 @@ func (e *engine) declareEdges(ctx context.Context, tables catalog.Tables, sql st
 }
 
 // edgesIn yields the edges that a statement may name: an edge that it does name is in its text.
-func edgesIn(sql string) iter.Seq2[string, edge] {
-	return func(yield func(string, edge) bool) {
+func edgesIn(sql string) iter.Seq2[string, Edge] {
+	return func(yield func(string, Edge) bool) {
 		sql = strings.ToLower(sql)
 		for name, edge := range edges {
 			if strings.Contains(sql, name) && !yield(name, edge) {

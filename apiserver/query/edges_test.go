@@ -38,6 +38,7 @@ func TestEdges_SpanAllTables(t *testing.T) {
 		t.Error(got, err)
 	}
 	f.expect("admin", "SELECT count(*) FROM byre_columns WHERE table_name = 'conditions'", "8")
+	f.expect("admin", "SELECT count(*) FROM byre_columns WHERE table_name = 'conditions' OR (table_name = 'labels' AND name <> '')", "13")
 }
 
 // The objects of other tables than those of the resource that a statement names are neither loaded nor asked about.

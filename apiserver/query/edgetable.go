@@ -14,7 +14,7 @@ import (
 // edgeTable is an edge as a virtual table. A view over all tables would read each of them, and ask the authorizer
 // about each, before it is known that the statement wants one resource.
 type edgeTable struct {
-	edge
+	Edge
 	name   string
 	engine *engine
 	known  *resources
@@ -36,10 +36,10 @@ const (
 )
 
 // declareEdgeTable makes an edge known under a name.
-func (e *engine) declareEdgeTable(name string, of edge, known *resources) error {
-	return addModule(e, name, ddl(of.columns), func() *edgeTable {
+func (e *engine) declareEdgeTable(name string, of Edge, known *resources) error {
+	return addModule(e, name, ddl(of.Columns), func() *edgeTable {
 		return &edgeTable{
-			edge: of, name: name, engine: e, known: known,
+			Edge: of, name: name, engine: e, known: known,
 			views: map[string]*view{}, pods: map[*selection]*podsByNamespace{},
 		}
 	})
@@ -48,7 +48,7 @@ func (e *engine) declareEdgeTable(name string, of edge, known *resources) error 
 // BestIndex implements sqlite3.VTab. The number of the plan has the bit of each column that Filter gets a value of,
 // in the order of the columns.
 func (t *edgeTable) BestIndex(info *sqlite3.IndexInfo) error {
-	equal, err := equalities(info, t.columns, edgeMoment)
+	equal, err := equalities(info, t.Columns, edgeMoment)
 	if err != nil {
 		return err
 	}
@@ -76,7 +76,7 @@ func (t *edgeTable) BestIndex(info *sqlite3.IndexInfo) error {
 
 // show adds the table of a resource to those that the statement may show.
 func (t *edgeTable) show(resource string) error {
-	if t.views[resource] != nil || t.tables != nil && !slices.Contains(t.tables, resource) {
+	if t.views[resource] != nil || t.Tables != nil && !slices.Contains(t.Tables, resource) {
 		return nil
 	}
 	table, err := t.known.table(resource)
@@ -93,7 +93,7 @@ func (t *edgeTable) show(resource string) error {
 }
 
 func (t *edgeTable) showAll() error {
-	tables := t.tables
+	tables := t.Tables
 	if tables == nil {
 		all, err := t.known.all()
 		if err != nil {
@@ -119,8 +119,8 @@ func (t *edgeTable) open(resource string, table *catalog.Table) *view {
 // Open implements sqlite3.VTab.
 func (t *edgeTable) Open() (sqlite3.VTabCursor, error) {
 	c := &edgeCursor{edgeTable: t}
-	c.found = make([][]byte, len(t.paths))
-	for i, path := range t.paths {
+	c.found = make([][]byte, len(t.Paths))
+	for i, path := range t.Paths {
 		c.extractor.Add(i, path)
 	}
 	return c, nil
@@ -155,7 +155,7 @@ type element struct {
 }
 
 // ownColumn is the first column whose values rowsOf makes.
-func (e *edge) ownColumn() int {
+func (e *Edge) ownColumn() int {
 	if e.about != nil {
 		return edgeResource
 	}
@@ -164,9 +164,9 @@ func (e *edge) ownColumn() int {
 
 // Filter implements sqlite3.VTabCursor.
 func (c *edgeCursor) Filter(plan int, _ string, args ...sqlite3.Value) error {
-	c.want, c.left, c.selected, c.rows, c.elements, c.at = make([]*string, len(c.columns)), nil, nil, nil, nil, 0
+	c.want, c.left, c.selected, c.rows, c.elements, c.at = make([]*string, len(c.Columns)), nil, nil, nil, nil, 0
 	moment := ""
-	for column := range c.columns {
+	for column := range c.Columns {
 		if plan&(1<<column) == 0 {
 			continue
 		}

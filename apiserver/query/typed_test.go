@@ -246,16 +246,16 @@ func (f *builtinFixture) expectElements(gr schema.GroupResource, name string, co
 		table = catalog.FullName(gr)
 	}
 	for edge, of := range edges {
-		if of.tables != nil || of.rowsOf == nil {
+		if of.Tables != nil || of.rowsOf == nil {
 			continue
 		}
 		want := []any{}
-		value, _, err := unstructured.NestedFieldNoCopy(content, of.paths[0]...)
+		value, _, err := unstructured.NestedFieldNoCopy(content, of.Paths[0]...)
 		if err != nil {
 			f.Fatal(err)
 		}
 		var columns []string
-		for _, c := range of.columns[edgeOwn:] {
+		for _, c := range of.Columns[edgeOwn:] {
 			columns = append(columns, c.Name)
 		}
 		switch value := value.(type) {
@@ -267,7 +267,7 @@ func (f *builtinFixture) expectElements(gr schema.GroupResource, name string, co
 			for _, element := range value {
 				row := []any{}
 				for i := range columns {
-					row = append(row, valueOf(&catalog.Column{Type: of.columns[edgeOwn+i].Type, Path: of.columns[edgeOwn+i].Path[2:]}, &corev1.Event{}, element.(map[string]any)))
+					row = append(row, valueOf(&catalog.Column{Type: of.Columns[edgeOwn+i].Type, Path: of.Columns[edgeOwn+i].Path[2:]}, &corev1.Event{}, element.(map[string]any)))
 				}
 				want = append(want, row)
 			}

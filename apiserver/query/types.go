@@ -11,45 +11,34 @@ import (
 // Query asks one statement. It is not stored: its creation is answered with the result, in Status.
 type Query struct {
 	metav1.TypeMeta   `json:",inline"`
-	metav1.ObjectMeta `json:"metadata,omitempty"`
+	metav1.ObjectMeta `json:"metadata,omitempty" description:"Standard object's metadata. A query is not stored and needs no name."`
 
-	Spec   Spec   `json:"spec"`
-	Status Status `json:"status,omitempty"`
+	Spec   Spec   `json:"spec" description:"Spec is what is asked."`
+	Status Status `json:"status,omitempty" description:"Status is the result."`
 }
 
-// Spec is what is asked.
+// Spec is what is asked. A nil Limit means mostRows, or mostStreamed for an answer that is streamed.
 type Spec struct {
-	// SQL is one SELECT, in SQLite's dialect.
-	SQL string `json:"sql"`
-	// At is the moment that the tables show: a time of RFC 3339, a revision, or a negative duration such as
-	// -2h before now. Empty means now.
-	At string `json:"at,omitempty"`
-	// Parameters are the values of ?1, ?2, …: strings, numbers, booleans or null.
-	Parameters []json.RawMessage `json:"parameters,omitempty"`
-	// TimeoutSeconds bounds the query, if it is less than the server's --sql-timeout.
-	TimeoutSeconds *int32 `json:"timeoutSeconds,omitempty"`
-	// Limit is how many rows the answer has at most; nil means 10,000, and 100,000 for an
-	// answer that is streamed, which are also the most.
-	Limit *int64 `json:"limit,omitempty"`
+	SQL            string            `json:"sql" description:"SQL is one SELECT, in SQLite's dialect. The tables are the plural names of resources, such as pods, or \"deployments.apps\"."`
+	At             string            `json:"at,omitempty" description:"At is the moment that the tables show: a time of RFC 3339, a revision, or a negative duration such as -2h before now. Empty means now."`
+	Parameters     []json.RawMessage `json:"parameters,omitempty" description:"Parameters are the values of ?1, ?2, …: strings, numbers, booleans or null."`
+	TimeoutSeconds *int32            `json:"timeoutSeconds,omitempty" description:"TimeoutSeconds bounds the query, if it is less than the server's --sql-timeout."`
+	Limit          *int64            `json:"limit,omitempty" description:"Limit is how many rows the answer has at most. Defaults to 10000, which is also the most."`
 }
 
 // Status is the result.
 type Status struct {
-	// ResourceVersion is the revision that all tables show.
-	ResourceVersion string         `json:"resourceVersion,omitempty"`
-	Columns         []ResultColumn `json:"columns,omitempty"`
-	// Rows have a value for each column: a string, number, boolean or null, or, of a column of
-	// the type json, any JSON.
-	Rows [][]json.RawMessage `json:"rows"`
-	// Truncated says that there are more rows than the limit.
-	Truncated bool `json:"truncated,omitempty"`
+	ResourceVersion string         `json:"resourceVersion,omitempty" description:"ResourceVersion is the revision that all tables show."`
+	Columns         []ResultColumn `json:"columns,omitempty" description:"Columns are the columns of the result."`
+	// A value of a column of the type json is any JSON; others are a string, number, boolean or null.
+	Rows      [][]json.RawMessage `json:"rows" openapi:"optional" description:"Rows have a value for each column."`
+	Truncated bool                `json:"truncated,omitempty" description:"Truncated says that there are more rows than the limit."`
 }
 
-// ResultColumn is a column of a result. Type is empty for an expression: its values may be of any
-// type.
+// ResultColumn is a column of a result.
 type ResultColumn struct {
-	Name string `json:"name"`
-	Type string `json:"type,omitempty"`
+	Name string `json:"name" description:"Name is the name of the column."`
+	Type string `json:"type,omitempty" description:"Type is text, integer, real, boolean, time or json; absent for an expression, whose values may be of any type."`
 }
 
 // DeepCopyObject implements runtime.Object.

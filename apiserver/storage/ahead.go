@@ -20,7 +20,7 @@ const (
 // decodeAhead passes the values of entries that are about to be decoded, to be compared with
 // a predicate and shown in a Format, to Config.DecodeAhead. f is nil for a reader of objects.
 // It skips an entry that can't be decrypted: the reader of that entry gets the error.
-func (s *selector) decodeAhead(ctx context.Context, p *storage.SelectionPredicate, f encoding.Format, entries []*watch.Entry) {
+func (s *selector) decodeAhead(ctx context.Context, p *storage.SelectionPredicate, f *encoding.Format, entries []*watch.Entry) {
 	if s.prepare == nil {
 		return
 	}

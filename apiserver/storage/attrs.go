@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"maps"
 	"slices"
 	"sync/atomic"
 
@@ -58,23 +59,11 @@ type fieldNames struct{ last atomic.Pointer[[]string] }
 
 // of returns the names of the fields of set, sorted. The slice is shared.
 func (n *fieldNames) of(set fields.Set) []string {
-	if last := n.last.Load(); last != nil && len(*last) == len(set) {
-		same := true
-		for _, name := range *last {
-			if _, ok := set[name]; !ok {
-				same = false
-				break
-			}
-		}
-		if same {
-			return *last
-		}
+	if last := n.last.Load(); last != nil && len(*last) == len(set) &&
+		!slices.ContainsFunc(*last, func(name string) bool { return !set.Has(name) }) {
+		return *last
 	}
-	names := make([]string, 0, len(set))
-	for name := range set {
-		names = append(names, name)
-	}
-	slices.Sort(names)
+	names := slices.Sorted(maps.Keys(set))
 	n.last.Store(&names)
 	return names
 }

@@ -188,7 +188,7 @@ func BenchmarkInitialEventsByField(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				for w.(*encodedWatch).cursor.initial != nil {
+				for w.cursor.initial != nil {
 					events, err := w.Next(b.Context())
 					if err != nil {
 						b.Fatal(err)

@@ -35,7 +35,7 @@ type cursor struct {
 	keys keyRange
 	opts storage.ListOptions
 	// format is the Format of the events; nil for a watch of objects.
-	format encoding.Format
+	format *encoding.Format
 	// requestedRevision is the resourceVersion of the request; 0 when unset or "0".
 	requestedRevision int64
 
@@ -67,7 +67,7 @@ const initialBatch = 128
 // cursor begins a watch. It returns an error for an invalid request. Any other error is
 // returned by the first call of next, so that the client gets it as an event, as from
 // upstream.
-func (s *Store) cursor(ctx context.Context, key string, opts storage.ListOptions, f encoding.Format) (*cursor, error) {
+func (s *Store) cursor(ctx context.Context, key string, opts storage.ListOptions, f *encoding.Format) (*cursor, error) {
 	keys, err := s.records.keyRange(key, opts.Recursive)
 	if err != nil {
 		return nil, err
@@ -297,13 +297,11 @@ func (c *cursor) selectEvents(ctx context.Context, events []watch.Event) ([]chan
 	for _, ev := range events {
 		matches, err := c.selects(ctx, p, ev.New)
 		if err != nil {
-			return batch, c.changeError(ctx, err, ev.New)
+			return batch, c.changeError(ctx, err, ev.New, false)
 		}
 		matched, err := c.selects(ctx, p, ev.Old)
-		if err != nil && ev.New == nil {
-			return batch, c.deletedError(ctx, err, ev.Old)
-		} else if err != nil {
-			return batch, c.changeError(ctx, err, ev.Old)
+		if err != nil {
+			return batch, c.changeError(ctx, err, ev.Old, ev.New == nil)
 		}
 		switch {
 		case matches && matched:
@@ -343,17 +341,12 @@ func (c *cursor) selects(ctx context.Context, p *storage.SelectionPredicate, e *
 	return c.s.selector.matches(ctx, p, e)
 }
 
-// deletedError is the error of a DELETED event whose object cannot be read.
-func (c *cursor) deletedError(ctx context.Context, err error, e *watch.Entry) error {
+// changeError is the error of an event whose object, which may be the last state of one that was deleted, cannot be read.
+func (c *cursor) changeError(ctx context.Context, err error, e *watch.Entry, isDeleted bool) error {
 	var corrupt *encoding.CorruptError
-	if encoding.AllowsUnsafeDeletion() && errors.As(err, &corrupt) {
+	if isDeleted && encoding.AllowsUnsafeDeletion() && errors.As(err, &corrupt) {
 		return corruptDeletedError(err)
 	}
-	return c.changeError(ctx, err, e)
-}
-
-// changeError is the error of an event whose object cannot be read.
-func (c *cursor) changeError(ctx context.Context, err error, e *watch.Entry) error {
 	if c.s.records.isLostHistory(ctx, err, e) {
 		return watch.ErrCompacted
 	}

@@ -78,16 +78,12 @@ func (r *records) apiError(err error, path string) error {
 	}
 	var status apierrors.APIStatus
 	var corrupt *encoding.CorruptError
-	if errors.As(err, &status) || errors.As(err, &corrupt) || isContextError(err) {
+	if errors.As(err, &status) || errors.As(err, &corrupt) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
 	// The client does not get the database's message, which may hold SQL or paths.
 	klog.ErrorS(err, "The database failed", "path", path)
 	return apierrors.NewInternalError(errors.New(sqlstore.Public(err)))
-}
-
-func isContextError(err error) bool {
-	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // keyTooLong is the error for a name whose key is longer than the databases allow.
@@ -132,8 +128,8 @@ func expired(start, path string, paging bool) error {
 
 // keyError is ReadError for the request of one object. It names a corrupt object by its key
 // without etcd's prefix, as upstream's corruptObjectDeleter does.
-func (k *keys) keyError(err error, path string) error {
-	return encoding.ReadError(err, strings.TrimPrefix(path, k.keyPrefix))
+func keyError(err error, path string) error {
+	return encoding.ReadError(err, strings.TrimPrefix(path, DefaultKeyPrefix))
 }
 
 // corruptObjects collects the objects of a list that can't be read, as upstream's

@@ -33,7 +33,7 @@ func FuzzKey(f *testing.F) {
 			if at.Resource != "pods" || at.Group != "" || strings.Contains(at.Namespace, "/") || at.Name == "" {
 				t.Errorf("%q leads to %q", key, at.Key)
 			}
-			if again, err := s.records.locate(strings.TrimPrefix(at.path, s.cfg.KeyPrefix)); err != nil || again != at {
+			if again, err := s.records.locate(strings.TrimPrefix(at.path, DefaultKeyPrefix)); err != nil || again != at {
 				t.Errorf("%q has the path %q, which leads to %q: %v", key, at.path, again.Key, err)
 			}
 			if at.path != s.records.pathOf(at.Key) {

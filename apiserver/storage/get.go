@@ -9,25 +9,32 @@ import (
 	"k8s.io/apiserver/pkg/storage/value"
 
 	"byre/apiserver/storage/encoding"
+	"byre/watch"
 )
 
 // Get implements storage.Interface.
 func (s *Store) Get(ctx context.Context, key string, opts storage.GetOptions, out runtime.Object) error {
-	at, err := s.records.locate(key)
+	e, path, err := s.entry(ctx, key, opts)
 	if err != nil {
-		return err
-	}
-	e, err := s.records.entry(ctx, at, opts.ResourceVersion)
-	if err != nil {
-		return err
-	}
-	if e == nil {
-		if opts.IgnoreNotFound {
+		if opts.IgnoreNotFound && storage.IsNotFound(err) {
 			return runtime.SetZeroValue(out)
 		}
-		return storage.NewKeyNotFoundError(at.path, 0)
+		return err
 	}
-	return s.records.keyError(s.serializer.ReadInto(ctx, e, out), at.path)
+	return keyError(s.serializer.ReadInto(ctx, e, out), path)
+}
+
+// entry reads the entry of a key, and returns its path. It fails with NotFound if the object does not exist.
+func (s *Store) entry(ctx context.Context, key string, opts storage.GetOptions) (*watch.Entry, string, error) {
+	at, err := s.records.locate(key)
+	if err != nil {
+		return nil, "", err
+	}
+	e, err := s.records.entry(ctx, at, opts.ResourceVersion)
+	if err == nil && e == nil {
+		err = storage.NewKeyNotFoundError(at.path, 0)
+	}
+	return e, at.path, err
 }
 
 // Load loads the resource into memory, so that later reads at resourceVersion "0" are
@@ -46,17 +53,10 @@ func (s *Store) Prefix() string { return strings.TrimSuffix(s.records.prefix, "/
 
 // GetEncoded is Get in a Format. It fails with NotFound if the object does not exist,
 // even where opts.IgnoreNotFound is set.
-func (s *Store) GetEncoded(ctx context.Context, key string, opts storage.GetOptions, f encoding.Format) (encoding.Encoded, error) {
-	at, err := s.records.locate(key)
+func (s *Store) GetEncoded(ctx context.Context, key string, opts storage.GetOptions, f *encoding.Format) (encoding.Encoded, error) {
+	e, path, err := s.entry(ctx, key, opts)
 	if err != nil {
 		return encoding.Encoded{}, err
-	}
-	e, err := s.records.entry(ctx, at, opts.ResourceVersion)
-	if err != nil {
-		return encoding.Encoded{}, err
-	}
-	if e == nil {
-		return encoding.Encoded{}, storage.NewKeyNotFoundError(at.path, 0)
 	}
 	represent := s.serializer.Represent
 	if opts.ResourceVersion == "" {
@@ -64,7 +64,7 @@ func (s *Store) GetEncoded(ctx context.Context, key string, opts storage.GetOpti
 	}
 	r, err := represent(ctx, e, f)
 	if err != nil {
-		return encoding.Encoded{}, s.records.keyError(err, at.path)
+		return encoding.Encoded{}, keyError(err, path)
 	}
 	return s.serializer.Encoded(f, r, e, e.Revision), nil
 }

@@ -14,8 +14,8 @@ import (
 type keys struct {
 	groupResource schema.GroupResource
 	owner         sqlstore.Owner
-	// keyPrefix is Config.KeyPrefix. prefix is Config.ResourcePrefix with a slash at its end.
-	keyPrefix, prefix string
+	// prefix is Config.ResourcePrefix with a slash at its end.
+	prefix string
 }
 
 // resource identifies the resource to the feed.
@@ -25,7 +25,7 @@ func (k *keys) resource() sqlstore.Resource {
 
 // pathOf is the path of a key of the resource.
 func (k *keys) pathOf(key sqlstore.Key) string {
-	return k.keyPrefix + k.prefix + joinName(key.Namespace, key.Name)
+	return DefaultKeyPrefix + k.prefix + joinName(key.Namespace, key.Name)
 }
 
 // location says where one object is stored: its key in the store, and its path in etcd's

@@ -1,6 +1,8 @@
 package storage
 
 import (
+	"hash/maphash"
+
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apiserver/pkg/storage"
 
@@ -36,18 +38,12 @@ func signatureOf(labels labelSet) (signature labelSignature) {
 	return signature
 }
 
-// labelBits returns the bits that one label sets: FNV-1a of the key, a zero, and the value.
+// labelSeed makes the bits of this process. No other process and no database sees them.
+var labelSeed = maphash.MakeSeed()
+
+// labelBits returns the bits that one label sets.
 func labelBits(key, value string) labelSignature {
-	const offset, prime = 14695981039346656037, 1099511628211
-	hash := uint64(offset)
-	for i := range len(key) {
-		hash = (hash ^ uint64(key[i])) * prime
-	}
-	hash *= prime
-	for i := range len(value) {
-		hash = (hash ^ uint64(value[i])) * prime
-	}
-	hash ^= hash >> 32
+	hash := maphash.Comparable(labelSeed, sqlstore.Label{Key: key, Value: value})
 	return 1<<(hash&63) | 1<<(hash>>6&63)
 }
 

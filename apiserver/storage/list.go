@@ -33,7 +33,7 @@ type EncodedList struct {
 
 	s      *lister
 	page   *page
-	format encoding.Format
+	format *encoding.Format
 }
 
 // MessagesBytes returns how many bytes the items take as the elements of a list in a
@@ -46,7 +46,7 @@ func (l *EncodedList) MessagesBytes(ctx context.Context) (total int, err error) 
 	if l.page.readsOnce || l.s.serializer.DecodedAge > 0 {
 		items, err := l.readItems()
 		for _, item := range items {
-			add(len(item.Message()))
+			add(len(item.Body()))
 		}
 		return total, err
 	}
@@ -78,7 +78,7 @@ func (l *EncodedList) readItems() (items []encoding.Encoded, err error) {
 }
 
 // sizes finds the lengths of the items' messages.
-func (s *lister) sizes(ctx context.Context, f encoding.Format) parallel[int] {
+func (s *lister) sizes(ctx context.Context, f *encoding.Format) parallel[int] {
 	return parallel[int]{
 		find: func(e *watch.Entry) (int, bool) {
 			n := s.serializer.Size(e, f)
@@ -96,7 +96,7 @@ func (s *lister) sizes(ctx context.Context, f encoding.Format) parallel[int] {
 }
 
 // representations makes the representations of the items of a list in a Format.
-func (s *lister) representations(ctx context.Context, f encoding.Format) parallel[*representation.Representation] {
+func (s *lister) representations(ctx context.Context, f *encoding.Format) parallel[*representation.Representation] {
 	return parallel[*representation.Representation]{
 		find: func(e *watch.Entry) (*representation.Representation, bool) {
 			r := s.serializer.InMemory(e, f)
@@ -121,7 +121,7 @@ func (s *lister) itemError(ctx context.Context, p *page, err error, e *watch.Ent
 // continue. Errors of items are yielded by Items, except for a Store with
 // Config.DecodeAhead: a webhook may fail for any item, so that all are read first, and
 // the caller can still answer with the error.
-func (s *Store) ListEncoded(ctx context.Context, key string, opts storage.ListOptions, f encoding.Format) (*EncodedList, error) {
+func (s *Store) ListEncoded(ctx context.Context, key string, opts storage.ListOptions, f *encoding.Format) (*EncodedList, error) {
 	p, err := s.lister.page(ctx, key, opts, f)
 	if err != nil {
 		return nil, err
@@ -153,7 +153,7 @@ func (s *Store) ListEncoded(ctx context.Context, key string, opts storage.ListOp
 }
 
 // Encode returns an entry of the feed, of this resource, in a Format.
-func (s *Store) Encode(ctx context.Context, e *watch.Entry, f encoding.Format) (encoding.Encoded, error) {
+func (s *Store) Encode(ctx context.Context, e *watch.Entry, f *encoding.Format) (encoding.Encoded, error) {
 	r, err := s.serializer.RepresentItem(ctx, e, f)
 	if err != nil {
 		return encoding.Encoded{}, s.serializer.EntryError(err, e)

@@ -117,11 +117,7 @@ func (w *MetadataWatch) begin(ctx context.Context) ([]MetadataEvent, error) {
 			return err
 		}
 		name := nameOf(e.Key)
-		event := MetadataEvent{Type: apiwatch.Added, Object: object}
-		if before, ok := w.known[name]; ok && before.uid == object.UID {
-			event.Type, event.Old = apiwatch.Modified, before.object(name)
-		}
-		events = append(events, event)
+		events = append(events, w.written(name, object))
 		now[name] = newKnownObject(object, e.Revision)
 		return nil
 	})
@@ -175,10 +171,9 @@ func (w *MetadataWatch) list(ctx context.Context, yield func(*watch.Entry) error
 
 func (w *MetadataWatch) event(ctx context.Context, c watch.Event) (MetadataEvent, error) {
 	name := nameOf(c.Key())
-	before, existed := w.known[name]
 	if c.New == nil {
+		event := MetadataEvent{Type: apiwatch.Deleted, Object: w.known[name].object(name)}
 		delete(w.known, name)
-		event := MetadataEvent{Type: apiwatch.Deleted, Object: before.object(name)}
 		if c.Old.UID != "" { // the record of a value that was imported encrypted has none
 			event.Object.UID = types.UID(c.Old.UID)
 		}
@@ -189,12 +184,17 @@ func (w *MetadataWatch) event(ctx context.Context, c watch.Event) (MetadataEvent
 	if err != nil {
 		return MetadataEvent{}, err
 	}
-	event := MetadataEvent{Type: apiwatch.Added, Object: object}
-	if existed && before.uid == event.Object.UID {
-		event.Type, event.Old = apiwatch.Modified, before.object(name)
-	}
-	w.known[name] = newKnownObject(event.Object, c.Revision)
+	event := w.written(name, object)
+	w.known[name] = newKnownObject(object, c.Revision)
 	return event, nil
+}
+
+// written returns the event of an object that was created or updated.
+func (w *MetadataWatch) written(name types.NamespacedName, object *metav1.PartialObjectMetadata) MetadataEvent {
+	if before, ok := w.known[name]; ok && before.uid == object.UID {
+		return MetadataEvent{Type: apiwatch.Modified, Object: object, Old: before.object(name)}
+	}
+	return MetadataEvent{Type: apiwatch.Added, Object: object}
 }
 
 func newKnownObject(o *metav1.PartialObjectMetadata, revision int64) knownObject {

@@ -51,9 +51,9 @@ type listRequest struct {
 	continueKey string
 	after       *sqlstore.Position
 	from        *sqlstore.Position
-	limit       int64
+	limit       int64 // 0: none, as of a request that is not recursive
 	// format is the Format of the answer; nil for a list of objects.
-	format encoding.Format
+	format *encoding.Format
 	// issued is the time at which the first page was read, and left the number of objects
 	// from the start of this page on. Both are from the continue token, and zero for a
 	// first page and for a token without them.
@@ -119,7 +119,7 @@ func (l *listRequest) isOutside(e *watch.Entry) bool {
 }
 
 // page answers a list in a Format; nil means that the caller decodes the entries.
-func (s *lister) page(ctx context.Context, key string, opts storage.ListOptions, f encoding.Format) (*page, error) {
+func (s *lister) page(ctx context.Context, key string, opts storage.ListOptions, f *encoding.Format) (*page, error) {
 	l, err := s.parseListRequest(key, opts)
 	if err != nil {
 		return nil, err
@@ -200,7 +200,7 @@ type selected struct {
 func (s *lister) pageFromSnapshot(ctx context.Context, l *listRequest, snapshot watch.Snapshot) (*page, error) {
 	p := &page{revision: snapshot.Revision()}
 	candidates := s.candidates(l, snapshot)
-	if l.limit == 0 || !l.recursive {
+	if l.limit == 0 {
 		p.items = s.selectEntries(ctx, l, candidates)
 		return p, nil
 	}

@@ -69,12 +69,12 @@ func (s *lister) pageFromDatabase(ctx context.Context, l *listRequest) (*page, e
 		At: l.exact,
 	}}
 	total := s.countedBefore(l)
-	pager.query.Count = total == 0 && l.limit > 0 && l.recursive && selectsEverything(&l.opts.Predicate)
+	pager.query.Count = total == 0 && l.limit > 0 && selectsEverything(&l.opts.Predicate)
 	if err := pager.read(ctx, l.limit); err != nil {
 		return nil, s.pagerError(err, l)
 	}
 	p := &page{revision: pager.query.At}
-	if l.limit == 0 || !l.recursive {
+	if l.limit == 0 {
 		p.items, p.readsOnce = s.itemsFromDatabase(ctx, l, pager), true
 		return p, nil
 	}

@@ -34,9 +34,6 @@ type Config struct {
 	// ResourcePrefix is what every key of this resource begins with, as registry.Store
 	// makes the keys: "/pods", "/services/specs".
 	ResourcePrefix string
-	// KeyPrefix comes before ResourcePrefix in the path with which encryption at rest
-	// authenticates a value; empty means "/registry".
-	KeyPrefix string
 	// Codec encodes to the storage version and decodes to the version in
 	// memory, with defaults.
 	Codec runtime.Codec
@@ -104,9 +101,9 @@ type Config struct {
 }
 
 const (
-	// DefaultKeyPrefix is etcd's prefix in a stock kube-apiserver. Encryption
-	// authenticates values with it, so that encrypted values of a stock server can be
-	// imported.
+	// DefaultKeyPrefix comes before Config.ResourcePrefix in the path with which encryption at
+	// rest authenticates a value. It is etcd's prefix in a stock kube-apiserver, so that
+	// encrypted values of a stock server can be imported.
 	DefaultKeyPrefix     = "/registry"
 	defaultFutureTimeout = 3 * time.Second
 	// DefaultBookmarkInterval is the greatest time between two bookmarks of a watch.
@@ -137,9 +134,6 @@ func New(cfg Config) (*Store, error) {
 	case !strings.HasPrefix(cfg.ResourcePrefix, "/") || strings.Trim(cfg.ResourcePrefix, "/") == "":
 		return nil, fmt.Errorf("resource prefix %q of %s is not a path", cfg.ResourcePrefix, cfg.GroupResource)
 	}
-	if cfg.KeyPrefix == "" {
-		cfg.KeyPrefix = DefaultKeyPrefix
-	}
 	if cfg.Plain == nil {
 		cfg.Plain = cfg.Codec
 	}
@@ -166,7 +160,7 @@ func New(cfg Config) (*Store, error) {
 	}
 	s := &Store{cfg: cfg}
 	s.records = &records{
-		keys:          keys{cfg.GroupResource, cfg.Owner, cfg.KeyPrefix, strings.TrimRight(cfg.ResourcePrefix, "/") + "/"},
+		keys:          keys{cfg.GroupResource, cfg.Owner, strings.TrimRight(cfg.ResourcePrefix, "/") + "/"},
 		store:         cfg.Store,
 		feed:          cfg.Feed,
 		futureTimeout: cfg.FutureTimeout,
@@ -191,7 +185,7 @@ func New(cfg Config) (*Store, error) {
 }
 
 // Stored is the Format of the stored objects: JSON in the storage version.
-func (s *Store) Stored() encoding.Format { return s.serializer.Stored() }
+func (s *Store) Stored() *encoding.Format { return s.serializer.Stored() }
 
 // StorageVersion is the group and version of the objects in the Format Stored.
 func (s *Store) StorageVersion() schema.GroupVersion { return s.cfg.StorageVersion }

@@ -24,34 +24,26 @@ type EncodedEvent struct {
 // EncodedWatch is a watch in a Format. It has no goroutine and no buffer, so a caller
 // that does not call Next costs the other watches nothing. Only one goroutine may use
 // it. The caller must close it.
-type EncodedWatch interface {
-	// Next waits for events and returns at least one; a bookmark that is due is an
-	// event. Errors: ctx's own; io.EOF when the server stops; an API status that ends
-	// the watch and that the caller sends as its ERROR event, such as 410 Expired.
-	Next(ctx context.Context) ([]EncodedEvent, error)
-	// Close ends the subscription to the feed.
-	Close()
-}
-
-type encodedWatch struct {
-	cursor *cursor
-	format encoding.Format
-}
+type EncodedWatch struct{ cursor *cursor }
 
 // WatchEncoded is Watch in a Format. It returns the errors of the request, except those
 // of its resourceVersion, which the first Next returns. The watch ends at the context's
 // deadline, if there is one, and sends a bookmark shortly before.
-func (s *Store) WatchEncoded(ctx context.Context, key string, opts storage.ListOptions, f encoding.Format) (EncodedWatch, error) {
+func (s *Store) WatchEncoded(ctx context.Context, key string, opts storage.ListOptions, f *encoding.Format) (EncodedWatch, error) {
 	c, err := s.cursor(ctx, key, opts, f)
 	if err != nil {
-		return nil, err
+		return EncodedWatch{}, err
 	}
-	return &encodedWatch{c, f}, nil
+	return EncodedWatch{c}, nil
 }
 
-func (w *encodedWatch) Close() { w.cursor.close() }
+// Close ends the subscription to the feed.
+func (w EncodedWatch) Close() { w.cursor.close() }
 
-func (w *encodedWatch) Next(ctx context.Context) ([]EncodedEvent, error) {
+// Next waits for events and returns at least one; a bookmark that is due is an event.
+// Errors: ctx's own; io.EOF when the server stops; an API status that ends the watch and
+// that the caller sends as its ERROR event, such as 410 Expired.
+func (w EncodedWatch) Next(ctx context.Context) ([]EncodedEvent, error) {
 	changes, err := w.cursor.next(ctx)
 	if errors.Is(err, watch.ErrClosed) {
 		return nil, io.EOF
@@ -61,7 +53,7 @@ func (w *encodedWatch) Next(ctx context.Context) ([]EncodedEvent, error) {
 	}
 	events := make([]EncodedEvent, 0, len(changes))
 	for _, ch := range changes {
-		obj, err := w.cursor.encodedChange(ctx, ch, w.format)
+		obj, err := w.cursor.encodedChange(ctx, ch)
 		if err != nil {
 			if len(events) == 0 {
 				return nil, w.cursor.watcherError(ctx, err)
@@ -74,14 +66,14 @@ func (w *encodedWatch) Next(ctx context.Context) ([]EncodedEvent, error) {
 	return events, nil
 }
 
-func (c *cursor) encodedChange(ctx context.Context, ch change, f encoding.Format) (encoding.Encoded, error) {
-	s := c.s.serializer
+func (c *cursor) encodedChange(ctx context.Context, ch change) (encoding.Encoded, error) {
+	s, f := c.s.serializer, c.format
 	if ch.typ == apiwatch.Bookmark {
 		return s.Bookmark(ctx, f, ch.revision, ch.initialEnd)
 	}
 	r, err := s.Represent(ctx, ch.entry, f)
 	if err != nil {
-		return encoding.Encoded{}, c.encodeError(ctx, err, ch)
+		return encoding.Encoded{}, c.changeError(ctx, err, ch.entry, ch.typ == apiwatch.Deleted)
 	}
 	return s.Encoded(f, r, ch.entry, ch.revision), nil
 }
@@ -94,21 +86,13 @@ func (c *cursor) decodedChange(ctx context.Context, ch change) (runtime.Object, 
 	// Each watch gets an object of its own, because registries decorate it in place.
 	obj, err := s.Object(ctx, ch.entry)
 	if err != nil {
-		return nil, c.encodeError(ctx, err, ch)
+		return nil, c.changeError(ctx, err, ch.entry, ch.typ == apiwatch.Deleted)
 	}
 	return obj, versioner.UpdateObject(obj, uint64(ch.revision))
 }
 
-func (c *cursor) encodeError(ctx context.Context, err error, ch change) error {
-	if ch.typ == apiwatch.Deleted {
-		return c.deletedError(ctx, err, ch.entry)
-	}
-	return c.changeError(ctx, err, ch.entry)
-}
-
-// watcher implements apimachinery's watch.Interface: a cursor with a goroutine.
-type watcher struct {
-	cursor *cursor
+// EventStream implements apimachinery's watch.Interface for what sends its events in a goroutine.
+type EventStream struct {
 	cancel context.CancelFunc
 	result chan apiwatch.Event
 }
@@ -118,61 +102,65 @@ type watcher struct {
 // slow reader wait in the feed.
 const resultBuffer = 16
 
+// NewEventStream makes an EventStream, and the context that ends with it. The caller runs it.
+func NewEventStream(ctx context.Context) (EventStream, context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	return EventStream{cancel, make(chan apiwatch.Event, resultBuffer)}, ctx
+}
+
+// Stop implements watch.Interface.
+func (s EventStream) Stop() { s.cancel() }
+
+// ResultChan implements watch.Interface.
+func (s EventStream) ResultChan() <-chan apiwatch.Event { return s.result }
+
+// Send sends an event. It fails if ctx ends before.
+func (s EventStream) Send(ctx context.Context, event apiwatch.Event) error {
+	select {
+	case s.result <- event:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Run calls send with ctx, which NewEventStream has returned, and ends the watch with the error that send returns. It sends the
+// error, unless the reader or the server has ended the watch.
+func (s EventStream) Run(ctx context.Context, send func(context.Context) error) {
+	defer close(s.result)
+	defer s.cancel()
+	err := send(ctx)
+	var status apierrors.APIStatus
+	if ctx.Err() == nil && errors.As(err, &status) {
+		answer := status.Status()
+		_ = s.Send(ctx, apiwatch.Event{Type: apiwatch.Error, Object: &answer}) // the context has ended
+	}
+}
+
 // Watch implements storage.Interface.
 func (s *Store) Watch(ctx context.Context, key string, opts storage.ListOptions) (apiwatch.Interface, error) {
 	c, err := s.cursor(ctx, key, opts, nil)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	w := &watcher{cursor: c, cancel: cancel, result: make(chan apiwatch.Event, resultBuffer)}
-	go w.run(ctx)
-	return w, nil
-}
-
-// Stop implements watch.Interface.
-func (w *watcher) Stop() { w.cancel() }
-
-// ResultChan implements watch.Interface.
-func (w *watcher) ResultChan() <-chan apiwatch.Event { return w.result }
-
-func (w *watcher) run(ctx context.Context) {
-	defer close(w.result)
-	defer w.cancel()
-	defer w.cursor.close()
-	for {
-		changes, err := w.cursor.next(ctx)
-		for _, ch := range changes {
-			var obj runtime.Object
-			if obj, err = w.cursor.decodedChange(ctx, ch); err != nil {
-				err = w.cursor.watcherError(ctx, err)
-				break
+	stream, ctx := NewEventStream(ctx)
+	go stream.Run(ctx, func(ctx context.Context) error {
+		defer c.close()
+		for {
+			changes, err := c.next(ctx)
+			if err != nil {
+				return err
 			}
-			if !w.send(ctx, apiwatch.Event{Type: ch.typ, Object: obj}) {
-				return
+			for _, ch := range changes {
+				obj, err := c.decodedChange(ctx, ch)
+				if err != nil {
+					return c.watcherError(ctx, err)
+				}
+				if err := stream.Send(ctx, apiwatch.Event{Type: ch.typ, Object: obj}); err != nil {
+					return err
+				}
 			}
 		}
-		if err != nil {
-			w.end(ctx, err)
-			return
-		}
-	}
-}
-
-// end sends the error that ended the watch, unless the reader or the server ended it.
-func (w *watcher) end(ctx context.Context, err error) {
-	var status apierrors.APIStatus
-	if ctx.Err() == nil && errors.As(err, &status) {
-		s := status.Status()
-		w.send(ctx, apiwatch.Event{Type: apiwatch.Error, Object: &s})
-	}
-}
-
-func (w *watcher) send(ctx context.Context, ev apiwatch.Event) bool {
-	select {
-	case w.result <- ev:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	})
+	return stream, nil
 }

@@ -92,7 +92,7 @@ func (w *writer) getCurrentState(ctx context.Context) (*state, error) {
 	}
 	st, err := w.decodeState(ctx, watch.NewEntry(record))
 	if err != nil {
-		return nil, w.s.records.keyError(err, w.at.path)
+		return nil, keyError(err, w.at.path)
 	}
 	st.current = true
 	return st, nil
@@ -135,7 +135,7 @@ func (w *writer) attempt(from *state, preconditions *storage.Preconditions, tryU
 	if err := preconditions.Check(w.at.path, from.obj); err != nil {
 		return nil, 0, err
 	}
-	obj, ttl, err := tryUpdate(from.obj, from.meta())
+	obj, ttl, err := tryUpdate(from.obj, storage.ResponseMeta{ResourceVersion: uint64(from.revision)})
 	if err != nil {
 		return nil, 0, err
 	}
@@ -243,10 +243,6 @@ func (w *writer) setDeletedOutput(out runtime.Object, from *state, suggested run
 	}
 	reflect.ValueOf(out).Elem().Set(reflect.ValueOf(from.obj).Elem())
 	return versioner.UpdateObject(out, uint64(revision))
-}
-
-func (st *state) meta() storage.ResponseMeta {
-	return storage.ResponseMeta{ResourceVersion: uint64(st.revision)}
 }
 
 // unchanged reports whether the object is stored with data as its encoding, and need

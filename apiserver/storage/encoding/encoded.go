@@ -11,7 +11,7 @@ import (
 
 // Encoded is one object in a Format. It is immutable.
 type Encoded struct {
-	format   Format // nil for the result of a write
+	format   *Format // nil for the result of a write
 	r        *representation.Representation
 	revision int64
 	// serializer and entry say what the object was made of; nil for a bookmark and for the
@@ -27,7 +27,7 @@ func EncodedStored(data []byte, revision int64) Encoded {
 }
 
 // In returns the object in another Format of the Serializer that made it.
-func (e Encoded) In(ctx context.Context, f Format) (Encoded, error) {
+func (e Encoded) In(ctx context.Context, f *Format) (Encoded, error) {
 	r, err := e.serializer.Represent(ctx, e.entry, f)
 	if err != nil {
 		return Encoded{}, e.serializer.EntryError(err, e.entry)
@@ -45,7 +45,7 @@ func (e Encoded) Object(ctx context.Context) (runtime.Object, error) {
 	return obj, nil
 }
 
-// Body is what the Format's encoder made of the object. The caller must not write to
+// Body is what the Format's encoder made of the object: in a Format of protobuf, its message. The caller must not write to
 // it.
 func (e Encoded) Body() []byte { return e.r.Body }
 
@@ -70,7 +70,3 @@ func (e Encoded) AppendJSON(dst []byte, typeMeta bool) []byte {
 func (e Encoded) AppendMetadataJSON(dst []byte) []byte {
 	return appendMetadata(dst, e.r, e.revision)
 }
-
-// Message is the object's message, for an Encoded in a Format of protobuf. The caller
-// must not write to it.
-func (e Encoded) Message() []byte { return e.r.Body }

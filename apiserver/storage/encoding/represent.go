@@ -8,34 +8,34 @@ import (
 )
 
 // InMemory returns the representation of an entry in a Format if it is in memory, and otherwise nil.
-func (s *Serializer) InMemory(e *watch.Entry, f Format) *representation.Representation {
+func (s *Serializer) InMemory(e *watch.Entry, f *Format) *representation.Representation {
 	return f.find(s, e)
 }
 
 // Represent returns the representation of an entry in a Format, and makes it if
 // necessary.
-func (s *Serializer) Represent(ctx context.Context, e *watch.Entry, f Format) (*representation.Representation, error) {
+func (s *Serializer) Represent(ctx context.Context, e *watch.Entry, f *Format) (*representation.Representation, error) {
 	if r := f.find(s, e); r != nil {
 		return r, nil
 	}
-	return s.Cache.GetOrMake(ctx, &e.Representations, f.key(), s.maker(e, f))
+	return s.Cache.GetOrMake(ctx, &e.Representations, &f.key, s.maker(e, f))
 }
 
 // RepresentItem is Represent for an item of a list. It uses Cache.Scan, so
 // that a large list does not evict what other readers use.
-func (s *Serializer) RepresentItem(ctx context.Context, e *watch.Entry, f Format) (*representation.Representation, error) {
+func (s *Serializer) RepresentItem(ctx context.Context, e *watch.Entry, f *Format) (*representation.Representation, error) {
 	if r := f.find(s, e); r != nil {
 		return r, nil
 	}
-	if row, ok := f.(*rowFormat); ok && row.companion != nil {
-		_, _ = s.RepresentItem(ctx, e, row.companion) // whoever asks for this Format gets the error
+	if f.companion != nil {
+		_, _ = s.RepresentItem(ctx, e, f.companion) // whoever asks for this Format gets the error
 	}
-	return s.Cache.Scan(ctx, &e.Representations, f.key(), s.maker(e, f))
+	return s.Cache.Scan(ctx, &e.Representations, &f.key, s.maker(e, f))
 }
 
 // RepresentCurrent is Represent for a reader who wants what the entry is decoded to now; see
 // DecodedAge.
-func (s *Serializer) RepresentCurrent(ctx context.Context, e *watch.Entry, f Format) (*representation.Representation, error) {
+func (s *Serializer) RepresentCurrent(ctx context.Context, e *watch.Entry, f *Format) (*representation.Representation, error) {
 	if !s.mayChange(e) {
 		return s.Represent(ctx, e, f)
 	}
@@ -45,8 +45,8 @@ func (s *Serializer) RepresentCurrent(ctx context.Context, e *watch.Entry, f For
 
 // Size returns the length of the representation of an entry, where it is known; 0 otherwise. A
 // length may be known without the representation being in memory.
-func (s *Serializer) Size(e *watch.Entry, f Format) int {
-	n := e.Representations.Size(f.key())
+func (s *Serializer) Size(e *watch.Entry, f *Format) int {
+	n := e.Representations.Size(&f.key)
 	if n == 0 {
 		if r := f.find(s, e); r != nil {
 			n = len(r.Body)
@@ -55,7 +55,7 @@ func (s *Serializer) Size(e *watch.Entry, f Format) int {
 	return n
 }
 
-func (s *Serializer) maker(e *watch.Entry, f Format) representation.Make {
+func (s *Serializer) maker(e *watch.Entry, f *Format) representation.Make {
 	return func(ctx context.Context) (representation.Representation, error) {
 		made, err := f.make(ctx, s, e)
 		if s.mayChange(e) {
@@ -66,12 +66,12 @@ func (s *Serializer) maker(e *watch.Entry, f Format) representation.Make {
 }
 
 // Encoded makes the Encoded of an entry at a revision.
-func (s *Serializer) Encoded(f Format, r *representation.Representation, e *watch.Entry, revision int64) Encoded {
+func (s *Serializer) Encoded(f *Format, r *representation.Representation, e *watch.Entry, revision int64) Encoded {
 	return Encoded{f, f.atRevision(r, e, revision), revision, s, e}
 }
 
 // Bookmark returns the object of a bookmark in a Format; see NewBookmark.
-func (s *Serializer) Bookmark(ctx context.Context, f Format, revision int64, isInitialEnd bool) (Encoded, error) {
+func (s *Serializer) Bookmark(ctx context.Context, f *Format, revision int64, isInitialEnd bool) (Encoded, error) {
 	obj, err := s.NewBookmark(revision, isInitialEnd)
 	if err != nil {
 		return Encoded{}, err

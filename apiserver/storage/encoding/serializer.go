@@ -3,7 +3,6 @@ package encoding
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"reflect"
 	"sync"
 	"time"
@@ -34,7 +33,7 @@ type Serializer struct {
 	Cache       *representation.Cache
 
 	// stored is the Format of the stored JSON.
-	stored storedFormat
+	stored Format
 	// buffers has the buffers that objects are encoded into. An encoding is copied from its
 	// buffer to memory of its exact size, because it stays in memory for as long as it is
 	// current.
@@ -193,11 +192,4 @@ func (s *Serializer) EntryError(err error, e *watch.Entry) error {
 // mayChange reports whether decoding an entry again may give another object; see DecodedAge.
 func (s *Serializer) mayChange(e *watch.Entry) bool {
 	return s.DecodedAge > 0 && (s.Lossy || e.Encoding != s.Encoding)
-}
-
-func prepareForStorage(obj runtime.Object) error {
-	if err := versioner.PrepareObjectForStorage(obj); err != nil {
-		return fmt.Errorf("PrepareObjectForStorage failed: %w", err)
-	}
-	return nil
 }

@@ -6,7 +6,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	_ "k8s.io/kubernetes/pkg/api/testing" // installs every built-in group
 
 	"byre/apiserver/upstreamtest"
@@ -16,7 +15,7 @@ import (
 // read what this one wrote.
 func TestBuiltinEncoding_IsTheStockStorageVersion(t *testing.T) {
 	t.Parallel()
-	encoding := builtinEncoding(legacyscheme.Scheme, nil)
+	encoding := builtinEncoding(nil)
 	for gr, want := range map[schema.GroupResource]string{
 		{Resource: "pods"}:                                              "v1",
 		{Group: "apps", Resource: "deployments"}:                        "apps/v1",

@@ -117,8 +117,7 @@ func (g *Getter) decorator(cfg storage.Config) generic.StorageDecorator {
 	) (apistorage.Interface, factory.DestroyFunc, error) {
 		cfg := cfg
 		cfg.Store, cfg.Feed = g.cfg.Store, g.cfg.Feed
-		cfg.ResourcePrefix, cfg.KeyPrefix = resourcePrefix, backend.Prefix
-		cfg.NewFunc, cfg.NewListFunc, cfg.AttrFunc = newFunc, newListFunc, attrs
+		cfg.ResourcePrefix, cfg.NewFunc, cfg.NewListFunc, cfg.AttrFunc = resourcePrefix, newFunc, newListFunc, attrs
 		cfg.Transformer = backend.Transformer
 		if cfg.IndexFields == nil {
 			cfg.IndexFields = indexFields(triggers)

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"strconv"
+
+	"byre/apiserver/storage/jsontext"
 )
 
 func (t *transcoder) int() (int64, error) {
@@ -80,7 +82,8 @@ func (t *transcoder) string() ([]byte, error) {
 		t.pos += end + 1
 		return text, nil
 	}
-	if err := t.skipString(); err != nil {
+	t.pos = start
+	if err := t.skip(); err != nil {
 		return nil, err
 	}
 	var decoded string
@@ -91,53 +94,12 @@ func (t *transcoder) string() ([]byte, error) {
 	return t.text, nil
 }
 
-// skipString moves past a string whose first quote has been read.
-func (t *transcoder) skipString() error {
-	for t.pos < len(t.json) {
-		switch t.json[t.pos] {
-		case '\\':
-			t.pos += 2
-		case '"':
-			t.pos++
-			return nil
-		default:
-			t.pos++
-		}
-	}
-	t.pos = len(t.json)
-	return ErrUnexpected
-}
-
-// skip moves past the value that begins here.
+// skip moves past the value that begins here. What it skips over is not checked.
 func (t *transcoder) skip() error {
-	depth := 0
-	for t.pos < len(t.json) {
-		switch t.json[t.pos] {
-		case '"':
-			t.pos++
-			if err := t.skipString(); err != nil {
-				return err
-			}
-			if depth == 0 {
-				return nil
-			}
-			continue
-		case '{', '[':
-			depth++
-		case '}', ']':
-			if depth == 0 {
-				return nil
-			}
-			if depth--; depth == 0 {
-				t.pos++
-				return nil
-			}
-		case ',':
-			if depth == 0 {
-				return nil
-			}
-		}
-		t.pos++
+	s := jsontext.NewScanner(t.json, t.pos)
+	if s.SkipValue(); s.Pos == t.pos {
+		return ErrUnexpected
 	}
-	return ErrUnexpected
+	t.pos = s.Pos
+	return nil
 }

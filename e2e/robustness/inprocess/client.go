@@ -38,7 +38,7 @@ func (c Client) key(name string) string { return "/configmaps/" + c.Namespace + 
 
 func (c Client) decode(e encoding.Encoded) (*corev1.ConfigMap, error) {
 	var cm corev1.ConfigMap
-	return &cm, cm.Unmarshal(e.Message())
+	return &cm, cm.Unmarshal(e.Body())
 }
 
 // Create implements traffic.Client.

@@ -45,7 +45,7 @@ func (r *Replica) Use(s *Store) { r.store.Store(s) }
 // Store keeps ConfigMaps.
 type Store struct {
 	objects  *storage.Store
-	protobuf encoding.Format
+	protobuf *encoding.Format
 	cancel   context.CancelFunc
 	running  sync.WaitGroup
 }
