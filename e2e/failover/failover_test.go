@@ -27,6 +27,8 @@ var (
 		{"Patroni behind HAProxy and PgBouncer", newPatroniBehindPgBouncer},
 		{"pg_auto_failover", newAutoFailover},
 		{"repmgr", newRepmgr},
+		{"Pgpool-II", newPgpool},
+		{"Pgpool-II that balances reads", newPgpoolBalancing},
 	}
 )
 
