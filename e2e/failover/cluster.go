@@ -22,6 +22,11 @@ type node struct {
 	name, port string
 	// proxy is how the other nodes reach the server; nil where the manager gives them its own address.
 	proxy *pgtest.Proxy
+	// store are the ways to the manager's etcd or monitor; nil where there are none.
+	store links
+	// clock is the file that sets the server's clock, and disk that with its data; neither where there is none.
+	clock string
+	disk  *pgtest.Disk
 	// start starts the manager, which starts the server.
 	start   func() (*process, error)
 	process *process
@@ -88,6 +93,8 @@ type cluster struct {
 	// timeout is how long the manager takes at most until it has replaced a primary that is
 	// lost, as it is configured.
 	timeout time.Duration
+	// etcd is Patroni's; nil without Patroni.
+	etcd *etcd
 	// isSynchronous says that a commit waits for a standby.
 	isSynchronous bool
 	// takeover is how long the longest awaitReplaced of a fault took.
@@ -151,6 +158,19 @@ func (n *node) status(ctx context.Context) (s status, err error) {
 SELECT NOT pg_is_in_recovery(), count(*) FILTER (WHERE state = 'streaming'), count(*) FILTER (WHERE sync_state IN ('sync', 'quorum'))
 FROM pg_stat_replication WHERE application_name <> 'pg_basebackup'`).Scan(&s.isPrimary, &s.streaming, &s.synchronous)
 	return s, err
+}
+
+// time is that of the server's clock.
+func (n *node) time(ctx context.Context) (t time.Time, err error) {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, n.dsn(superuser, "postgres"))
+	if err != nil {
+		return t, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	err = conn.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&t)
+	return t, err
 }
 
 // poll is the time between two questions to a server.

@@ -2,6 +2,7 @@ package failover
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -17,12 +18,6 @@ const pgpoolTimeout = (2 + 3 + 1 + 3 + 5) * time.Second
 func newPgpool(s *site, isSynchronous bool) *cluster {
 	s.Helper()
 	return startPgpool(s, isSynchronous)
-}
-
-// newPgpoolBalancing is newPgpool with a Pgpool-II that sends reads to the standby too.
-func newPgpoolBalancing(s *site, isSynchronous bool) *cluster {
-	s.Helper()
-	return startPgpool(s, isSynchronous, "load_balance_mode = off", "load_balance_mode = on")
 }
 
 // startPgpool starts the servers and Pgpool-II, in whose settings it replaces some more texts.
@@ -71,13 +66,14 @@ func startPgpool(s *site, isSynchronous bool, replace ...string) *cluster {
 	nodes := dsn(superuser, "postgres", "", "127.0.0.1:"+port)
 	c.isSteady = func(ctx context.Context) (bool, error) { return areAttached(ctx, nodes, len(c.nodes)) }
 	c.switchover = func(ctx context.Context, primary *node) error {
-		if _, err := s.run(ctx, "pg_ctl", "stop", "-m", "fast", "-D", s.dir+"/"+primary.name); err != nil {
+		// Pgpool-II turns the server off before pg_ctl has seen it stop.
+		if _, err := s.run(ctx, "pg_ctl", "stop", "--no-wait", "-m", "fast", "-D", s.dir+"/"+primary.name); err != nil {
 			return err
 		}
 		if _, err := c.awaitReplaced(ctx, primary); err != nil {
 			return err
 		}
-		return primary.resume()
+		return errors.Join(primary.process.kill(), primary.resume())
 	}
 	return c
 }
