@@ -223,7 +223,6 @@ func (c *cluster) awaitHealthy(ctx context.Context) (primary *node, err error) {
 // awaitReplaced waits until another node than old is a primary.
 func (c *cluster) awaitReplaced(ctx context.Context, old *node) (primary *node, err error) {
 	begin := time.Now()
-	defer func() { c.takeover = max(c.takeover, time.Since(begin)) }()
 	err = c.await(ctx, "another node than "+old.name+" is the primary", func() (bool, error) {
 		for _, n := range c.nodes {
 			if n == old {
@@ -236,6 +235,9 @@ func (c *cluster) awaitReplaced(ctx context.Context, old *node) (primary *node, 
 		}
 		return false, nil
 	})
+	if err == nil {
+		c.takeover = max(c.takeover, time.Since(begin))
+	}
 	return primary, err
 }
 

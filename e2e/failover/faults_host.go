@@ -33,13 +33,15 @@ var hostFaults = []fault{
 		},
 	},
 	{
-		name: "the primary's disk is full", restarts: true,
+		name: "the primary's disk is full; after 5 s its write-ahead log needs a new file", restarts: true,
 		needs: func(c *cluster) bool { return c.nodes[0].disk != nil },
 		inject: func(ctx context.Context, c *cluster, e *robustness.Env, primary *node, lose func()) error {
 			lose()
-			if err := primary.disk.Fill(); err != nil {
+			if err := errors.Join(primary.disk.Fill(), e.Pause(ctx, 5*time.Second)); err != nil {
 				return err
 			}
+			// The second one needs a file that there is no room for: the server panics, and the statement fails.
+			_ = primary.execute(ctx, "postgres", `SELECT pg_switch_wal()`, `CREATE TABLE full_disk ()`, `SELECT pg_switch_wal()`, `DROP TABLE full_disk`)
 			_, err := c.awaitReplacedFor(ctx, primary, breakage)
 			return errors.Join(err, primary.disk.Free())
 		},
