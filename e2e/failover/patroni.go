@@ -108,7 +108,8 @@ func (s *site) startPgBouncer(name, server string, replace ...string) string {
 		"host=haproxy.example.com port=5432", server,
 		"listen_port = 6432", "listen_port = "+port, "scram-sha-256", "trust",
 		"/etc/pgbouncer/userlist.txt", s.write(name+".txt", `"byre" "PASSWORD"`+"\n"))...))
-	s.mustStart(name, s.program("pgbouncer"), path)
+	// Version 1.18 ends by itself at times: "bad client state".
+	s.mustStart(name, "/bin/sh", "-c", `while :; do "$1" "$2"; sleep 1; done`, name, s.program("pgbouncer"), path)
 	return "127.0.0.1:" + port
 }
 

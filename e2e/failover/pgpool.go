@@ -26,7 +26,7 @@ func startPgpool(s *site, isSynchronous bool, replace ...string) *cluster {
 	c := &cluster{site: s, timeout: pgpoolTimeout, isSynchronous: isSynchronous, leavesOld: true}
 	s.scriptTurnOff()
 	for _, name := range []string{"db1", "db2"} {
-		n := s.newNode(name)
+		n := s.newProxiedNode(name)
 		n.start = func() (*process, error) { return c.startBehindPgpool(n) }
 		c.nodes = append(c.nodes, n)
 	}
@@ -37,7 +37,7 @@ func startPgpool(s *site, isSynchronous bool, replace ...string) *cluster {
 		settings = append(settings, "synchronous_standby_names = '*'", "")
 	}
 	clone := s.settings("On db2: the standby behind Pgpool-II", "/var/lib/postgresql/15/byre", s.dir+"/db2",
-		"host=db1.example.com port=5432", first.host())
+		"host=db1.example.com port=5432", first.proxyHost())
 	steps := []func() error{
 		func() error {
 			return s.runScript(s.Context(), s.settings("On db1: the first server behind Pgpool-II", settings...))
@@ -84,7 +84,7 @@ func (c *cluster) startBehindPgpool(n *node) (*process, error) {
 	for _, other := range c.nodes {
 		if s, err := other.status(c.Context()); other != n && err == nil && s.isPrimary && n.process != nil {
 			begin = c.settings("On an old primary behind Pgpool-II", "/var/lib/postgresql/15/byre", data,
-				"host=db2.example.com port=5432", other.host(), "application_name=db1", "application_name="+n.name)
+				"host=db2.example.com port=5432", other.proxyHost(), "application_name=db1", "application_name="+n.name)
 			if c.isSynchronous {
 				then = c.settings("On an old primary behind Pgpool-II: when PostgreSQL runs", "host=db2.example.com port=5432", other.host())
 			}
@@ -92,6 +92,12 @@ func (c *cluster) startBehindPgpool(n *node) (*process, error) {
 	}
 	script := fmt.Sprintf("%s\npostgres -D %s -p %s &\n%s\nwait", begin, data, n.port, then)
 	return c.start(n.name, "/bin/sh", "-ec", script)
+}
+
+// proxyHost is the address of the node's proxy in a connection string.
+func (n *node) proxyHost() string {
+	host, port := n.proxyAddress()
+	return "host=" + host + " port=" + port
 }
 
 // awaitAnswer waits until a server answers.
