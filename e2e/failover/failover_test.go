@@ -103,17 +103,21 @@ func runFaults(t *testing.T, c *cluster) {
 	}
 }
 
-// TestPgpool_BalancingIsRefused has Pgpool-II send reads to the standby too, or answer them from a cache: byre does not start.
+// TestPgpool_BalancingIsRefused has Pgpool-II send reads to the standby too, or answer them from a cache: byre
+// does not connect.
 func TestPgpool_BalancingIsRefused(t *testing.T) {
-	for _, setting := range []string{"load_balance_mode = on\nbackend_weight0 = 1\nbackend_weight1 = 1", "load_balance_mode = off\nmemory_cache_enabled = on"} {
-		s := newSite(t, *tools)
-		c := startPgpool(s, false, "load_balance_mode = off", setting)
+	for name, setting := range map[string]string{
+		"load_balance_mode":    "load_balance_mode = on\nbackend_weight0 = 1\nbackend_weight1 = 1",
+		"memory_cache_enabled": "load_balance_mode = off\nmemory_cache_enabled = on",
+	} {
+		c := startPgpool(newSite(t, *tools), false, "load_balance_mode = off", setting)
 		if err := c.prepare(t.Context()); err != nil {
 			t.Fatal(err)
 		}
+		want := name + " of Pgpool-II is 1, so that reads may not come from the primary: "
 		for range 3 { // where reads go is chosen by chance
-			out, err := exec.CommandContext(t.Context(), programs.Byre.Path(), "migrate", "up", "--endpoint", c.endpoint).CombinedOutput() //nolint:gosec // built
-			if name, _, _ := strings.Cut(setting, "\n"); err == nil || !strings.Contains(string(out), " of Pgpool-II is 1, so that reads may not come from the primary: ") {
+			migrate := exec.CommandContext(t.Context(), programs.Byre.Path(), "migrate", "up", "--endpoint", c.endpoint) //nolint:gosec // built
+			if out, err := migrate.CombinedOutput(); err == nil || !strings.Contains(string(out), want) {
 				t.Errorf("%s: %v: %s", name, err, out)
 			}
 		}

@@ -79,7 +79,9 @@ var faults = []fault{
 		}
 		return c.replace(ctx, e, primary)
 	}},
-	{name: "the standbys replay nothing, until clients have written 100 times", inject: func(ctx context.Context, c *cluster, e *robustness.Env, primary *node, lose func()) error {
+	{name: "the standbys replay nothing, until clients have written 100 times", inject: func(
+		ctx context.Context, c *cluster, e *robustness.Env, primary *node, lose func(),
+	) error {
 		lose()
 		return errors.Join(c.onStandbys(ctx, primary, `SELECT pg_wal_replay_pause()`), e.AwaitWrites(ctx, 100),
 			c.onStandbys(ctx, primary, `SELECT pg_wal_replay_resume()`))

@@ -41,7 +41,8 @@ var hostFaults = []fault{
 				return err
 			}
 			// The second one needs a file that there is no room for: the server panics, and the statement fails.
-			_ = primary.execute(ctx, "postgres", `SELECT pg_switch_wal()`, `CREATE TABLE full_disk ()`, `SELECT pg_switch_wal()`, `DROP TABLE full_disk`)
+			_ = primary.execute(ctx, "postgres",
+				`SELECT pg_switch_wal()`, `CREATE TABLE full_disk ()`, `SELECT pg_switch_wal()`, `DROP TABLE full_disk`)
 			_, err := c.awaitReplacedFor(ctx, primary, breakage)
 			return errors.Join(err, primary.disk.Free())
 		},
@@ -129,7 +130,8 @@ func (n *node) addClock(s *site) (bin string) {
 			s.Fatal(err)
 		}
 	}
-	s.script(n.name+".bin/postgres", fmt.Sprintf(`export LD_PRELOAD=%s FAKETIME_TIMESTAMP_FILE=%s FAKETIME_DONT_FAKE_MONOTONIC=1 FAKETIME_CACHE_DURATION=1
+	s.script(n.name+".bin/postgres", fmt.Sprintf(`export LD_PRELOAD=%s FAKETIME_TIMESTAMP_FILE=%s
+export FAKETIME_DONT_FAKE_MONOTONIC=1 FAKETIME_CACHE_DURATION=1
 exec %s "$@"`, library, n.clock, filepath.Join(s.bin(), "postgres")))
 	return bin
 }

@@ -31,7 +31,8 @@ func startPgpool(s *site, isSynchronous bool, replace ...string) *cluster {
 		c.nodes = append(c.nodes, n)
 	}
 	first, second := c.nodes[0], c.nodes[1]
-	settings := []string{"/var/lib/postgresql/15/byre", s.dir + "/db1", "'*'\nwal", "'127.0.0.1'\nunix_socket_directories = '" + s.dir + "'\nwal",
+	settings := []string{"/var/lib/postgresql/15/byre", s.dir + "/db1",
+		"'*'\nwal", "'127.0.0.1'\nunix_socket_directories = '" + s.dir + "'\nwal",
 		"10.0.0.0/8", "127.0.0.1/32", "scram-sha-256", "trust"}
 	if !isSynchronous {
 		settings = append(settings, "synchronous_standby_names = '*'", "")

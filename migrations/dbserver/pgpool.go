@@ -20,7 +20,8 @@ const pgpoolKey = "Pgpool-II"
 func LeadsToPgpool(conn *pgconn.PgConn) bool { return conn.CustomData()[pgpoolKey] != nil }
 
 // pgpoolSettings are the settings of Pgpool-II with which it passes each statement on to the primary and
-// nowhere else; a version tells a value by its name or by a number. With others a read may come from a standby that is behind, or from a cache.
+// nowhere else; versions tell a value by its name or by a number. With others a read may come from a standby
+// that is behind, or from a cache.
 var pgpoolSettings = map[string][]string{
 	"backend_clustering_mode": {"streaming_replication", "1"},
 	"load_balance_mode":       {"off", "0"},
@@ -72,8 +73,9 @@ func checkPgpool(status [][][]byte) error {
 	for _, row := range status {
 		name, value := string(row[0]), string(row[1])
 		if values, isOurs := pgpoolSettings[name]; isOurs && !slices.Contains(values, value) {
-			return fmt.Errorf("%s of Pgpool-II is %s, so that reads may not come from the primary: set backend_clustering_mode = "+
-				"'streaming_replication', load_balance_mode = off and memory_cache_enabled = off, or name the servers in the endpoint", name, value)
+			return fmt.Errorf("%s of Pgpool-II is %s, so that reads may not come from the primary: set "+
+				"backend_clustering_mode = 'streaming_replication', load_balance_mode = off and memory_cache_enabled = off, "+
+				"or name the servers in the endpoint", name, value)
 		}
 	}
 	return nil
