@@ -240,7 +240,7 @@ robustness: build test-setup
 TOPOLOGIES ?=
 failover: build test-setup
 	tools=$$(.ci/unpack failover postgresql-15 postgresql-client-15 patroni python3-etcd haproxy pgbouncer \
-	  pg-auto-failover-cli postgresql-15-auto-failover repmgr postgresql-15-repmgr pgpool2) && cd e2e && $(GO) test -count=1 -v -timeout 3h ./failover -args \
+	  pg-auto-failover-cli postgresql-15-auto-failover repmgr postgresql-15-repmgr pgpool2 libfaketime) && cd e2e && $(GO) test -count=1 -v -timeout 3h ./failover -args \
 	  -tools "$$tools" -topologies '$(TOPOLOGIES)' -faults '$(FAULTS)'
 
 # Upgrades processes under clients from each older schema and release to this one, and back, and

@@ -32,11 +32,12 @@ func newAutoFailover(s *site, isSynchronous bool) *cluster {
 	var addresses []string
 	for _, name := range []string{"db1", "db2"} {
 		n := s.newNode(name)
+		n.store = links{s.newLink(monitor)}
 		data := s.dir + "/" + name
 		replace := []string{
 			"/var/lib/postgresql/byre", data, "--pgport 5432", "--pgport " + n.port,
 			"--hostname db1.example.com", "--hostname 127.0.0.1", "--name db1", "--name " + name,
-			"mon.example.com:5432", monitor, "10.0.0.0/8", "127.0.0.1/32",
+			"mon.example.com:5432", n.store.addresses(), "10.0.0.0/8", "127.0.0.1/32",
 			"hostssl byre byre", "host all all", //nolint:dupword // database and role
 			"scram-sha-256", "trust",
 		}

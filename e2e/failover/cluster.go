@@ -22,6 +22,11 @@ type node struct {
 	name, port string
 	// proxy is how the other nodes reach the server; nil where the manager gives them its own address.
 	proxy *pgtest.Proxy
+	// store are the ways to the manager's etcd or monitor; nil where there are none.
+	store links
+	// clock is the file that sets the server's clock, and disk that with its data; neither where there is none.
+	clock string
+	disk  *pgtest.Disk
 	// start starts the manager, which starts the server.
 	start   func() (*process, error)
 	process *process
@@ -88,6 +93,8 @@ type cluster struct {
 	// timeout is how long the manager takes at most until it has replaced a primary that is
 	// lost, as it is configured.
 	timeout time.Duration
+	// etcd is Patroni's; nil without Patroni.
+	etcd *etcd
 	// isSynchronous says that a commit waits for a standby.
 	isSynchronous bool
 	// takeover is how long the longest awaitReplaced of a fault took.
@@ -153,6 +160,19 @@ FROM pg_stat_replication WHERE application_name <> 'pg_basebackup'`).Scan(&s.isP
 	return s, err
 }
 
+// time is that of the server's clock.
+func (n *node) time(ctx context.Context) (t time.Time, err error) {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, n.dsn(superuser, "postgres"))
+	if err != nil {
+		return t, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	err = conn.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&t)
+	return t, err
+}
+
 // poll is the time between two questions to a server.
 const poll = 200 * time.Millisecond
 
@@ -203,7 +223,6 @@ func (c *cluster) awaitHealthy(ctx context.Context) (primary *node, err error) {
 // awaitReplaced waits until another node than old is a primary.
 func (c *cluster) awaitReplaced(ctx context.Context, old *node) (primary *node, err error) {
 	begin := time.Now()
-	defer func() { c.takeover = max(c.takeover, time.Since(begin)) }()
 	err = c.await(ctx, "another node than "+old.name+" is the primary", func() (bool, error) {
 		for _, n := range c.nodes {
 			if n == old {
@@ -216,6 +235,9 @@ func (c *cluster) awaitReplaced(ctx context.Context, old *node) (primary *node, 
 		}
 		return false, nil
 	})
+	if err == nil {
+		c.takeover = max(c.takeover, time.Since(begin))
+	}
 	return primary, err
 }
 

@@ -4,7 +4,10 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
 	"regexp"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,8 +28,12 @@ var (
 		{"Patroni", newPatroni},
 		{"Patroni behind HAProxy", newPatroniBehindHAProxy},
 		{"Patroni behind HAProxy and PgBouncer", newPatroniBehindPgBouncer},
+		{"HAProxy before PgBouncer in transaction mode", newPatroniBeforePgBouncers("transaction")},
+		{"HAProxy before PgBouncer in session mode", newPatroniBeforePgBouncers("session")},
+		{"Patroni with three members of etcd", newPatroniWhole},
 		{"pg_auto_failover", newAutoFailover},
 		{"repmgr", newRepmgr},
+		{"Pgpool-II", newPgpool},
 	}
 )
 
@@ -73,7 +80,10 @@ func runFaults(t *testing.T, c *cluster) {
 	if err := c.recordEpochs(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range faults {
+	for _, f := range slices.Concat(faults, hostFaults) {
+		if f.needs != nil && !f.needs(c) {
+			continue
+		}
 		if ok, err := regexp.MatchString(*only, f.name); err != nil || !ok {
 			continue
 		}
@@ -90,5 +100,26 @@ func runFaults(t *testing.T, c *cluster) {
 		t.Logf("FIGURE %s: %s: a standby was promoted after %.1f s; no write for %.1f s, of at most %v and %v; %d acknowledged writes lost",
 			t.Name(), f.name, c.takeover.Seconds(), result.Unavailable.Seconds(), c.timeout, grace, result.Lost)
 		c.takeover = 0
+	}
+}
+
+// TestPgpool_BalancingIsRefused has Pgpool-II send reads to the standby too, or answer them from a cache: byre
+// does not connect.
+func TestPgpool_BalancingIsRefused(t *testing.T) {
+	for name, setting := range map[string]string{
+		"load_balance_mode":    "load_balance_mode = on\nbackend_weight0 = 1\nbackend_weight1 = 1",
+		"memory_cache_enabled": "load_balance_mode = off\nmemory_cache_enabled = on",
+	} {
+		c := startPgpool(newSite(t, *tools), false, "load_balance_mode = off", setting)
+		if err := c.prepare(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		want := name + " of Pgpool-II is 1, so that reads may not come from the primary: "
+		for range 3 { // where reads go is chosen by chance
+			migrate := exec.CommandContext(t.Context(), programs.Byre.Path(), "migrate", "up", "--endpoint", c.endpoint) //nolint:gosec // built
+			if out, err := migrate.CombinedOutput(); err == nil || !strings.Contains(string(out), want) {
+				t.Errorf("%s: %v: %s", name, err, out)
+			}
+		}
 	}
 }

@@ -21,6 +21,8 @@ type fault struct {
 	// restarts says that the primary's own server may become a primary again on a new timeline, which byre can't
 	// tell from a restore: a new epoch may begin although nothing is lost.
 	restarts bool
+	// needs reports whether a cluster has what the fault breaks; nil for every cluster.
+	needs func(c *cluster) bool
 }
 
 // writesAfter is how many writes must be acknowledged while a primary is away, and after it.
@@ -77,6 +79,26 @@ var faults = []fault{
 		}
 		return c.replace(ctx, e, primary)
 	}},
+	{name: "the standbys replay nothing, until clients have written 100 times", inject: func(
+		ctx context.Context, c *cluster, e *robustness.Env, primary *node, lose func(),
+	) error {
+		lose()
+		return errors.Join(c.onStandbys(ctx, primary, `SELECT pg_wal_replay_pause()`), e.AwaitWrites(ctx, 100),
+			c.onStandbys(ctx, primary, `SELECT pg_wal_replay_resume()`))
+	}},
+}
+
+// onStandbys executes a statement on all standbys.
+func (c *cluster) onStandbys(ctx context.Context, primary *node, statement string) error {
+	for _, n := range c.nodes {
+		if n == primary {
+			continue
+		}
+		if err := n.execute(ctx, "postgres", statement); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // cutOff cuts the standbys off from the primary, until repair is called: what the primary has sent

@@ -11,19 +11,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"byre/e2e/programs"
 )
-
-// startEtcd starts an etcd of one member and returns the address for clients.
-func (s *site) startEtcd() string {
-	s.Helper()
-	client, peer := "127.0.0.1:"+s.takePort(), "http://127.0.0.1:"+s.takePort()
-	s.mustStart("etcd", programs.Etcd.Path(), "--data-dir", s.mkdir("etcd"),
-		"--listen-client-urls", "http://"+client, "--advertise-client-urls", "http://"+client,
-		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default="+peer)
-	return client
-}
 
 // patroniTimeout is ttl in the settings, and 2 seconds: when the lease has ended, the members compare
 // themselves, and one is promoted.
@@ -35,36 +23,55 @@ type patroniNode struct {
 	api, config string
 }
 
-// newPatroni starts three nodes with Patroni. byre's endpoint names all of them.
+// newPatroni starts three nodes with Patroni and an etcd of one member. byre's endpoint names all of them.
 func newPatroni(s *site, isSynchronous bool) *cluster {
 	s.Helper()
-	c, _ := newPatroniNodes(s, isSynchronous)
+	c, _ := newPatroniNodes(s, isSynchronous, false)
+	c.nameAll()
+	return c
+}
+
+// newPatroniWhole is newPatroni with an etcd of three members. Each server has a small disk and a clock of its own.
+func newPatroniWhole(s *site, isSynchronous bool) *cluster {
+	s.Helper()
+	c, _ := newPatroniNodes(s, isSynchronous, true)
+	c.nameAll()
+	return c
+}
+
+// nameAll has the endpoint name all servers.
+func (c *cluster) nameAll() {
 	var addresses []string
 	for _, n := range c.nodes {
 		addresses = append(addresses, n.address())
 	}
 	c.endpoint = dsn(serverRole, serverRole, "", addresses...)
-	return c
 }
 
 // newPatroniBehindHAProxy is newPatroni with an HAProxy, which byre's endpoint names.
 func newPatroniBehindHAProxy(s *site, isSynchronous bool) *cluster {
 	s.Helper()
-	c, nodes := newPatroniNodes(s, isSynchronous)
-	address := "127.0.0.1:" + s.takePort()
-	replace := []string{"bind *:5432", "bind " + address}
+	c, nodes := newPatroniNodes(s, isSynchronous, false)
+	c.startHAProxy(nodes, (*node).address)
+	return c
+}
+
+// startHAProxy starts an HAProxy, which leads to an address of the primary's host and which byre's endpoint names.
+func (c *cluster) startHAProxy(nodes []*patroniNode, address func(*node) string) {
+	c.Helper()
+	listen := "127.0.0.1:" + c.takePort()
+	replace := []string{"bind *:5432", "bind " + listen}
 	for i, n := range nodes {
 		name := "db" + string(rune('1'+i))
 		_, port, err := net.SplitHostPort(n.api)
 		if err != nil {
-			s.Fatal(err)
+			c.Fatal(err)
 		}
-		replace = append(replace, name+".example.com:5432 check port 8008", n.address()+" check port "+port)
+		replace = append(replace, name+".example.com:5432 check port 8008", address(n.node)+" check port "+port)
 	}
-	path := s.write("haproxy.cfg", s.settings("/etc/haproxy/haproxy.cfg", replace...))
-	s.mustStart("haproxy", s.program("haproxy"), "-db", "-f", path)
-	c.endpoint = dsn(serverRole, serverRole, "", address)
-	return c
+	path := c.write("haproxy.cfg", c.settings("/etc/haproxy/haproxy.cfg", replace...))
+	c.mustStart("haproxy", c.program("haproxy"), "-db", "-f", path)
+	c.endpoint = dsn(serverRole, serverRole, "", listen)
 }
 
 // newPatroniBehindPgBouncer is newPatroniBehindHAProxy with a PgBouncer before the HAProxy.
@@ -75,23 +82,53 @@ func newPatroniBehindPgBouncer(s *site, isSynchronous bool) *cluster {
 	if err != nil {
 		s.Fatal(err)
 	}
-	port := s.takePort()
-	path := s.write("pgbouncer.ini", s.settings("/etc/pgbouncer/pgbouncer.ini",
-		"host=haproxy.example.com port=5432", fmt.Sprintf("host=%s port=%d", behind.Host, behind.Port),
-		"listen_port = 6432", "listen_port = "+port, "scram-sha-256", "trust",
-		"/etc/pgbouncer/userlist.txt", s.write("userlist.txt", `"byre" "PASSWORD"`+"\n")))
-	s.mustStart("pgbouncer", s.program("pgbouncer"), path)
-	c.endpoint = dsn(serverRole, serverRole, "", "127.0.0.1:"+port)
+	address := s.startPgBouncer("pgbouncer", fmt.Sprintf("host=%s port=%d", behind.Host, behind.Port))
+	c.endpoint = dsn(serverRole, serverRole, "", address)
 	return c
 }
 
-func newPatroniNodes(s *site, isSynchronous bool) (*cluster, []*patroniNode) {
+// newPatroniBeforePgBouncers returns newPatroniBehindHAProxy with a PgBouncer on the host of each server, to which
+// the HAProxy leads. mode is its pool_mode.
+func newPatroniBeforePgBouncers(mode string) func(s *site, isSynchronous bool) *cluster {
+	return func(s *site, isSynchronous bool) *cluster {
+		s.Helper()
+		c, nodes := newPatroniNodes(s, isSynchronous, false)
+		c.startHAProxy(nodes, func(n *node) string {
+			return s.startPgBouncer("pgbouncer-"+n.name, n.host(), "pool_mode = transaction", "pool_mode = "+mode)
+		})
+		return c
+	}
+}
+
+// startPgBouncer starts a PgBouncer before a server, host=... port=..., and returns its address.
+func (s *site) startPgBouncer(name, server string, replace ...string) string {
 	s.Helper()
-	c := &cluster{site: s, timeout: patroniTimeout, isSynchronous: isSynchronous}
-	etcd := s.startEtcd()
+	port := s.takePort()
+	path := s.write(name+".ini", s.settings("/etc/pgbouncer/pgbouncer.ini", append(replace,
+		"host=haproxy.example.com port=5432", server,
+		"listen_port = 6432", "listen_port = "+port, "scram-sha-256", "trust",
+		"/etc/pgbouncer/userlist.txt", s.write(name+".txt", `"byre" "PASSWORD"`+"\n"))...))
+	// Version 1.18 ends by itself at times: "bad client state".
+	s.mustStart(name, "/bin/sh", "-c", `while :; do "$1" "$2"; sleep 1; done`, name, s.program("pgbouncer"), path)
+	return "127.0.0.1:" + port
+}
+
+// newPatroniNodes starts three nodes and an etcd of one member. isWhole adds what newPatroniWhole has.
+func newPatroniNodes(s *site, isSynchronous, isWhole bool) (*cluster, []*patroniNode) {
+	s.Helper()
+	members := 1
+	if isWhole {
+		members = 3
+	}
+	c := &cluster{site: s, timeout: patroniTimeout, isSynchronous: isSynchronous, etcd: s.startEtcd(members)}
 	var nodes []*patroniNode
 	for _, name := range []string{"db1", "db2", "db3"} {
 		n := &patroniNode{node: s.newProxiedNode(name), api: "127.0.0.1:" + s.takePort()}
+		n.store = c.etcd.links()
+		data, bin := s.dir+"/"+name, s.bin()
+		if isWhole {
+			data, bin = n.addDisk(s), n.addClock(s)
+		}
 		host, port := n.proxyAddress()
 		replace := []string{
 			"name: db1", "name: " + name,
@@ -99,9 +136,10 @@ func newPatroniNodes(s *site, isSynchronous bool) (*cluster, []*patroniNode) {
 			"connect_address: db1.example.com:8008", "connect_address: " + n.api,
 			"listen: db1.example.com:5432", "listen: " + n.address(),
 			"connect_address: db1.example.com:5432", "connect_address: " + net.JoinHostPort(host, port),
-			"etcd1.example.com:2379,etcd2.example.com:2379,etcd3.example.com:2379", etcd,
-			"/var/lib/postgresql/15/byre", s.mkdir(name),
-			"/usr/lib/postgresql/15/bin", s.bin(),
+			// Otherwise Patroni asks etcd for the addresses of its members, and passes by the links.
+			"hosts: etcd1.example.com:2379,etcd2.example.com:2379,etcd3.example.com:2379", "use_proxies: true\n  hosts: " + n.store.addresses(),
+			"/var/lib/postgresql/15/byre", data,
+			"/usr/lib/postgresql/15/bin", bin,
 			"/var/run/postgresql", s.dir,
 			"10.0.0.0/8", "127.0.0.1/32",
 			"scram-sha-256", "trust",

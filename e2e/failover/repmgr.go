@@ -35,10 +35,7 @@ func newRepmgr(s *site, isSynchronous bool) *cluster {
 	s.script("ssh", `while [ "${1#-}" != "$1" ]; do case $1 in -o) shift 2 ;; *) shift ;; esac; done
 shift
 exec sh -c "$*"`)
-	// All processes of a node's server end at once, also those that are stopped.
-	s.script("turn-off", fmt.Sprintf(`pid=$(head -1 %s/$1/postmaster.pid)
-pkill -KILL -P "$pid" || true
-kill -KILL "$pid" || true`, s.dir))
+	s.scriptTurnOff()
 	var nodes []*repmgrNode
 	var addresses []string
 	for i, name := range []string{"db1", "db2", "db3"} {
@@ -73,6 +70,14 @@ kill -KILL "$pid" || true`, s.dir))
 		return nil
 	}
 	return c
+}
+
+// scriptTurnOff writes the program turn-off, which ends all processes of a node's server at once, also those
+// that are stopped.
+func (s *site) scriptTurnOff() {
+	s.script("turn-off", fmt.Sprintf(`pid=$(head -1 %s/$1/postmaster.pid)
+pkill -KILL -P "$pid" || true
+kill -KILL "$pid" || true`, s.dir))
 }
 
 // script writes a program into the folder of the programs' PATH and returns its path.
@@ -118,10 +123,7 @@ func (n *repmgrNode) make(others []*repmgrNode) error {
 
 // retry runs a script of the page when the server runs.
 func (n *repmgrNode) retry(title string, replace ...string) error {
-	if err := n.cluster.await(n.cluster.Context(), n.name+" answers", func() (bool, error) {
-		_, err := n.status(n.cluster.Context())
-		return err == nil, err
-	}); err != nil {
+	if err := n.cluster.awaitAnswer(n.node); err != nil {
 		return err
 	}
 	return n.cluster.runScript(n.cluster.Context(), n.cluster.settings(title, replace...))

@@ -45,8 +45,17 @@ func setDefaults(config *pgx.ConnConfig) {
 		config.RuntimeParams["application_name"] = "byre"
 	}
 	config.ConnectTimeout = cmp.Or(config.ConnectTimeout, connectTimeout)
-	if config.ValidateConnect == nil { // target_session_attrs=any, which is the default of libpq
-		config.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+	validate := config.ValidateConnect
+	if validate == nil { // target_session_attrs=any, which is the default of libpq
+		validate = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+	}
+	pgpool := &pgpoolCheck{}
+	config.ValidateConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
+		// First, because Pgpool-II may ask a standby whether it is read-only.
+		if err := pgpool.validate(ctx, conn); err != nil {
+			return err
+		}
+		return validate(ctx, conn)
 	}
 	config.DialFunc = (&net.Dialer{
 		KeepAliveConfig: net.KeepAliveConfig{

@@ -25,6 +25,7 @@ const (
 	codeInvalidCatalogName    = "3D000"
 	codeInsufficientPrivilege = "42501"
 	codeUndefinedTable        = "42P01"
+	codeUndefinedObject       = "42704"
 	codeReadOnlyTransaction   = "25006"
 	codeTooManyConnections    = "53300"
 	codeDiskFull              = "53100"
