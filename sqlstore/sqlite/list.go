@@ -120,7 +120,7 @@ func (a arguments) withLimit(limit int, values bool) []any {
 
 // list yields up to q.Limit records. last is the position of the last one; more is true if
 // there are more.
-func list(ctx context.Context, stmt *sql.Stmt, a arguments, q sqlstore.Query, yield func(sqlstore.Record) error) (last sqlstore.Position, more bool, err error) {
+func list(ctx context.Context, stmt txStatement, a arguments, q sqlstore.Query, yield func(sqlstore.Record) error) (last sqlstore.Position, more bool, err error) {
 	limit := -1
 	if q.Limit > 0 {
 		limit = q.Limit + 1

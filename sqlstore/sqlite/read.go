@@ -44,8 +44,13 @@ func newReader(ctx context.Context, db *sql.DB, seen *counters) (_ *reader, err 
 	return r, nil
 }
 
-// in returns a statement in a transaction, which closes it.
-func (r *reader) in(ctx context.Context, tx *sql.Tx, query string) *sql.Stmt {
+// txStatement is a statement in a transaction, which closes it.
+type txStatement interface {
+	QueryContext(ctx context.Context, arguments ...any) (*sql.Rows, error)
+	QueryRowContext(ctx context.Context, arguments ...any) *sql.Row
+}
+
+func (r *reader) in(ctx context.Context, tx *sql.Tx, query string) txStatement {
 	return tx.StmtContext(ctx, r.stmts[query])
 }
 

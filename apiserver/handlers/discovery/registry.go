@@ -209,10 +209,10 @@ func (r *Registry) manager(group string) aggregated.ResourceManager {
 }
 
 // preferredVersion returns the group version of the origin that takes precedence, among those
-// for which is is true. The caller holds mu.
-func (r *Registry) preferredVersion(gv schema.GroupVersion, is func(Version) bool) (Version, bool) {
+// that match. The caller holds mu.
+func (r *Registry) preferredVersion(gv schema.GroupVersion, matches func(Version) bool) (Version, bool) {
 	for _, origin := range []Origin{Aggregated, BuiltIn, Custom} {
-		if v, ok := r.versions[gv][origin]; ok && is(v) {
+		if v, ok := r.versions[gv][origin]; ok && matches(v) {
 			return v, true
 		}
 	}

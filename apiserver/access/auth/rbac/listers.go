@@ -23,14 +23,14 @@ type Listers struct {
 	clusterRoleBindings *resourceCache[*rbacv1.ClusterRoleBinding]
 }
 
-// New returns listers of the stores that lookup returns. lookup may return nil until the
+// New returns listers of the stores that find returns. find may return nil until the
 // first call of a lister. feed must be the feed that the stores read.
-func New(lookup func(schema.GroupResource) *storage.Store, feed *watch.Feed) *Listers {
+func New(find func(schema.GroupResource) *storage.Store, feed *watch.Feed) *Listers {
 	return &Listers{
-		roles:               newResourceCache("roles", lookup, feed, func() *rbacv1.Role { return &rbacv1.Role{} }),
-		roleBindings:        newResourceCache("rolebindings", lookup, feed, func() *rbacv1.RoleBinding { return &rbacv1.RoleBinding{} }),
-		clusterRoles:        newResourceCache("clusterroles", lookup, feed, func() *rbacv1.ClusterRole { return &rbacv1.ClusterRole{} }),
-		clusterRoleBindings: newResourceCache("clusterrolebindings", lookup, feed, func() *rbacv1.ClusterRoleBinding { return &rbacv1.ClusterRoleBinding{} }),
+		roles:               newResourceCache("roles", find, feed, func() *rbacv1.Role { return &rbacv1.Role{} }),
+		roleBindings:        newResourceCache("rolebindings", find, feed, func() *rbacv1.RoleBinding { return &rbacv1.RoleBinding{} }),
+		clusterRoles:        newResourceCache("clusterroles", find, feed, func() *rbacv1.ClusterRole { return &rbacv1.ClusterRole{} }),
+		clusterRoleBindings: newResourceCache("clusterrolebindings", find, feed, func() *rbacv1.ClusterRoleBinding { return &rbacv1.ClusterRoleBinding{} }),
 	}
 }
 
