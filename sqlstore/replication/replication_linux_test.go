@@ -378,6 +378,12 @@ func TestReplicator_SyncAcknowledgesWhatIsCopied(t *testing.T) {
 	expectRestored(t, s3URL, r.path)
 
 	away.Store(true)
+	limited, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	late := sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: "with-a-deadline"}, Value: []byte(`{}`)}
+	if _, err := r.Commit(limited, []sqlstore.Write{late}); !errors.Is(err, sqlstore.ErrUnknown) {
+		t.Errorf("a commit with a deadline: %v", err)
+	}
 	go write("last")
 	eventually.True(t, "it waits", func() bool { return r.Status()[0].Err != nil })
 	r.stop()

@@ -143,17 +143,17 @@ func (r *Replicator) Committed() {
 	signal(r.committed)
 }
 
-// AwaitCopy waits until all destinations have what was committed before the call. It fails if replication ends
+// AwaitCopy waits until all destinations have what was committed before the call. It fails if ctx or replication ends
 // before, and while the disk has no space for it: nothing is copied then, and the caller has deletes to make. Without
 // Sync it returns at once.
-func (r *Replicator) AwaitCopy() error {
+func (r *Replicator) AwaitCopy(ctx context.Context) error {
 	if !r.Sync {
 		return nil
 	}
 	now := time.Now()
 	signal(r.committed) // a capture that has begun before may have the commit, but an earlier time
 	for _, d := range r.destinations {
-		if err := d.await(now, r.ended, &r.hasNoSpace); err != nil {
+		if err := d.await(ctx, now, r.ended, &r.hasNoSpace); err != nil {
 			return err
 		}
 	}
