@@ -124,6 +124,16 @@ func (d *destination) await(ctx context.Context, at time.Time, ended <-chan stru
 	}
 }
 
+// lost notes that the destination has lost what it had.
+func (d *destination) lost(ctx context.Context, now time.Time, err error) {
+	d.mu.Lock()
+	if d.behind.IsZero() {
+		d.behind = now
+	}
+	d.mu.Unlock()
+	d.failed(ctx, err)
+}
+
 // failed notes a failed attempt.
 func (d *destination) failed(ctx context.Context, err error) {
 	d.mu.Lock()

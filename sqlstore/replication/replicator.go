@@ -52,7 +52,8 @@ type Replicator struct {
 	committed chan struct{}
 	// attached is true while there is a session, or one begins.
 	attached atomic.Bool
-	// hasNoSpace is true from when a session has ended, or could not begin, because the disk is full, until one begins.
+	// hasNoSpace is true from when a session has ended, or could not begin, because the disk is full, until one begins, and while
+	// it has no space for the copy with which a folder begins.
 	hasNoSpace atomic.Bool
 	// hasRun is true after Run has begun.
 	hasRun bool
