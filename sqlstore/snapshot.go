@@ -35,11 +35,22 @@ type Header struct {
 	Epoch     string
 	// Time is the database's clock when the snapshot was taken.
 	Time time.Time
+	// Cluster is the UID of the namespace kube-system, which is that of the cluster for as long as there is one. It is empty
+	// if the store has no such object. Load does not read it.
+	Cluster string
 	// ObjectCount is the number of Objects; negative if it is not known.
 	ObjectCount int64
 	// Retained has the resources whose history is deleted up to a revision other than
 	// Compacted, and those of which is known for how long it is kept.
 	Retained map[Resource]Retained
+}
+
+// IsSameCluster reports whether two snapshots are of one cluster. Without the Clusters of both, it compares the Epochs.
+func (h *Header) IsSameCluster(other *Header) bool {
+	if h.Cluster != "" && other.Cluster != "" {
+		return h.Cluster == other.Cluster
+	}
+	return h.Epoch == other.Epoch
 }
 
 // Retained has the fields of History of these names.

@@ -2,6 +2,7 @@ package sqlstore
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -63,7 +64,8 @@ func New(driver Driver, options Options) *Store {
 // write has made. Its errors are ErrExists, ErrNotFound, ErrConflict, ErrInvalid, ErrQuota,
 // ErrUnavailable, ErrUnknown, ErrDatabase, ErrClosed, and the context's error if ctx ended
 // before the transaction of the write began; the write did not happen then. Once the
-// transaction has begun, Commit waits for its end even if ctx ends.
+// transaction has begun, Commit waits for its end even if ctx ends, for outcomeTimeout: it
+// then fails with ErrUnknown.
 func (s *Store) Commit(ctx context.Context, w Write) (change Change, err error) {
 	ctx, end := StartSpan(ctx, "Database Commit", spanAttributes("COMMIT", w.Key)...)
 	defer func() { end(err) }()
@@ -87,10 +89,18 @@ func (s *Store) Commit(ctx context.Context, w Write) (change Change, err error) 
 		if s.queue.withdraw(p) {
 			return Change{}, ctx.Err()
 		}
-		<-p.done
+		select {
+		case <-p.done:
+		case <-time.After(outcomeTimeout):
+			return Change{}, fmt.Errorf("%w: it takes longer than the request may: %w", ErrUnknown, ctx.Err())
+		}
 	}
 	return p.change, p.err
 }
+
+// outcomeTimeout is for how long Commit waits for a transaction after its context has ended. A transaction that waits for a
+// copy of the database may take as long as the copy's place is away.
+const outcomeTimeout = time.Second
 
 // Run commits the queued writes, deletes expired records and compacts history until ctx
 // ends. It joins its goroutines and returns nil. It may be called once.

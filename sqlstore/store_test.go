@@ -264,6 +264,23 @@ func TestStore_CancelledWriteLeavesTheQueue(t *testing.T) {
 	r.expectResults("begun 3 <nil>")
 }
 
+// TestStore_ADeadlineEndsTheWaitForATransaction whose end nobody knows: the write is committed, but not yet copied for example.
+// The next ones wait for its end.
+func TestStore_ADeadlineEndsTheWaitForATransaction(t *testing.T) {
+	t.Parallel()
+	r := run(t, sqlstore.Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	r.commit(ctx, "begun", 1)
+	r.expectBatch(1)
+	cancel()
+	r.expectResults("begun 0 " + sqlstore.ErrUnknown.Error() + ": it takes longer than the request may: context canceled")
+	r.create(t.Context(), "next", 1)
+	r.driver.answers <- nil
+	r.expectBatch(1)
+	r.driver.answers <- nil
+	r.expectResults("next 2 <nil>")
+}
+
 func TestStore_FailureIsOfItsOperation(t *testing.T) {
 	t.Parallel()
 	published := make(chan int64, 10)

@@ -20,9 +20,9 @@ func (o *BackupOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.Schedule, "backup-schedule", o.Schedule,
 		"When to make a backup of the database: the five fields of cron, such as '0 3 * * *', in local time, or @hourly, @daily, @weekly, '@every 6h'. Of the servers on one PostgreSQL one makes it. A backup that was due while no server ran is made at the next start. If not set, none is made.")
 	fs.StringVar(&o.To, "backup-to", o.To,
-		"Where --backup-schedule writes to: a directory, which must exist, s3://BUCKET or s3://BUCKET/PREFIX. It must hold the backups of one database only.")
+		"Where --backup-schedule writes to: a directory, which must exist, s3://BUCKET or s3://BUCKET/PREFIX.")
 	fs.IntVar(&o.Keep, "backup-keep", o.Keep,
-		"How many backups of --backup-schedule are kept; older ones are deleted.")
+		"How many backups of --backup-schedule are kept; older ones of the same cluster are deleted.")
 	fs.StringArrayVar(&o.Recipients, "age-recipient", o.Recipients,
 		"Write the certificates and keys of --cert-dir beside each backup of --backup-schedule, and into each place of --replicate-to, encrypted by age for this public key, as age-keygen prints it. May be repeated.")
 }

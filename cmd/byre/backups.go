@@ -50,6 +50,9 @@ type storedBackup struct {
 	Objects   int64     `json:"objects,omitempty"`
 	SizeBytes int64     `json:"sizeBytes"`
 	Program   string    `json:"program,omitempty"`
+	// Cluster is sqlstore.Header.Cluster; header is what tells whether two are of one cluster.
+	Cluster string `json:"cluster,omitempty"`
+	header  *sqlstore.Header
 	// Error is why the file can't be restored; empty if its first line does not show a reason.
 	Error string `json:"error,omitempty"`
 }
@@ -74,6 +77,7 @@ func (f *backupsFlags) list(ctx context.Context) ([]storedBackup, error) {
 			stored.Error = err.Error()
 		} else {
 			stored.Time, stored.Revision, stored.Objects, stored.Program = b.Time, b.Revision, b.ObjectCount, b.Program
+			stored.Cluster, stored.header = b.Cluster, &b.Header
 		}
 		if err := file.Close(); err != nil {
 			return nil, err
@@ -207,8 +211,8 @@ func newBackupPruneCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "prune [LOCATION] --keep N",
 		Short: "Delete the oldest backups in a directory or a bucket",
-		Long: "Delete all backups in a directory or a bucket but the newest N. The command says which, and asks\n" +
-			"first. Only the beginning of each is read: \"byre backup verify\" tells which can be restored.\n" +
+		Long: "Delete all backups in a directory or a bucket but the newest N of each cluster. The command says\n" +
+			"which, and asks first. Only the beginning of each is read: \"byre backup verify\" tells which can be restored.\n" +
 			"Files that are no backups of byre, or can't be read, are left alone.\n\n" + directoryHelp,
 		Example: "  byre backup prune /backup --keep 14",
 		Args:    cobra.MaximumNArgs(1),
@@ -223,7 +227,7 @@ func newBackupPruneCommand() *cobra.Command {
 		},
 	}
 	flags.addTo(cmd)
-	cmd.Flags().IntVar(&keep, "keep", 0, "How many backups to keep.")
+	cmd.Flags().IntVar(&keep, "keep", 0, "How many backups of each cluster to keep.")
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "Do not ask.")
 	_ = cmd.MarkFlagRequired("keep") // the flag is there
 	return cmd
@@ -235,7 +239,18 @@ func (f *backupsFlags) prune(cmd *cobra.Command, keep int, yes bool) error {
 		return err
 	}
 	backups = slices.DeleteFunc(backups, func(b storedBackup) bool { return b.Error != "" })
-	old := backups[:max(0, len(backups)-keep)]
+	var old []storedBackup
+	for i, b := range backups {
+		newer := 0
+		for _, other := range backups[i+1:] {
+			if b.header.IsSameCluster(other.header) {
+				newer++
+			}
+		}
+		if newer >= keep {
+			old = append(old, b)
+		}
+	}
 	if len(old) == 0 {
 		fmt.Fprintf(cmd.OutOrStdout(), "there are %d backups: nothing to delete\n", len(backups))
 		return nil

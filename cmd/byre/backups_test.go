@@ -3,14 +3,17 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
+	"byre/sqlstore"
 	"byre/sqlstore/eventually"
 	"byre/sqlstore/storetest"
 )
@@ -62,6 +65,26 @@ func TestServe_MakesBackups(t *testing.T) {
 	})
 }
 
+// A fork may have the configuration of its source, with the place of its backups: it makes none until it is adopted.
+func TestFork_MakesNoBackups(t *testing.T) {
+	t.Parallel()
+	source, dir, to, elsewhere := t.TempDir(), filepath.Join(t.TempDir(), "fork"), t.TempDir(), t.TempDir()
+	startServer(t, source, "--controllers=").stop(t)
+	succeed(t, "fork", "--data-dir", source, "--to", dir)
+	args := []string{"--controllers=", "--backup-schedule=@every 1s", "--backup-to"}
+	fork := startServer(t, dir, append(args, to)...)
+	beside := startServer(t, source, append(args, elsewhere)...)
+	eventually.True(t, "the source has made backups meanwhile", func() bool { return len(backupsIn(t, elsewhere)) >= 3 })
+	beside.stop(t)
+	fork.stop(t)
+	if made := backupsIn(t, to); len(made) > 0 {
+		t.Errorf("the fork has made %+v", made)
+	}
+	fork = startServer(t, dir, append(args, to, "--adopt")...)
+	eventually.True(t, "an adopted fork makes backups", func() bool { return len(backupsIn(t, to)) > 0 })
+	fork.stop(t)
+}
+
 // Of two servers on one PostgreSQL one makes the backup.
 func TestReplicas_MakeOneBackup(t *testing.T) {
 	t.Parallel()
@@ -95,6 +118,32 @@ func TestServe_RefusesAScheduleThatCannotBe(t *testing.T) {
 		if status := p.wait(t); status != 1 || !strings.HasPrefix(p.log.String(), "byre: "+want) || strings.Count(p.log.String(), "\n") != 1 {
 			t.Errorf("%q: status %d, %q, want %q", args, status, p.log, want)
 		}
+	}
+}
+
+// Two clusters may share a directory: the newest backups of each stay.
+func TestBackups_ArePrunedByCluster(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for i, cluster := range []string{"one", "two", "one", "one"} {
+		rows := storetest.RandomRows(t, rand.New(rand.NewPCG(1, uint64(i))))
+		rows.Objects = append(rows.Objects, &sqlstore.ObjectRow{Time: rows.Time, Author: rows.Objects[0].Author, Record: sqlstore.Record{
+			Key: sqlstore.Key{Resource: "namespaces", Name: "kube-system"}, UID: cluster, Created: 1, Revision: 1, Value: []byte("{}"),
+		}})
+		rows.Compacted, rows.Changes, rows.ObjectCount = rows.Revision, nil, -1
+		rows.Objects = rows.Objects[len(rows.Objects)-1:]
+		succeed(t, "backup", "--endpoint", sqliteWith(t, rows), filepath.Join(dir, fmt.Sprintf("%d-%s.zst", i, cluster)))
+	}
+	succeed(t, "backup", "prune", dir, "--keep=1", "--yes")
+	var left []string
+	for _, b := range backupsIn(t, dir) {
+		left = append(left, b.Name)
+		if !strings.HasSuffix(b.Name, b.Cluster+".zst") {
+			t.Errorf("%s is of the cluster %q", b.Name, b.Cluster)
+		}
+	}
+	if !slices.Equal(left, []string{"1-two.zst", "3-one.zst"}) {
+		t.Errorf("left are %q", left)
 	}
 }
 

@@ -345,8 +345,16 @@ func TestStandby_AStoppedHolderAcknowledgesNothing(t *testing.T) {
 // TestStandby_StartsOnAFullDisk fills the disk of the server that has served last: it serves again, as one without a
 // standby does, so that objects can be deleted.
 func TestStandby_StartsOnAFullDisk(t *testing.T) {
+	for _, sync := range []string{"--replicate-sync=false", "--replicate-sync"} {
+		t.Run(sync, func(t *testing.T) { testStartOnAFullDisk(t, sync) })
+	}
+}
+
+func testStartOnAFullDisk(t *testing.T, sync string) {
+	t.Helper()
 	disk := pgtest.NewDisk(t, 224)
 	a, _ := pair(t)
+	a.args = append(a.args, sync)
 	a.dir = filepath.Join(disk.Dir, "data")
 	a.args[2] = a.dir
 	a.serve(t)
@@ -368,6 +376,9 @@ func TestStandby_StartsOnAFullDisk(t *testing.T) {
 	if _, err := a.configMaps(t).List(t.Context(), metav1.ListOptions{}); err != nil {
 		t.Error(err)
 	}
+	eventually.True(t, "it says that nothing is copied", func() bool {
+		return strings.Contains(a.log.String(), "replication: the database can't be captured") && strings.Contains(a.log.String(), "the disk is full")
+	})
 }
 
 // TestStandby_RefusesOtherKeys starts a second server without the keys of the first one, and with its own: while

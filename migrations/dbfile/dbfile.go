@@ -52,6 +52,29 @@ type Lock struct {
 // Invariant: all paths of one file lead to the same lock, because Acquire resolves symbolic links.
 // Otherwise two processes could write to one database, each with its own counters in memory.
 func Acquire(path string) (*Lock, error) {
+	l, err := acquire(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(writePID(l.file), checkWritable(l.Path)); err != nil {
+		l.file.Close()
+		return nil, fmt.Errorf("lock database: %w", err)
+	}
+	return l, nil
+}
+
+// WithLock calls do while it holds the lock that Acquire takes. It writes nothing to the lock's file, for which a full disk
+// has no space.
+func WithLock(path string, do func() error) error {
+	l, err := acquire(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(do(), l.Close())
+}
+
+// acquire is Acquire, which leaves the file as it is.
+func acquire(path string) (*Lock, error) {
 	path, err := Resolve(path)
 	if err != nil {
 		return nil, fmt.Errorf("lock database: %w", err)
@@ -66,10 +89,6 @@ func Acquire(path string) (*Lock, error) {
 			return nil, fmt.Errorf("lock database: %w", err)
 		}
 		return nil, &InUseError{Path: path, PID: readPID(file)}
-	}
-	if err := errors.Join(writePID(file), checkWritable(path)); err != nil {
-		file.Close()
-		return nil, fmt.Errorf("lock database: %w", err)
 	}
 	return &Lock{Path: path, file: file}, nil
 }

@@ -12,8 +12,8 @@
 // Each line is an object with one member, whose name is the kind of the line:
 //
 //   - "byre": the first line. version is 2, program the name and version of the program
-//     that wrote the file; revision, compacted, epoch, time, objects (their number) and
-//     history (Retained) are those of sqlstore.Header.
+//     that wrote the file; revision, compacted, epoch, cluster, time, objects (their number)
+//     and history (Retained) are those of sqlstore.Header.
 //   - "object": a row of the view objects (sqlstore.ObjectRow), in key order. value is
 //     the stored text as a string, so that every byte of it is kept.
 //   - "change": a row of the view changes (sqlstore.ChangeRow), in the order of

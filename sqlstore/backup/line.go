@@ -26,6 +26,7 @@ type header struct {
 	Revision  int64     `json:"revision"`
 	Compacted int64     `json:"compacted"`
 	Epoch     string    `json:"epoch"`
+	Cluster   string    `json:"cluster,omitempty"`
 	Time      time.Time `json:"time"`
 	Objects   int64     `json:"objects"`
 	History   []kept    `json:"history,omitempty"`

@@ -45,7 +45,7 @@ func Open(file io.ReadSeeker) (*File, error) {
 	defer r.close()
 	f.Program = first.Program
 	f.Header = sqlstore.Header{
-		Revision: first.Revision, Compacted: first.Compacted, Epoch: first.Epoch, Time: first.Time, ObjectCount: first.Objects,
+		Revision: first.Revision, Compacted: first.Compacted, Epoch: first.Epoch, Cluster: first.Cluster, Time: first.Time, ObjectCount: first.Objects,
 	}
 	f.Retained, err = first.retained()
 	return f, err

@@ -46,7 +46,7 @@ type writer struct {
 
 func (a *writer) writeAll(s sqlstore.Snapshot, program string) error {
 	if err := a.writeLine(line{Header: &header{
-		Version: version, Program: program, Revision: s.Revision, Compacted: s.Compacted, Epoch: s.Epoch, Time: s.Time.UTC(), Objects: s.ObjectCount,
+		Version: version, Program: program, Revision: s.Revision, Compacted: s.Compacted, Epoch: s.Epoch, Cluster: s.Cluster, Time: s.Time.UTC(), Objects: s.ObjectCount,
 		History: historyOf(s.Retained),
 	}}); err != nil {
 		return err

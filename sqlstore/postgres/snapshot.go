@@ -78,7 +78,7 @@ func readSnapshot(ctx context.Context, dsn string, check func(*transfer) error, 
 	s := sqlstore.Snapshot{
 		Changes: rowsOf(t, tx, selectUndo, scanChangeRow),
 	}
-	if err := tx.QueryRow(t.ctx, selectHeader).Scan(&s.Revision, &s.Compacted, &s.Epoch, &s.Time, &s.ObjectCount); err != nil {
+	if err := tx.QueryRow(t.ctx, selectHeader).Scan(&s.Revision, &s.Compacted, &s.Epoch, &s.Time, &s.ObjectCount, &s.Cluster); err != nil {
 		return t.explain(err)
 	}
 	s.Time = s.Time.UTC()

@@ -1,14 +1,17 @@
 package replication
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"math"
 	"os"
 	"slices"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/benbjohnson/litestream"
@@ -25,6 +28,8 @@ const (
 	level0Retention = 5 * time.Minute
 	// mergePause is the interval of the lowest level.
 	mergePause = 30 * time.Second
+	// checkedPauses is how many of it are between two listings of all files of a folder: ten minutes.
+	checkedPauses = 20
 )
 
 // copier copies the backlog of a session to one destination, and merges what it has copied. Each is done by one
@@ -35,9 +40,8 @@ type copier struct {
 	// captured receives when the backlog has grown, and begun when there is another folder. Their capacity is 1.
 	captured, begun chan struct{}
 
-	// folder is the current one; nil if there is none. last is the last file that is there.
+	// folder is the current one; nil if there is none.
 	folder atomic.Pointer[folder]
-	last   ltx.TXID
 	// needed is the last file of the backlog that neither copying nor merging needs; math.MaxUint64 if the destination
 	// needs none.
 	needed atomic.Uint64
@@ -46,6 +50,8 @@ type copier struct {
 // folder is what a copier writes to.
 type folder struct {
 	client litestream.ReplicaClient
+	// last is the last file that was copied to it.
+	last atomic.Uint64
 	// grown says that there are files which were not merged.
 	grown atomic.Bool
 
@@ -57,6 +63,8 @@ type folder struct {
 	// compacted is when a level was last compacted, and snapshot the time of the last snapshot.
 	compacted [4]time.Time
 	snapshot  time.Time
+	// checked is when its files were last listed.
+	checked time.Time
 	// changed says which levels have files that are not compacted into the next one.
 	changed [4]bool
 }
@@ -84,10 +92,13 @@ func (c *copier) run(ctx context.Context) {
 			return
 		}
 		if err == nil {
+			c.session.hasNoSpace.Store(false)
 			pause = captureInterval
 			continue
 		}
 		c.failed(ctx, err)
+		c.session.hasNoSpace.Store(errors.Is(err, errFull))
+		c.wake()
 		select {
 		case <-ctx.Done():
 			return
@@ -113,7 +124,7 @@ func (c *copier) merge(ctx context.Context) {
 		if f == nil {
 			continue
 		}
-		err := errors.Join(c.deleteOld(ctx, f), c.maintain(ctx, f))
+		err := errors.Join(c.check(ctx, f), c.deleteOld(ctx, f), c.maintain(ctx, f))
 		if ctx.Err() != nil {
 			return
 		}
@@ -135,15 +146,18 @@ func (c *copier) sync(ctx context.Context) error {
 			return err
 		}
 	}
-	for c.last < end {
-		if err := c.upload(ctx, f, c.last+1); err != nil {
+	for next := ltx.TXID(f.last.Load()) + 1; next <= end; next++ {
+		if err := c.upload(ctx, f, next); err != nil {
 			if errors.Is(err, fs.ErrNotExist) {
 				c.folder.Store(nil) // the next attempt begins a new folder
 			}
 			return err
 		}
-		c.last++
+		f.last.Store(uint64(next))
 		f.grown.Store(true)
+	}
+	if c.folder.Load() != f {
+		return errDeleted
 	}
 	c.succeeded(ctx, until)
 	return nil
@@ -169,14 +183,16 @@ func (c *copier) begin(ctx context.Context) (*folder, error) {
 	end, _ := c.session.position()
 	c.needed.Store(uint64(end)) // what comes after the snapshot stays
 	name := newFolder(time.Now(), before)
-	f := &folder{client: c.bucket.client(name), snapshot: time.Now()}
-	if c.last, err = c.writeSnapshot(ctx, f.client); err != nil {
+	f := &folder{client: c.bucket.client(name), snapshot: time.Now(), checked: time.Now()}
+	last, err := c.writeSnapshot(ctx, f.client)
+	if err != nil {
 		c.needed.Store(math.MaxUint64)
 		return nil, err
 	}
+	f.last.Store(uint64(last))
 	f.compactor = litestream.NewCompactor(f.client, c.session.db.Logger)
 	f.compactor.LocalFileOpener = c.session.open
-	c.needed.Store(uint64(c.last))
+	c.needed.Store(uint64(last))
 	if c.session.began != nil {
 		if err := c.session.began(ctx, name); err != nil {
 			return nil, err
@@ -191,6 +207,54 @@ func (c *copier) begin(ctx context.Context) (*folder, error) {
 	c.folder.Store(f)
 	signal(c.begun)
 	return f, nil
+}
+
+// errDeleted means that another program deletes what was copied.
+var errDeleted = errors.New("files of the copy are missing at the destination, and a new copy is begun: see whether a lifecycle rule or another program deletes them")
+
+// check lists all files of a folder that is the current one, and has a new one begun if the database can't be restored from them.
+func (c *copier) check(ctx context.Context, f *folder) error {
+	if time.Since(f.checked) < checkedPauses*c.session.mergePause {
+		return nil
+	}
+	if _, err := c.bucket.folders(ctx); err != nil { // such as a directory that is not mounted
+		return err
+	}
+	want := ltx.TXID(f.last.Load())
+	last, err := lastOf(ctx, f.client)
+	if err != nil {
+		return err
+	}
+	f.checked = time.Now()
+	if last < want && c.folder.CompareAndSwap(f, nil) {
+		c.lost(ctx, f.checked, errDeleted)
+		signal(c.captured)
+	}
+	return nil
+}
+
+// lastOf returns the last transaction up to which the files of a folder have all; 0 if there is no snapshot.
+func lastOf(ctx context.Context, client litestream.ReplicaClient) (last ltx.TXID, err error) {
+	var all []*ltx.FileInfo
+	for _, level := range []int{litestream.SnapshotLevel, 3, 2, 1, 0} { // a file is merged into a higher level before it goes
+		files, err := client.LTXFiles(ctx, level, 0, false)
+		if err != nil {
+			return 0, err
+		}
+		for files.Next() {
+			all = append(all, files.Item())
+		}
+		if err := errors.Join(files.Err(), files.Close()); err != nil {
+			return 0, err
+		}
+	}
+	slices.SortFunc(all, func(a, b *ltx.FileInfo) int { return cmp.Compare(a.MinTXID, b.MinTXID) })
+	for _, info := range all {
+		if info.MinTXID <= last+1 {
+			last = max(last, info.MaxTXID)
+		}
+	}
+	return last, nil
 }
 
 // deleteOld deletes the folders that are older than one. That takes a request for each file, of which there are
@@ -209,7 +273,7 @@ func (c *copier) deleteOld(ctx context.Context, f *folder) error {
 func (c *copier) writeSnapshot(ctx context.Context, client litestream.ReplicaClient) (ltx.TXID, error) {
 	file, err := os.CreateTemp(c.session.db.MetaPath(), "snapshot-*")
 	if err != nil {
-		return 0, err
+		return 0, explainFull(err)
 	}
 	defer file.Close()
 	if err := os.Remove(file.Name()); err != nil {
@@ -221,13 +285,22 @@ func (c *copier) writeSnapshot(ctx context.Context, client litestream.ReplicaCli
 	}
 	_, err = io.Copy(file, r)
 	if err := errors.Join(err, r.Close()); err != nil {
-		return 0, err
+		return 0, explainFull(err)
 	}
 	if _, err := file.Seek(0, io.SeekStart); err != nil {
 		return 0, err
 	}
 	_, err = client.WriteLTXFile(ctx, litestream.SnapshotLevel, 1, position.TXID, file)
 	return position.TXID, err
+}
+
+// explainFull makes an error of the local disk that has no space one of errFull: nobody waits for a copy then. A
+// destination that is full may have space soon.
+func explainFull(err error) error {
+	if errors.Is(err, syscall.ENOSPC) {
+		return fmt.Errorf("%w: replication begins with a copy of the database on it: make room: %w", errFull, err)
+	}
+	return err
 }
 
 // maintain merges files of a folder into larger ones, makes a snapshot once a day, and deletes

@@ -101,9 +101,9 @@ func (d *destination) signalChanged() {
 	d.changed = make(chan struct{})
 }
 
-// await waits until the destination has all commits until a time. It fails if ended is closed before, or hasNoSpace
+// await waits until the destination has all commits until a time. It fails if ctx ends before, ended is closed, or hasNoSpace
 // becomes true, after which wake is called.
-func (d *destination) await(at time.Time, ended <-chan struct{}, hasNoSpace *atomic.Bool) error {
+func (d *destination) await(ctx context.Context, at time.Time, ended <-chan struct{}, hasNoSpace *atomic.Bool) error {
 	for {
 		d.mu.Lock()
 		has, changed := !d.until.Before(at), d.changed
@@ -116,10 +116,22 @@ func (d *destination) await(at time.Time, ended <-chan struct{}, hasNoSpace *ato
 		}
 		select {
 		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
 		case <-ended:
 			return errors.New("the server stops before " + d.name + " has the commit")
 		}
 	}
+}
+
+// lost notes that the destination has lost what it had.
+func (d *destination) lost(ctx context.Context, now time.Time, err error) {
+	d.mu.Lock()
+	if d.behind.IsZero() {
+		d.behind = now
+	}
+	d.mu.Unlock()
+	d.failed(ctx, err)
 }
 
 // failed notes a failed attempt.

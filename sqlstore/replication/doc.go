@@ -15,7 +15,8 @@
 // Invariant: one attachment of one process writes to a folder, and no other ever does. So a
 // database that was replaced, or a second machine, can't mix its changes into those of another
 // one. A destination that misses changes, because it was away for longer than the backlog
-// reaches, begins a new folder too.
+// reaches, begins a new folder too, and one whose files another program has deleted: a copier lists them
+// every ten minutes.
 //
 // # What is promised
 //

@@ -2,6 +2,7 @@ package replication_test
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -17,12 +18,14 @@ import (
 	"time"
 
 	"github.com/minio/minio-go/v7"
+	"golang.org/x/sys/unix"
 
 	"byre/migrations"
 	"byre/sqlstore"
 	"byre/sqlstore/backup/location"
 	"byre/sqlstore/backup/location/s3test"
 	"byre/sqlstore/eventually"
+	"byre/sqlstore/postgres/pgtest"
 	"byre/sqlstore/replication"
 	"byre/sqlstore/snapshot"
 	"byre/sqlstore/sqlite"
@@ -378,6 +381,12 @@ func TestReplicator_SyncAcknowledgesWhatIsCopied(t *testing.T) {
 	expectRestored(t, s3URL, r.path)
 
 	away.Store(true)
+	limited, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	late := sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: "with-a-deadline"}, Value: []byte(`{}`)}
+	if _, err := r.Commit(limited, []sqlstore.Write{late}); !errors.Is(err, sqlstore.ErrUnknown) {
+		t.Errorf("a commit with a deadline: %v", err)
+	}
 	go write("last")
 	eventually.True(t, "it waits", func() bool { return r.Status()[0].Err != nil })
 	r.stop()
@@ -524,5 +533,132 @@ func TestRestore_NamesWhatIsMissing(t *testing.T) {
 		if err := replication.Check(url, location.S3{}); err == nil || !strings.Contains(err.Error(), "want file:///PATH or s3://BUCKET/PATH") {
 			t.Errorf("%s: %v", url, err)
 		}
+	}
+}
+
+// TestReplicator_BeginsAnewWhenItsCopyIsDeleted deletes all that was copied, the snapshot, and all but that. No commit is needed to
+// notice it.
+func TestReplicator_BeginsAnewWhenItsCopyIsDeleted(t *testing.T) {
+	s3(t)
+	client, err := location.S3{}.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := replicate(t, migrated(t), func(r *replication.Replicator) { r.SetMergePause(10 * time.Millisecond) }, s3URL)
+	for i, parts := range [][]string{{""}, {"ltx/9/"}, {"ltx/0/", "ltx/1/"}} {
+		r.commit(t, fmt.Sprint("a-", i), 3, 1000)
+		r.awaitCopies(t)
+		r.commit(t, fmt.Sprint("b-", i), 3, 1000)
+		r.awaitCopies(t)
+		all := folders(t)
+		current := all[len(all)-1]
+		failures := r.Status()[0].Failures
+		for _, part := range parts {
+			for _, key := range objects(t, current+part) {
+				if err := client.RemoveObject(t.Context(), "copies", key, minio.RemoveObjectOptions{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		eventually.True(t, "another folder is begun", func() bool {
+			all, status := folders(t), r.Status()[0]
+			return len(all) > 0 && all[len(all)-1] != current && status.Lag == 0 && status.Err == nil
+		})
+		if n := r.Status()[0].Failures - failures; n != 1 {
+			t.Errorf("%q is deleted: %d failures are counted, want 1", parts, n)
+		}
+		expectRestored(t, s3URL, r.path)
+	}
+	r.stop()
+	if err := r.Driver.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// objects returns the keys in S3 with a prefix.
+func objects(t *testing.T, prefix string) (keys []string) {
+	t.Helper()
+	client, err := location.S3{}.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for object := range client.ListObjects(t.Context(), "copies", minio.ListObjectsOptions{Prefix: prefix, Recursive: true}) {
+		if object.Err != nil {
+			t.Fatal(object.Err)
+		}
+		keys = append(keys, object.Key)
+	}
+	return keys
+}
+
+// TestReplicator_SaysThatThereIsNoSpaceForTheFirstCopy has a disk with space for commits, and none for the copy with which a
+// folder begins: who waits for a copy is told so.
+func TestReplicator_SaysThatThereIsNoSpaceForTheFirstCopy(t *testing.T) {
+	disk := pgtest.NewDisk(t, 224)
+	begins, fill, answered := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	var requests atomic.Int64
+	s3Behind(t, func(http.ResponseWriter, *http.Request) bool {
+		switch requests.Add(1) {
+		case 1:
+			close(begins)
+			<-fill
+		case 2: // the next attempt, for which the backlog may have made space
+			<-answered
+		}
+		return true
+	})
+	path := filepath.Join(disk.Dir, "byre.db")
+	if _, err := migrations.Up(t.Context(), "sqlite://"+path); err != nil {
+		t.Fatal(err)
+	}
+	first := replicate(t, path, nil)
+	content := rand.NewChaCha8([32]byte{})
+	for i := range 20 {
+		value := make([]byte, 1<<20) // what LZ4 can't compress
+		_, _ = content.Read(value)
+		first.commitValue(t, fmt.Sprint("large-", i), `"`+base64.StdEncoding.EncodeToString(value)+`"`)
+	}
+	first.stop()
+	if err := first.Driver.Close(); err != nil {
+		t.Fatal(err)
+	}
+	spare := filepath.Join(disk.Dir, "spare") // what commits and their captures have
+	if err := os.WriteFile(spare, make([]byte, 8<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := replicate(t, path, func(r *replication.Replicator) { r.Sync = true }, s3URL)
+	<-begins
+	dir, err := os.Open(disk.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Before Syncfs, ext4 has not freed the blocks of files that were removed.
+	if err := errors.Join(unix.Syncfs(int(dir.Fd())), dir.Close(), disk.Fill(), os.Remove(spare)); err != nil {
+		t.Fatal(err)
+	}
+	close(fill)
+	eventually.True(t, "the copy fails", func() bool { return r.Status()[0].Failures > 0 })
+	done := make(chan error, 1)
+	go func() {
+		_, err := r.Commit(t.Context(), []sqlstore.Write{{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: "small"}, Value: []byte(`{}`)}})
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if !errors.Is(err, sqlstore.ErrUnknown) || !strings.Contains(err.Error(), "the disk is full") {
+			t.Errorf("the commit: %v", err)
+		}
+	case <-time.After(time.Minute):
+		t.Error("a commit waits for a copy that nobody can make")
+	}
+	close(answered)
+	if err := disk.Free(); err != nil {
+		t.Fatal(err)
+	}
+	r.awaitCopies(t)
+	expectRestored(t, s3URL, path)
+	r.stop()
+	if err := r.Driver.Close(); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -52,7 +52,8 @@ type Replicator struct {
 	committed chan struct{}
 	// attached is true while there is a session, or one begins.
 	attached atomic.Bool
-	// hasNoSpace is true from when a session has ended, or could not begin, because the disk is full, until one begins.
+	// hasNoSpace is true from when a session has ended, or could not begin, because the disk is full, until one begins, and while
+	// it has no space for the copy with which a folder begins.
 	hasNoSpace atomic.Bool
 	// hasRun is true after Run has begun.
 	hasRun bool
@@ -143,17 +144,17 @@ func (r *Replicator) Committed() {
 	signal(r.committed)
 }
 
-// AwaitCopy waits until all destinations have what was committed before the call. It fails if replication ends
+// AwaitCopy waits until all destinations have what was committed before the call. It fails if ctx or replication ends
 // before, and while the disk has no space for it: nothing is copied then, and the caller has deletes to make. Without
 // Sync it returns at once.
-func (r *Replicator) AwaitCopy() error {
+func (r *Replicator) AwaitCopy(ctx context.Context) error {
 	if !r.Sync {
 		return nil
 	}
 	now := time.Now()
 	signal(r.committed) // a capture that has begun before may have the commit, but an earlier time
 	for _, d := range r.destinations {
-		if err := d.await(now, r.ended, &r.hasNoSpace); err != nil {
+		if err := d.await(ctx, now, r.ended, &r.hasNoSpace); err != nil {
 			return err
 		}
 	}

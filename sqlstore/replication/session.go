@@ -10,6 +10,7 @@ import (
 	"math"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -34,10 +35,11 @@ const (
 type session struct {
 	db     *litestream.DB
 	copies []*copier
-	// committed, isFull and began are those of the Replicator.
-	committed chan struct{}
-	isFull    func() bool
-	began     func(ctx context.Context, folder string) error
+	// committed, hasNoSpace, isFull and began are those of the Replicator.
+	committed  chan struct{}
+	hasNoSpace *atomic.Bool
+	isFull     func() bool
+	began      func(ctx context.Context, folder string) error
 	// pause is the time between two captures, and mergePause that between two merges.
 	pause, mergePause time.Duration
 
@@ -63,7 +65,7 @@ func openSession(ctx context.Context, r *Replicator) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &session{db: newDB(r.path, r.logger), committed: r.committed, isFull: r.isFull, began: r.Began, pause: captureInterval, mergePause: r.mergePause, limit: max(r.backlogBytes, info.Size())}
+	s := &session{db: newDB(r.path, r.logger), committed: r.committed, hasNoSpace: &r.hasNoSpace, isFull: r.isFull, began: r.Began, pause: captureInterval, mergePause: r.mergePause, limit: max(r.backlogBytes, info.Size())}
 	if r.Sync {
 		s.pause = 0 // a commit waits for the one before
 	}

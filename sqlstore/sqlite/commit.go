@@ -56,7 +56,7 @@ func (w *writer) close() error {
 func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore.Outcome, error) {
 	outcomes, err := d.commitLocally(ctx, batch)
 	if r := d.options.Replication; err == nil && r != nil {
-		if err := r.AwaitCopy(); err != nil {
+		if err := r.AwaitCopy(ctx); err != nil {
 			return outcomes, fmt.Errorf("%w: %s", sqlstore.ErrUnknown, err.Error())
 		}
 	}

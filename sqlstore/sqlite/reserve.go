@@ -40,7 +40,8 @@ type diskReserve struct {
 }
 
 // ReleaseReserve releases the reserve of the database at path if the disk is too full for a start.
-// The caller calls it before anything else opens the file.
+// The caller calls it before anything else opens the file. It fails with a *dbfile.InUseError if another process has
+// the database: the reserve is for that one's deletes then.
 func ReleaseReserve(path string) error {
 	path, err := dbfile.Resolve(path)
 	if err != nil {
@@ -49,7 +50,7 @@ func ReleaseReserve(path string) error {
 	if free, err := freeSpace(path); err != nil || free >= startSpace {
 		return nil //nolint:nilerr // the database does not exist yet
 	}
-	if err := empty(path + reserveSuffix); err != nil {
+	if err := dbfile.WithLock(path, func() error { return empty(path + reserveSuffix) }); err != nil {
 		return fmt.Errorf("release the reserve of a full disk: %w", err)
 	}
 	return nil

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"byre/migrations"
+	"byre/migrations/dbfile"
 	"byre/sqlstore"
 	"byre/sqlstore/backup/location"
 	"byre/sqlstore/postgres/pgtest"
@@ -105,6 +106,34 @@ func TestReserve_IsInUseOnceReleased(t *testing.T) {
 	}
 	expectSize(1 << 20)
 	closeDriver(t, driver)
+}
+
+// The reserve belongs to the process that has the lock: a second one that is started on a full disk leaves it alone.
+func TestReleaseReserve_LeavesThatOfAnotherProcess(t *testing.T) {
+	disk := pgtest.NewDisk(t, 96)
+	path := filepath.Join(disk.Dir, "byre.db")
+	if _, err := migrations.Up(t.Context(), "sqlite://"+path); err != nil {
+		t.Fatal(err)
+	}
+	const reserve = 1 << 20
+	driver := openReserving(t, path, reserve)
+	if err := disk.Fill(); err != nil {
+		t.Fatal(err)
+	}
+	size := func() int64 {
+		info, err := os.Stat(path + "-reserve")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.Size()
+	}
+	if _, inUse := errors.AsType[*dbfile.InUseError](sqlite.ReleaseReserve(path)); !inUse || size() != reserve {
+		t.Errorf("refused: %v, and the reserve of the process that serves has %d bytes", inUse, size())
+	}
+	closeDriver(t, driver)
+	if err := sqlite.ReleaseReserve(path); err != nil || size() != 0 {
+		t.Errorf("when it has ended: %v, the reserve has %d bytes", err, size())
+	}
 }
 
 // History is deleted on a full disk, and space returned, as objects are: that is what makes space.

@@ -29,7 +29,7 @@ func readSnapshot(ctx context.Context, path string, idle bool, read func(sqlstor
 		}
 		s.Time = snapshotTime()
 		var lineage string
-		if err := tx.QueryRowContext(ctx, selectHeader).Scan(&s.Revision, &s.Compacted, &s.Epoch, &s.ObjectCount, &lineage); err != nil {
+		if err := tx.QueryRowContext(ctx, selectHeader).Scan(&s.Revision, &s.Compacted, &s.Epoch, &s.ObjectCount, &lineage, &s.Cluster); err != nil {
 			return err
 		}
 		histories, err := collect(scanHistory)(tx.QueryContext(ctx, selectHistories)) //nolint:rowserrcheck // collect checks it

@@ -255,6 +255,12 @@ func testConsistent(t *testing.T, create func(*testing.T) Database) {
 	if rows.Revision != 2 || len(rows.Objects) != 2 || len(rows.Changes) != 2 || string(rows.Objects[0].Value) != `"x"` {
 		t.Errorf("snapshot of revision 2 has %+v", rows)
 	}
+	system := createOf("kube-system")
+	system.Key, system.UID = sqlstore.Key{Resource: "namespaces", Owner: sqlstore.BuiltIn, Name: "kube-system"}, "the cluster"
+	f.revision(system)
+	if after := read(t, db); rows.Cluster != "" || after.Cluster != system.UID {
+		t.Errorf("the cluster is %q, and then %q", rows.Cluster, after.Cluster)
+	}
 }
 
 func testEmptyStore(t *testing.T, create func(*testing.T) Database) {

@@ -8,10 +8,8 @@
 //   - Of several processes on one database one makes each backup, under a lock of the database.
 //   - A backup that fails is tried again every RetryInterval. The first failure is logged, and the end
 //     of the failures.
-//   - Old backups are deleted after a new one is complete, and only those that a schedule has made:
-//     their names have the form of Name.
+//   - Old backups are deleted after a new one is complete, and only those of the same cluster
+//     (sqlstore.Header.IsSameCluster) that a schedule has made: their names have the form of Name.
 //
-// # What the caller owes
-//
-// The directory has the backups of one database. Run ends when its context does.
+// Run ends when its context does.
 package schedule

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"time"
 
@@ -141,9 +142,9 @@ func (s *Schedule) make(ctx context.Context) error {
 	defer cancel()
 	start := time.Now()
 	file := s.To.File(Name(start))
-	var revision int64
+	var header sqlstore.Header
 	if err := s.Database.Read(ctx, func(snapshot sqlstore.Snapshot) error {
-		revision = snapshot.Revision
+		header = snapshot.Header
 		return file.Write(ctx, func(w io.Writer) error { return backup.Write(w, snapshot, s.Program) })
 	}); err != nil {
 		return err
@@ -152,7 +153,7 @@ func (s *Schedule) make(ctx context.Context) error {
 	recording, recorded := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout) // the backup is there, though the server stops
 	defer recorded()
 	var errs []error
-	if err := s.Database.Record(recording, sqlstore.LastBackup{Time: s.made, Revision: revision, Location: file.Name}); err != nil {
+	if err := s.Database.Record(recording, sqlstore.LastBackup{Time: s.made, Revision: header.Revision, Location: file.Name}); err != nil {
 		errs = append(errs, fmt.Errorf("%s is complete, but could not be recorded: %w", file.Name, err))
 	}
 	if s.WriteKeys != nil {
@@ -160,20 +161,27 @@ func (s *Schedule) make(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("%s is complete, but has no certificates and keys beside it: %w", file.Name, err))
 		}
 	}
-	s.Logger.Info("backup: made", "location", file.Name, "revision", revision, "duration", time.Since(start).Round(time.Millisecond))
-	return errors.Join(append(errs, s.prune(ctx))...)
+	s.Logger.Info("backup: made", "location", file.Name, "revision", header.Revision, "duration", time.Since(start).Round(time.Millisecond))
+	return errors.Join(append(errs, s.prune(ctx, &header))...)
 }
 
-// prune deletes all backups of schedules but the last ones. It leaves those of a clock that was set back since,
-// which would be the last ones in place of those that are made now.
-func (s *Schedule) prune(ctx context.Context) error {
+// prune deletes all backups of schedules but the last ones, of the cluster of a backup. It leaves those of a clock that was set
+// back since, which would be the last ones in place of those that are made now.
+func (s *Schedule) prune(ctx context.Context, of *sqlstore.Header) error {
 	entries, err := s.To.List(ctx)
 	if err != nil {
 		return fmt.Errorf("delete old backups: %w", err)
 	}
 	var names []string
 	for _, entry := range entries { // in the order of their moments
-		if moment, err := time.Parse(nameFormat, entry.Name); err == nil && !isAhead(moment) {
+		if moment, err := time.Parse(nameFormat, entry.Name); err != nil || isAhead(moment) {
+			continue
+		}
+		isOwn, err := s.isOf(ctx, entry.Name, of)
+		if err != nil {
+			return fmt.Errorf("delete old backups: %w", err)
+		}
+		if isOwn {
 			names = append(names, entry.Name)
 		}
 	}
@@ -183,4 +191,21 @@ func (s *Schedule) prune(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// isOf reports whether a file is a backup of the cluster of another one. It reads the beginning.
+func (s *Schedule) isOf(ctx context.Context, name string, of *sqlstore.Header) (bool, error) {
+	file, err := s.To.File(name).Peek(ctx)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer file.Close()
+	b, err := backup.Open(file)
+	if errors.Is(err, sqlstore.ErrBroken) || errors.Is(err, backup.ErrNewer) {
+		return false, nil
+	}
+	return err == nil && of.IsSameCluster(&b.Header), err
 }

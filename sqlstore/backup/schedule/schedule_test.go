@@ -307,6 +307,39 @@ func TestSchedule_MakesABackupOnceThatIsNotRecorded(t *testing.T) {
 	})
 }
 
+// Two clusters may share a directory: the backups of one do not count for the other, and it deletes none of them. Nor does it delete
+// what it can't read.
+func TestSchedule_LeavesTheBackupsOfAnotherCluster(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	write := func(name string, rows sqlstore.Snapshot) {
+		t.Helper()
+		if err := (location.Directory{Name: dir}).File(name).Write(t.Context(), func(w io.Writer) error { return backup.Write(w, rows, "test") }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	own := newDatabase(t)
+	own.rows.Cluster = "one"
+	moved, other := own.rows, own.rows
+	moved.Epoch, other.Cluster = "the epoch before a takeover", "two"
+	write("byre-19991230T000000Z.zst", moved)
+	write("byre-19991230T000001Z.zst", other)
+	write("byre-19991231T000000Z.zst", other)
+	if err := os.WriteFile(filepath.Join(dir, "byre-19991229T000000Z.zst"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		own.t = t
+		_, stop := own.run("CRON_TZ=UTC 0 3 * * *", dir, 1)
+		defer stop()
+		after(4 * time.Hour)
+		want := []string{"byre-19991229T000000Z.zst", "byre-19991230T000001Z.zst", "byre-19991231T000000Z.zst", "byre-20000101T030000Z.zst"}
+		if got := files(t, dir); !slices.Equal(got, want) {
+			t.Errorf("there are %q, want %q", got, want)
+		}
+	})
+}
+
 // What a backup misses beside it, or in the database, is no reason to keep all that are older, nor to miss more.
 func TestSchedule_DeletesOldBackupsBesideFailures(t *testing.T) {
 	t.Parallel()

@@ -105,6 +105,6 @@ func (c *Candidate) Take(ctx context.Context, folder string) (*Lease, error) {
 		return nil, err
 	}
 	l := &Lease{object: c.object, clock: c.clock, handOver: make(chan struct{}), state: s, etag: etag}
-	l.extend(sent)
+	l.until.Store(int64(sent + s.Duration()*3/5))
 	return l, nil
 }

@@ -14,7 +14,8 @@
 // The fifth between them is for clocks that run at different speeds. A renewal changes the object, because
 // it counts, and so its ETag: what was sent earlier and arrives late finds another one, and changes nothing.
 //
-// A process that was stopped or suspended finds its lease invalid as soon as it asks Check. The clock of
+// A process that was stopped or suspended finds its lease invalid as soon as it asks Check. A lease that was invalid
+// once stays so: a renewal that is answered after the end makes it valid no more. The clock of
 // a virtual machine that is paused by its hypervisor must go on, as it does with the usual ones.
 //
 // # What the caller owes

@@ -33,16 +33,29 @@ type Lease struct {
 // ErrLost means that another process may have the lease.
 var ErrLost = errors.New("this server could not renew its lease in time, and another one may serve: it stops at once, and follows when it is started again")
 
-// Check fails with ErrLost if the lease is not valid any more.
+// Check fails with ErrLost if the lease is not valid any more. Then it fails forever: extend finds what Check has stored.
 func (l *Lease) Check() error {
-	if int64(l.clock()) >= l.until.Load() {
+	for {
+		until := l.until.Load()
+		switch {
+		case int64(l.clock()) < until:
+			return nil
+		case l.until.CompareAndSwap(until, 0):
+			return ErrLost
+		}
+	}
+}
+
+// extend makes the lease valid from when a renewal was sent. It fails with ErrLost if the lease has ended before: what
+// asked Check meanwhile was told so.
+func (l *Lease) extend(sent time.Duration) error {
+	until := l.until.Load()
+	if int64(l.clock()) >= until || !l.until.CompareAndSwap(until, int64(sent+l.state.Duration()*3/5)) {
+		l.until.Store(0)
 		return ErrLost
 	}
 	return nil
 }
-
-// extend makes the lease valid from when a renewal was sent.
-func (l *Lease) extend(sent time.Duration) { l.until.Store(int64(sent + l.state.Duration()*3/5)) }
 
 // State is the lease as it was last read or written.
 func (l *Lease) State() State {
@@ -114,10 +127,10 @@ func (l *Lease) renew(ctx context.Context, change func(*State)) (err error) {
 		var etag string
 		if etag, err = l.object.write(ctx, next, l.etag); err == nil {
 			l.state, l.etag = next, etag
-			if !next.Released {
-				l.extend(sent)
+			if next.Released {
+				return nil
 			}
-			return nil
+			return l.extend(sent)
 		}
 		if err := l.reread(ctx); err != nil {
 			return err

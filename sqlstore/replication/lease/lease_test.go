@@ -168,14 +168,46 @@ func TestLease_IsInvalidAfterItsProcessWasStopped(t *testing.T) {
 	clock = clockA
 	held := take(t, a)
 	stops.Store(true)
-	if err := held.Renew(t.Context()); err != nil {
-		t.Fatal(err)
+	if err := held.Renew(t.Context()); !errors.Is(err, lease.ErrLost) {
+		t.Errorf("Renew: %v", err)
 	}
 	if err := held.Check(); !errors.Is(err, lease.ErrLost) {
 		t.Errorf("Check: %v", err)
 	}
 	if err := held.Run(t.Context(), slog.New(slog.DiscardHandler)); !errors.Is(err, lease.ErrLost) {
 		t.Errorf("Run: %v", err)
+	}
+}
+
+// TestLease_StaysInvalidWhenARenewalIsAnsweredLate: the answer comes after the end of the lease, though the renewal was
+// sent before and would extend it. Whoever has asked meanwhile was told that the lease is lost.
+func TestLease_StaysInvalidWhenARenewalIsAnsweredLate(t *testing.T) {
+	t.Parallel()
+	for _, isAsked := range []bool{true, false} {
+		var clock *manualClock
+		var held *lease.Lease
+		var isLate atomic.Bool
+		o := bucket(t, func(service http.Handler, w http.ResponseWriter, r *http.Request) {
+			service.ServeHTTP(w, r)
+			if !isLate.Load() {
+				return
+			}
+			clock.advance(duration / 5)
+			if isAsked && !errors.Is(held.Check(), lease.ErrLost) {
+				t.Error("it is valid before the answer")
+			}
+		})
+		var c *lease.Candidate
+		c, clock = candidate(t, o, time.Hour)
+		held = take(t, c)
+		clock.advance(duration / 2)
+		isLate.Store(true)
+		if err := held.Renew(t.Context()); !errors.Is(err, lease.ErrLost) {
+			t.Errorf("Renew: %v", err)
+		}
+		if err := held.Check(); !errors.Is(err, lease.ErrLost) {
+			t.Errorf("Check after the answer: %v", err)
+		}
 	}
 }
 
