@@ -345,16 +345,16 @@ func TestStandby_AStoppedHolderAcknowledgesNothing(t *testing.T) {
 // TestStandby_StartsOnAFullDisk fills the disk of the server that has served last: it serves again, as one without a
 // standby does, so that objects can be deleted.
 func TestStandby_StartsOnAFullDisk(t *testing.T) {
-	for _, sync := range []string{"--replicate-sync=false", "--replicate-sync"} {
-		t.Run(sync, func(t *testing.T) { testStartOnAFullDisk(t, sync) })
+	for _, mode := range []string{"--replicate-sync=false", "--replicate-sync"} {
+		t.Run(mode, func(t *testing.T) { testStartOnAFullDisk(t, mode) })
 	}
 }
 
-func testStartOnAFullDisk(t *testing.T, sync string) {
+func testStartOnAFullDisk(t *testing.T, mode string) {
 	t.Helper()
 	disk := pgtest.NewDisk(t, 224)
 	a, _ := pair(t)
-	a.args = append(a.args, sync)
+	a.args = append(a.args, mode)
 	a.dir = filepath.Join(disk.Dir, "data")
 	a.args[2] = a.dir
 	a.serve(t)
