@@ -156,6 +156,7 @@ func (c *Console) answersTo(hostport string) bool {
 
 // visit is one request for a page.
 type visit struct {
+	pageURL
 	console *Console
 	client  *client
 	w       http.ResponseWriter
@@ -163,19 +164,7 @@ type visit struct {
 }
 
 func newVisit(c *Console, w http.ResponseWriter, r *http.Request) *visit {
-	return &visit{c, &client{server: c.config.Server, from: r}, w, r}
-}
-
-// param is a parameter of the URL's query.
-func (v *visit) param(name string) string { return v.r.URL.Query().Get(name) }
-
-// root is the relative path of the first page.
-func (v *visit) root() string {
-	below := strings.TrimPrefix(v.r.URL.EscapedPath(), Path)
-	if depth := strings.Count(below, "/"); depth > 0 {
-		return strings.Repeat("../", depth)
-	}
-	return "./"
+	return &visit{pageURL{r.URL}, c, &client{server: c.config.Server, from: r}, w, r}
 }
 
 func (*visit) showNothing() error {

@@ -107,37 +107,6 @@ func (v *visit) ago(t time.Time) g.Node {
 	return h.Time(h.DateTime(moment(t)), h.Title(moment(t)), v.age(t), g.Text(" ago"))
 }
 
-// link makes a relative link to another page. Parameters that are empty are left out.
-func (v *visit) link(query url.Values, segments ...string) string {
-	escaped := make([]string, len(segments))
-	for i, s := range segments {
-		escaped[i] = url.PathEscape(s)
-	}
-	return v.root() + strings.Join(escaped, "/") + encode(query)
-}
-
-// here makes a link to this page with other parameters: pairs of a name and a value.
-func (v *visit) here(pairs ...string) string {
-	query := v.r.URL.Query()
-	for i := 0; i < len(pairs); i += 2 {
-		query.Set(pairs[i], pairs[i+1])
-	}
-	of := v.r.URL.EscapedPath()
-	return "./" + of[strings.LastIndex(of, "/")+1:] + encode(query)
-}
-
-func encode(query url.Values) string {
-	for name, values := range query {
-		if len(values) == 0 || values[0] == "" {
-			query.Del(name)
-		}
-	}
-	if len(query) == 0 {
-		return ""
-	}
-	return "?" + query.Encode()
-}
-
 // visible replaces characters that hide or reorder others: control characters but for line breaks and
 // tabs, and those of the bidirectional algorithm.
 func visible(text string) string {

@@ -84,25 +84,6 @@ func (v *visit) find() (resource, []resource, error) {
 	return resource{}, nil, v.showNothing()
 }
 
-// tableLink is the link to the page of a resource's objects.
-func (v *visit) tableLink(r resource, namespace string) string {
-	if !r.Namespaced {
-		namespace = ""
-	}
-	return v.link(url.Values{"namespace": {namespace}}, "r", r.groupInPath(), r.Version, r.Resource)
-}
-
-// objectLink is the link to the page of an object.
-func (v *visit) objectLink(r resource, namespace, name string) string {
-	switch {
-	case r.Group == "history.byre.dev":
-		return v.link(nil, "change", namespace, name)
-	case namespace == "":
-		namespace = clusterScoped
-	}
-	return v.link(nil, "o", r.groupInPath(), r.Version, r.Resource, namespace, name)
-}
-
 // counted is a resource with the number of its objects.
 type counted struct {
 	resource

@@ -1,6 +1,9 @@
 package query
 
 import (
+	"encoding/json"
+	"slices"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -54,4 +57,64 @@ func Definitions(ref common.ReferenceCallback) map[string]common.OpenAPIDefiniti
 		openapi.Model{Type: Spec{}, Description: "QuerySpec is what is asked."},
 		openapi.Model{Type: Status{}, Description: "QueryStatus is the result of a query."},
 		openapi.Model{Type: ResultColumn{}, Description: "ResultColumn is a column of a result."})
+}
+
+// Query asks one statement. It is not stored: its creation is answered with the result, in Status.
+type Query struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty" description:"Standard object's metadata. A query is not stored and needs no name."`
+
+	Spec   Spec   `json:"spec" description:"Spec is what is asked."`
+	Status Status `json:"status,omitempty" description:"Status is the result."`
+}
+
+// Spec is what is asked. A nil Limit means mostRows, or mostStreamed for an answer that is streamed.
+type Spec struct {
+	SQL            string            `json:"sql" description:"SQL is one SELECT, in SQLite's dialect. The tables are the plural names of resources, such as pods, or \"deployments.apps\"."`
+	At             string            `json:"at,omitempty" description:"At is the moment that the tables show: a time of RFC 3339, a revision, or a negative duration such as -2h before now. Empty means now."`
+	Parameters     []json.RawMessage `json:"parameters,omitempty" description:"Parameters are the values of ?1, ?2, …: strings, numbers, booleans or null."`
+	TimeoutSeconds *int32            `json:"timeoutSeconds,omitempty" description:"TimeoutSeconds bounds the query, if it is less than the server's --sql-timeout."`
+	Limit          *int64            `json:"limit,omitempty" description:"Limit is how many rows the answer has at most. Defaults to 10000, which is also the most."`
+}
+
+// Status is the result.
+type Status struct {
+	ResourceVersion string         `json:"resourceVersion,omitempty" description:"ResourceVersion is the revision that all tables show."`
+	Columns         []ResultColumn `json:"columns,omitempty" description:"Columns are the columns of the result."`
+	// A value of a column of the type json is any JSON; others are a string, number, boolean or null.
+	Rows      [][]json.RawMessage `json:"rows" openapi:"optional" description:"Rows have a value for each column."`
+	Truncated bool                `json:"truncated,omitempty" description:"Truncated says that there are more rows than the limit."`
+}
+
+// ResultColumn is a column of a result.
+type ResultColumn struct {
+	Name string `json:"name" description:"Name is the name of the column."`
+	Type string `json:"type,omitempty" description:"Type is text, integer, real, boolean, time or json; absent for an expression, whose values may be of any type."`
+}
+
+// DeepCopyObject implements runtime.Object.
+func (q *Query) DeepCopyObject() runtime.Object {
+	out := *q
+	q.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
+	out.Spec.Parameters = cloneValues(q.Spec.Parameters)
+	if q.Spec.TimeoutSeconds != nil {
+		out.Spec.TimeoutSeconds = new(*q.Spec.TimeoutSeconds)
+	}
+	if q.Spec.Limit != nil {
+		out.Spec.Limit = new(*q.Spec.Limit)
+	}
+	out.Status.Columns = slices.Clone(q.Status.Columns)
+	out.Status.Rows = slices.Clone(q.Status.Rows)
+	for i, row := range out.Status.Rows {
+		out.Status.Rows[i] = cloneValues(row)
+	}
+	return &out
+}
+
+func cloneValues(values []json.RawMessage) []json.RawMessage {
+	values = slices.Clone(values)
+	for i, v := range values {
+		values[i] = slices.Clone(v)
+	}
+	return values
 }

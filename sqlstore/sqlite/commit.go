@@ -64,7 +64,7 @@ func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore
 		return outcomes, err
 	}
 	// Another process may go on without what was committed.
-	return outcomes, d.fence(sqlstore.ErrUnknown)
+	return outcomes, d.options.fence(sqlstore.ErrUnknown)
 }
 
 func (d *Driver) commitLocally(ctx context.Context, batch []sqlstore.Write) ([]sqlstore.Outcome, error) {
@@ -73,7 +73,7 @@ func (d *Driver) commitLocally(ctx context.Context, batch []sqlstore.Write) ([]s
 	if d.writer.closed {
 		return nil, sqlstore.ErrClosed
 	}
-	if err := d.fence(sqlstore.ErrUnavailable); err != nil {
+	if err := d.options.fence(sqlstore.ErrUnavailable); err != nil {
 		return nil, err
 	}
 	if d.buffer != nil && d.buffer.takes(batch, d.state.Load().Revision, d.lineage.revision) {
@@ -88,9 +88,9 @@ func (d *Driver) commitLocally(ctx context.Context, batch []sqlstore.Write) ([]s
 	return outcomes, nil
 }
 
-// fence fails with an error of a kind, and of no other, if Options.Fence fails.
-func (d *Driver) fence(kind error) error {
-	if err := d.options.Fence(); err != nil {
+// fence fails with an error of a kind, and of no other, if Fence fails.
+func (o *Options) fence(kind error) error {
+	if err := o.Fence(); err != nil {
 		return fmt.Errorf("%w: %s", kind, err.Error())
 	}
 	return nil

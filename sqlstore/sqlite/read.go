@@ -69,7 +69,7 @@ func (d *Driver) State(context.Context) (sqlstore.State, error) { return d.ReadI
 func (d *Driver) ReadIndex() (sqlstore.State, error) {
 	state := *d.state.Load()
 	state.Time = d.options.Clock()
-	return state, d.fence(sqlstore.ErrUnavailable)
+	return state, d.options.fence(sqlstore.ErrUnavailable)
 }
 
 // Get implements sqlstore.Driver.
