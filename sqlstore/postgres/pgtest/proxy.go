@@ -263,7 +263,10 @@ func (p *Proxy) copy(to, from net.Conn, isFirst *bool, inspect func(message []by
 			_, _ = io.Copy(io.Discard, in)
 			return
 		}
-		if !pass(message, out) || in.Buffered() == 0 && !out.flush() {
+		if !pass(message, out) {
+			return
+		}
+		if isLast := in.Buffered() == 0; (isLast || len(out.bytes) >= in.Size()) && !out.flush() {
 			return
 		}
 	}
@@ -285,7 +288,7 @@ type chunk struct {
 // receive reads from a connection until it is closed, or until ended is. What is sent later is under
 // way at the same time, as with a server that is far.
 func (p *Proxy) receive(from net.Conn, ended <-chan struct{}) io.Reader {
-	chunks := make(chan chunk, 64)
+	chunks := make(chan chunk, 16)
 	p.running.Go(func() {
 		defer close(chunks)
 		for buffer := make([]byte, 64<<10); ; {
