@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"byre/migrations"
 	"byre/migrations/dbserver"
@@ -61,6 +62,7 @@ func benchShards(b *testing.B, away time.Duration, shards int, unlogged bool) {
 		proxy.Delay(away / 2)
 		proxied = proxy.DSN()
 	}
+	metrics := prometheus.NewRegistry()
 	var running sync.WaitGroup
 	stores := make([]*sqlstore.Store, shards)
 	for i := range stores {
@@ -72,7 +74,7 @@ func benchShards(b *testing.B, away time.Duration, shards int, unlogged bool) {
 		if unlogged {
 			makeUnlogged(b, direct)
 		}
-		store := sqlstore.New(driver, sqlstore.Options{})
+		store := sqlstore.New(driver, sqlstore.Options{Registerer: prometheus.WrapRegistererWith(prometheus.Labels{"shard": strconv.Itoa(i)}, metrics)})
 		stores[i] = store
 		running.Go(func() {
 			if err := store.Run(b.Context()); err != nil {
@@ -101,13 +103,31 @@ func benchShards(b *testing.B, away time.Duration, shards int, unlogged bool) {
 		})
 	}
 	created.Wait()
-	before := serverCPU(b, server)
+	before, batchesBefore := serverCPU(b, server), batches(b, metrics)
 	b.ResetTimer()
 	close(begin)
 	clients.Wait()
 	b.StopTimer()
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "writes/s")
 	b.ReportMetric(float64((serverCPU(b, server)-before).Microseconds())/float64(b.N), "server-µs/write")
+	b.ReportMetric(float64(b.N)/float64(batches(b, metrics)-batchesBefore), "writes/batch")
+}
+
+// batches returns how many transactions the stores have made.
+func batches(b *testing.B, metrics *prometheus.Registry) (n uint64) {
+	b.Helper()
+	families, err := metrics.Gather()
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "byre_store_batch_writes" {
+			for _, m := range f.GetMetric() {
+				n += m.GetHistogram().GetSampleCount()
+			}
+		}
+	}
+	return n
 }
 
 // openShard makes a store in a schema of a database. direct is its URL; the driver connects to the
