@@ -35,7 +35,7 @@ func startCluster(t *testing.T) (cluster *pgtest.Cluster, dsn string) {
 	return cluster, dsn
 }
 
-func stopAtEnd(t *testing.T, cluster *pgtest.Cluster) {
+func stopAtEnd(t testing.TB, cluster *pgtest.Cluster) {
 	t.Cleanup(func() {
 		if err := cluster.Stop(); err != nil {
 			t.Logf("stop: %v", err) // the shell reports the signal that ended the server

@@ -2,7 +2,6 @@ package postgres_test
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"byre/migrations"
@@ -50,7 +48,7 @@ func benchShards(b *testing.B, away time.Duration, shards int, unlogged bool) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	b.Cleanup(func() { cluster.Stop() }) //nolint:errcheck // its error is that a signal ended the server
+	stopAtEnd(b, cluster)
 	server, err := cluster.PID()
 	if err != nil {
 		b.Fatal(err)
@@ -132,7 +130,7 @@ func batches(b *testing.B, metrics *prometheus.Registry) (n uint64) {
 
 // openShard makes a store in a schema of a database. direct is its URL; the driver connects to the
 // server of proxied.
-func openShard(b testing.TB, dsn, proxied, schema string) (direct string, driver *postgres.Driver) {
+func openShard(b *testing.B, dsn, proxied, schema string) (direct string, driver *postgres.Driver) {
 	b.Helper()
 	direct, err := dbserver.WithSchema(dsn, schema)
 	if err != nil {
@@ -152,11 +150,7 @@ func openShard(b testing.TB, dsn, proxied, schema string) (direct string, driver
 
 func makeUnlogged(b *testing.B, dsn string) {
 	b.Helper()
-	conn, err := pgx.Connect(b.Context(), dsn)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer conn.Close(context.Background())
+	conn := connect(b, dsn)
 	for _, table := range []string{"current_objects", "undo_log"} {
 		if _, err := conn.Exec(b.Context(), "ALTER TABLE "+table+" SET UNLOGGED"); err != nil {
 			b.Fatal(err)
