@@ -1,6 +1,7 @@
 package sqlstore
 
 import (
+	"errors"
 	"slices"
 	"sync"
 )
@@ -19,6 +20,17 @@ func (p *pending) finish(c Change, err error) {
 	close(p.done)
 }
 
+// current returns the revision at which the write has found its object, or to which it has moved it; 0 if that is not known.
+func (p *pending) current() int64 {
+	if conflict, ok := errors.AsType[*ConflictError](p.err); ok {
+		return conflict.Current
+	}
+	if p.write.Op == Delete {
+		return 0
+	}
+	return p.change.Revision
+}
+
 // queue holds the writes whose transaction has not begun, in order of arrival.
 type queue struct {
 	mu      sync.Mutex
@@ -27,13 +39,14 @@ type queue struct {
 	// arrived receives while there are writes in waiting that take has not seen. Its
 	// capacity is 1.
 	arrived chan struct{}
-	// keys has the keys of the batch that take is making, and required those of its
+	// keys has the writes of the batch that take has made last, and required the keys of their
 	// Requirements. They are fields so that take uses their memory again.
-	keys, required map[Key]struct{}
+	keys     map[Key]*pending
+	required map[Key]struct{}
 }
 
 func newQueue() *queue {
-	return &queue{arrived: make(chan struct{}, 1), keys: make(map[Key]struct{}), required: make(map[Key]struct{})}
+	return &queue{arrived: make(chan struct{}, 1), keys: make(map[Key]*pending), required: make(map[Key]struct{})}
 }
 
 // push appends a write. It returns false if the queue is closed.
@@ -79,7 +92,7 @@ func (q *queue) take(batch []*pending, writes, size int) []*pending {
 			kept = append(kept, p)
 			continue
 		}
-		q.keys[p.write.Key] = struct{}{}
+		q.keys[p.write.Key] = p
 		if p.write.Requires != nil {
 			q.required[p.write.Requires.Key] = struct{}{}
 		}
@@ -92,6 +105,23 @@ func (q *queue) take(batch []*pending, writes, size int) []*pending {
 		q.signal()
 	}
 	return batch
+}
+
+// failConflicts fails the writes that replace an earlier revision of an object than that at which the last batch has found
+// or left it. In a transaction each of them would fail too, and only one a transaction, while their clients read the
+// object and try again: writes of one object that come a little faster than that would never end.
+func (q *queue) failConflicts() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.waiting = slices.DeleteFunc(q.waiting, func(p *pending) bool {
+		last := q.keys[p.write.Key]
+		if last == nil || p.write.Op == Create || p.write.Replaces >= last.current() {
+			return false
+		}
+		p.finish(Change{}, &ConflictError{Current: last.current()})
+		return true
+	})
+	clear(q.keys) // so that their values can be freed
 }
 
 // fits reports whether take may add a write to its batch. PostgreSQL checks all preconditions

@@ -198,14 +198,16 @@ func TestStore_RequirementsSplitBatches(t *testing.T) {
 		"d 0 "+sqlstore.ErrRequired.Error())
 }
 
-// counted is a Model that counts transactions.
+// counted is a Model that counts transactions, each of which takes some time.
 type counted struct {
 	*storetest.Model
 	transactions atomic.Int64
+	takes        time.Duration
 }
 
 func (c *counted) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore.Outcome, error) {
 	c.transactions.Add(1)
+	time.Sleep(c.takes)
 	return c.Model.Commit(ctx, batch)
 }
 
@@ -239,6 +241,58 @@ func TestStore_BusyWritersShareTransactions(t *testing.T) {
 	if got := driver.transactions.Load(); got > clients*each/4 {
 		t.Errorf("%d transactions for %d writes of %d writers", got, clients*each, clients)
 	}
+}
+
+// TestStore_ChangesOfOneObjectDontWaitForConflicts: of many clients that change the same object, each of which reads it
+// again after a conflict, one succeeds with nearly each transaction. If each conflict took a transaction, changes that come
+// a little faster than they are made would never end.
+func TestStore_ChangesOfOneObjectDontWaitForConflicts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		driver := &counted{Model: storetest.NewModel(), takes: 10 * time.Millisecond}
+		store := sqlstore.New(driver, sqlstore.Options{})
+		ctx, cancel := context.WithCancel(t.Context())
+		var running, clients sync.WaitGroup
+		running.Go(func() {
+			if err := store.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+		w := sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "configmaps", Name: "hot"}, UID: "u", Value: []byte("{}")}
+		if _, err := store.Commit(ctx, w); err != nil {
+			t.Fatal(err)
+		}
+		const changes = 50
+		for range changes {
+			clients.Go(func() {
+				w := w
+				w.Op = sqlstore.Update
+				for {
+					current, _, err := store.Get(ctx, w.Key)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					w.Replaces = current.Revision
+					_, err = store.Commit(ctx, w)
+					var conflict *sqlstore.ConflictError
+					switch {
+					case err == nil:
+						return
+					case !errors.As(err, &conflict) || conflict.Current <= w.Replaces:
+						t.Errorf("replacing revision %d: %v", w.Replaces, err)
+						return
+					}
+				}
+			})
+		}
+		clients.Wait()
+		cancel()
+		running.Wait()
+		if got := driver.transactions.Load(); got > 2*changes {
+			t.Errorf("%d transactions for %d changes", got, changes)
+		}
+	})
 }
 
 func TestStore_CancelledWriteLeavesTheQueue(t *testing.T) {

@@ -32,6 +32,7 @@ func (s *Store) write(ctx context.Context, yield func()) {
 		b.take(s.queue, s.options.BatchWrites, s.options.BatchBytes)
 		// The end of ctx does not cancel a transaction that has begun.
 		s.commit(context.WithoutCancel(ctx), b)
+		s.queue.failConflicts()
 		b.release()
 	}
 }
