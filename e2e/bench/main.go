@@ -73,7 +73,7 @@ func run(o options) error {
 		return serveReference(handler, os.Stdin, os.Stdout)
 	}
 	if o.emptyResponse != "" {
-		handler, err := emptyServer(o.emptyResponse)
+		handler, err := newEmptyServer(o.emptyResponse)
 		if err != nil {
 			return err
 		}

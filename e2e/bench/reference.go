@@ -2,8 +2,10 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +17,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync"
 
 	"k8s.io/client-go/rest"
 
@@ -38,25 +41,81 @@ func bareProxy(to string) (http.Handler, error) {
 	}, err
 }
 
-// emptyServer reads a request and answers with a fixed number of bytes. Every server in Go
-// has at least its cost.
-func emptyServer(size string) (http.Handler, error) {
+// emptyServer reads a request and answers with a fixed number of bytes, and sends an event to each
+// watch for each PATCH. Every server in Go has at least its cost.
+type emptyServer struct {
+	body []byte
+	mu   sync.Mutex
+	// watches are the events to send, by watch.
+	watches map[chan []byte]bool
+}
+
+func newEmptyServer(size string) (http.Handler, error) {
 	n, err := strconv.Atoi(size)
+	return &emptyServer{body: []byte(strings.Repeat("x", max(n, 0))), watches: make(map[chan []byte]bool)}, err
+}
+
+func (s *emptyServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
 	if err != nil {
-		return nil, err
+		return
 	}
-	body := []byte(strings.Repeat("x", n))
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if _, err := io.Copy(io.Discard, r.Body); err != nil {
+	w.Header().Set("Content-Type", jsonType)
+	if r.URL.Query().Has("watch") {
+		s.watch(w, r)
+		return
+	}
+	if r.Method == http.MethodPatch {
+		s.publish(body)
+	}
+	if r.Method == http.MethodPost {
+		w.WriteHeader(http.StatusCreated)
+	}
+	// A client that has disconnected needs no answer.
+	_, _ = w.Write(s.body)
+}
+
+// publish sends what a PATCH says to all watches.
+func (s *emptyServer) publish(patch []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for events := range s.watches {
+		events <- patch
+	}
+}
+
+// watch sends events of the size of those that a real server sends in the wanted format.
+func (s *emptyServer) watch(w http.ResponseWriter, r *http.Request) {
+	events := make(chan []byte, 4*eventsPerSecond)
+	s.mu.Lock()
+	s.watches[events] = true
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.watches, events)
+	}()
+	isProtobuf := r.Header.Get("Accept") == protobufType
+	event := bytes.Repeat([]byte("x"), jsonEventSize)
+	event[len(event)-1] = '\n'
+	if isProtobuf {
+		event = event[:protobufEventSize]
+		binary.BigEndian.PutUint32(event, protobufEventSize-4)
+	}
+	flusher := w.(http.Flusher)
+	flusher.Flush()
+	for {
+		select {
+		case <-r.Context().Done():
 			return
+		case patch := <-events:
+			copy(event[4:len(event)-1], patch)
+			if _, err := w.Write(event); err != nil {
+				return
+			}
+			flusher.Flush()
 		}
-		w.Header().Set("Content-Type", jsonType)
-		if r.Method == http.MethodPost {
-			w.WriteHeader(http.StatusCreated)
-		}
-		// A client that has disconnected needs no answer.
-		_, _ = w.Write(body)
-	}), nil
+	}
 }
 
 // serveReference serves until in ends. It first writes its URL to out.

@@ -74,6 +74,12 @@ func stockTarget(dir string, aggregates bool) *target {
 // emptyResponseSize is about the size of a Pod in JSON.
 const emptyResponseSize = 5_000
 
+// jsonEventSize and protobufEventSize are the bytes of the events of watched Pods.
+const (
+	jsonEventSize     = 5_500
+	protobufEventSize = 5_000
+)
+
 func emptyTarget(r *reference) *target {
 	return &target{
 		name: empty, admin: r.client, ordinary: r.client,

@@ -31,13 +31,16 @@ const (
 // including that of the patches.
 func (b *bench) watchPods(f representation) phase {
 	name := fmt.Sprintf("events to %d watchers, %s", b.Watchers, f.name)
-	return phase{name: name, run: func(ctx context.Context, t *target) error {
+	return phase{name: name, runsOnEmpty: true, run: func(ctx context.Context, t *target) error {
 		events := int(b.Period.Seconds() * 2 * eventsPerSecond)
 		ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 		defer cancel()
-		revision, err := t.admin.revision(ctx, "/api/v1/pods")
-		if err != nil {
-			return err
+		var revision string
+		if t.server != nil {
+			var err error
+			if revision, err = t.admin.revision(ctx, "/api/v1/pods"); err != nil {
+				return err
+			}
 		}
 		group, err := startWatchers(ctx, t.admin, b.Watchers, events, request{accept: f.accept, path: "/api/v1/pods?watch=1&resourceVersion=" + revision})
 		if err != nil {

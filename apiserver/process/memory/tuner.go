@@ -48,8 +48,9 @@ const (
 	idleBytes        = 512 << 10
 	idleObservations = 4
 	// worthBytes is how many bytes must have been allocated since the last release for
-	// another release to be worth its processor time.
-	worthBytes = 64 << 20
+	// another release to be worth its processor time, and not less than what it scans: an idle
+	// server with one kubelet allocates that much in three minutes.
+	worthBytes = 16 << 20
 	// steadyTime is the time whose garbage the heap of a server under a steady load may
 	// grow by.
 	steadyTime = 30 * time.Second
@@ -97,15 +98,17 @@ func Tune(ctx context.Context, ready <-chan struct{}) error {
 			return nil
 		case <-tick.C:
 		}
-		switch observed.observe(allocated()) {
+		h := readHeap()
+		switch observed.observe(allocated(), h.scanned) {
 		case busy:
-			collector.set(readHeap().percent(busyPercent, busyLeast))
+			collector.set(h.percent(busyPercent, busyLeast))
 			continue
 		case burstOver:
 			release()
 			observed.released(allocated())
+			h = readHeap()
 		}
-		collector.set(readHeap().percent(defaultPercent, observed.leastGrowth(steadyMost)))
+		collector.set(h.percent(defaultPercent, observed.leastGrowth(steadyMost)))
 	}
 }
 
@@ -174,8 +177,8 @@ const (
 )
 
 // observe returns the load since the last observation. allocated is the total of bytes
-// that the process has allocated.
-func (w *workload) observe(allocated uint64) load {
+// that the process has allocated, scanned what a collection scans (heap.scanned).
+func (w *workload) observe(allocated, scanned uint64) load {
 	since := allocated - w.lastObserved
 	w.lastObserved = allocated
 	w.recent += since - w.recent*uint64(observeInterval)/uint64(steadyTime)
@@ -187,7 +190,7 @@ func (w *workload) observe(allocated uint64) load {
 	switch {
 	case since >= busyBytes:
 		return busy
-	case w.idleFor >= idleObservations && allocated-w.lastReleased > worthBytes:
+	case w.idleFor >= idleObservations && allocated-w.lastReleased > max(worthBytes, scanned):
 		return burstOver
 	}
 	return calm

@@ -37,7 +37,7 @@ func TestMemory_ReturnedWhenIdle(t *testing.T) {
 		{100 << 10, calm},
 	} {
 		at += step.allocates
-		found := w.observe(at)
+		found := w.observe(at, 20<<20)
 		if found != step.found {
 			t.Errorf("step %d: found %v, want %v", i, found, step.found)
 		}
@@ -46,7 +46,7 @@ func TestMemory_ReturnedWhenIdle(t *testing.T) {
 		}
 	}
 	// An idle server allocates a little too.
-	for n := 0; w.observe(at) != burstOver; n++ {
+	for n := 0; w.observe(at, 20<<20) != burstOver; n++ {
 		if at += 400 << 10; n > 1000 {
 			t.Fatal("what an idle server leaves is never given back")
 		}
@@ -63,7 +63,7 @@ func TestLeastGrowth_IsWhatASteadyLoadAllocates(t *testing.T) {
 	observe := func(d time.Duration, aSecond uint64) {
 		for range d / observeInterval {
 			at += aSecond / uint64(time.Second/observeInterval)
-			w.observe(at)
+			w.observe(at, 20<<20)
 		}
 	}
 	if got := w.leastGrowth(steadyGrowth); got != minGrowth {
