@@ -76,8 +76,8 @@ const emptyResponseSize = 5_000
 
 // jsonEventSize and protobufEventSize are the bytes of the events of watched Pods.
 const (
-	jsonEventSize     = 5_500
-	protobufEventSize = 5_000
+	jsonEventSize     = 7_630
+	protobufEventSize = 5_980
 )
 
 func emptyTarget(r *reference) *target {
