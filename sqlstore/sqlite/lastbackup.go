@@ -65,5 +65,5 @@ func ReadLastBackup(path string) (sqlstore.LastBackup, error) {
 
 // LastBackup implements sqlstore.Driver.
 func (d *Driver) LastBackup(context.Context) (sqlstore.LastBackup, error) {
-	return ReadLastBackup(d.path)
+	return ReadLastBackup(d.file.path)
 }

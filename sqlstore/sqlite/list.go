@@ -11,7 +11,7 @@ import (
 // take long, because SQLite can't start the log over until the transaction ends.
 func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (listed sqlstore.ListResult, err error) {
 	of := new(q.Of())
-	last, err := d.flushUnlessCovered(q.At, of)
+	last, err := d.committer.flushUnlessCovered(q.At, of)
 	if err != nil {
 		return sqlstore.ListResult{}, err
 	}
@@ -59,7 +59,7 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 		return r.in(ctx, tx, count).QueryRowContext(ctx, a.withLimit(0, false)...).Scan(&listed.Remaining)
 	})
 	if err != nil {
-		return sqlstore.ListResult{}, d.translate(err)
+		return sqlstore.ListResult{}, d.file.translate(err)
 	}
 	return listed, nil
 }

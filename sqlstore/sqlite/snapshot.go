@@ -79,7 +79,7 @@ type readError struct{ err error }
 
 func (e *readError) Error() string { return e.err.Error() }
 
-// errNotLeft means that the file may lack commits that clients have seen; see Driver.adopt.
+// errNotLeft means that the file may lack commits that clients have seen; see committer.resumeLineage.
 var errNotLeft = errors.New("the database is not what the last process has left, because it was killed with volatile changes in memory, " +
 	"or because the file was restored or moved: start byre on it and stop it, or use \"byre restore --from\"")
 
