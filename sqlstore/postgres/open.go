@@ -43,7 +43,7 @@ type Options struct {
 
 // Driver implements sqlstore.Driver and sqlstore.Shared.
 type Driver struct {
-	server
+	server server
 	// isAlone is true while this process knows that no other one uses the database.
 	isAlone atomic.Bool
 	lineage lineage
@@ -59,13 +59,13 @@ var (
 
 // Open connects to a database. dsn is a connection string of pgx: a URL, or keywords and
 // values. The caller closes the driver. Open begins a new epoch if the database is not the one that
-// the epoch began on; see adopt.
+// the epoch began on; see followInstance.
 func Open(ctx context.Context, dsn string, options Options) (*Driver, error) {
 	d, err := OpenWithoutServing(ctx, dsn, options)
 	if err != nil {
 		return nil, err
 	}
-	if err := d.adopt(ctx, lastSeen{}); err != nil {
+	if err := d.followInstance(ctx, lastSeen{}); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil
@@ -102,9 +102,9 @@ func OpenWithoutServing(ctx context.Context, dsn string, options Options) (*Driv
 	}
 	d := &Driver{
 		server:  server{options: options, config: config.ConnConfig, refresh: config.BeforeConnect},
-		lineage: lineage{adopting: make(chan struct{}, 1)},
+		lineage: lineage{following: make(chan struct{}, 1)},
 	}
-	if err := d.openPools(ctx, config); err != nil {
+	if err := d.server.openPools(ctx, config); err != nil {
 		return nil, errors.Join(fmt.Errorf("endpoint: %w", err), d.Close())
 	}
 	return d, nil
@@ -112,7 +112,7 @@ func OpenWithoutServing(ctx context.Context, dsn string, options Options) (*Driv
 
 // Close implements sqlstore.Driver. It waits until all connections are released.
 func (d *Driver) Close() error {
-	for _, pool := range d.pools() {
+	for _, pool := range d.server.pools() {
 		pool.Close()
 	}
 	return nil

@@ -15,7 +15,7 @@ import (
 // State implements sqlstore.Driver.
 func (d *Driver) State(ctx context.Context) (sqlstore.State, error) {
 	var o observation
-	err := d.readFrom(ctx, d.feedPool(), func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, before lastSeen) error {
+	err := d.readFrom(ctx, d.server.feedPool(), func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, before lastSeen) error {
 		if err := conn.QueryRow(ctx, selectState, before.revision).Scan(o.columns()...); err != nil {
 			return err
 		}
@@ -89,7 +89,7 @@ func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) (changes 
 	if size <= 0 {
 		size = math.MaxInt
 	}
-	query, arguments, pool := selectChanges, []any{q.After, q.Limit, size, q.Before, !q.KeysOnly}, d.feedPool()
+	query, arguments, pool := selectChanges, []any{q.After, q.Limit, size, q.Before, !q.KeysOnly}, d.server.feedPool()
 	switch {
 	case q.Namespaces != nil:
 		namespaces, names, nonEmpty := q.Start()
@@ -100,10 +100,10 @@ func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) (changes 
 		if q.Of != nil {
 			of = *q.Of
 		}
-		query, pool = selectChangesIn, d.reads
+		query, pool = selectChangesIn, d.server.reads
 		arguments = append(arguments, of.Group, of.Resource, of.Owner.String(), namespaces[0], namespaces[1], names[0], names[1])
 	case q.Of != nil:
-		query, arguments, pool = selectChangesOf, append(arguments, q.Of.Group, q.Of.Resource, q.Of.Owner.String()), d.reads
+		query, arguments, pool = selectChangesOf, append(arguments, q.Of.Group, q.Of.Resource, q.Of.Owner.String()), d.server.reads
 	}
 	err = d.snapshot(ctx, pool, q.Of, func(b *pgx.Batch) { b.Queue(query, arguments...) },
 		func(results pgx.BatchResults, state sqlstore.State, w *watchdog) error {

@@ -27,7 +27,7 @@ func ReadSnapshot(ctx context.Context, dsn string, read func(sqlstore.Snapshot) 
 	return readSnapshot(ctx, dsn, (*transfer).checkSchema, read)
 }
 
-// errNotLeft means that the store may lack commits that clients have seen; see Driver.adopt.
+// errNotLeft means that the store may lack commits that clients have seen; see Driver.followInstance.
 var errNotLeft = errors.New("the database is not the one that its epoch began on, because a standby took over, or it was restored or moved: " +
 	"start byre on it and stop it, or use \"byre restore --from\"")
 
