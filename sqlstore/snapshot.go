@@ -79,35 +79,35 @@ func (h *Header) SetRetained(histories []History) {
 
 // ObjectRow is a row of the view objects: one current object. It embeds Record, which embeds Key,
 // and is not flat as ChangeRow is, because it holds a whole Record: what makes or reads Records
-// gets &row.Record.
+// gets &row.Record. Its JSON, and that of ChangeRow, is that of a backup, without the Value.
 type ObjectRow struct {
 	Record
 	// Generation is metadata.generation; 0 if the object has none.
-	Generation int64
+	Generation int64 `json:"generation,omitempty"`
 	// Time is when the object was last written, and Author who wrote it, without the AuditID.
-	Time   time.Time
-	Author Author
+	Time time.Time `json:"time"`
+	Author
 }
 
 // ChangeRow is a row of the view changes: one change, with the state that it
 // replaced. The state that it wrote is in the next ChangeRow of the key, or in its ObjectRow
 // if there is no later change.
 type ChangeRow struct {
+	Revision int64     `json:"revision"`
+	Op       Op        `json:"op"`
+	Time     time.Time `json:"time"`
+	Author
 	Key
-	Op       Op
-	Revision int64
-	Time     time.Time
-	Author   Author
 	// UID is that of the replaced state; that of the new state for a Create.
-	UID string
+	UID string `json:"uid,omitempty"`
 	// Replaces is the revision of the replaced state; 0 for a Create.
-	Replaces int64
+	Replaces int64 `json:"replaces,omitempty"`
 	// Created is the revision that created the object.
-	Created int64
+	Created int64 `json:"created"`
 	// Encoding, Expires and Value are those of the replaced state. Value is nil for a Create.
-	Encoding string
-	Expires  time.Time
-	Value    []byte
+	Encoding string    `json:"form,omitempty"`
+	Expires  time.Time `json:"expires,omitzero"`
+	Value    []byte    `json:"-"`
 }
 
 var (
