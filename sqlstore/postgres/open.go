@@ -135,10 +135,12 @@ func inspect(ctx context.Context, config *pgx.ConnConfig, options Options) (pool
 		return false, fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, dbserver.Explain(config, err))
 	}
 	defer func() { err = errors.Join(err, conn.Close(ctx)) }()
-	if exists, err := dbserver.HasSchema(ctx, conn); err != nil {
+	schema, err := migrations.PostgresSchema(ctx, conn)
+	if err == nil && schema.Version == 0 {
+		err = migrations.Check(migrations.Postgres, schema)
+	}
+	if err != nil {
 		return false, err
-	} else if !exists {
-		return false, migrations.Check(migrations.Postgres, migrations.Schema{})
 	}
 	var (
 		pid                              uint32
@@ -150,15 +152,7 @@ func inspect(ctx context.Context, config *pgx.ConnConfig, options Options) (pool
 	if err != nil {
 		return false, dbserver.Explain(config, err)
 	}
-	schema, err := migrations.PostgresSchema(ctx, conn)
-	if errors.Is(err, migrations.ErrUnreleased) {
-		return false, err
-	}
 	switch {
-	case err != nil:
-		return false, dbserver.Explain(config, err)
-	case schema.Version == 0:
-		return false, migrations.Check(migrations.Postgres, schema)
 	case standby:
 		return false, fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, dbserver.Explain(config, pgconn.ErrStandbyConnection))
 	case !options.AllowLoss && (fsync == "off" && !isNeon(neon, synchronous, quorum) || synchronous == "off"):

@@ -201,14 +201,11 @@ func (t *transfer) name() string {
 
 // schema returns the schema of the database; zero if there is none.
 func (t *transfer) schema() (migrations.Schema, error) {
-	if exists, err := dbserver.HasSchema(t.ctx, t.conn); err != nil || !exists {
-		return migrations.Schema{}, err
-	}
 	schema, err := migrations.PostgresSchema(t.ctx, t.conn)
-	if errors.Is(err, migrations.ErrUnreleased) {
-		return schema, err
+	if t.ctx.Err() != nil {
+		err = t.explain(err)
 	}
-	return schema, t.explain(err)
+	return schema, err
 }
 
 // rowsOf returns the rows of a query, which it reads one at a time. The watchdog's timer does
