@@ -42,7 +42,7 @@ func readSnapshot(ctx context.Context, path string, idle bool, read func(sqlstor
 				return errors.Join(err, fmt.Errorf("%s: %w", f.path, errNotLeft))
 			}
 		}
-		return f.readWith(read, s)
+		return read(s)
 	})
 }
 
@@ -74,32 +74,14 @@ func ReadFork(ctx context.Context, path string) (fork *sqlstore.Fork, err error)
 	return fork, err
 }
 
-// readError is an error of the function that the caller of ReadSnapshot passed.
-type readError struct{ err error }
-
-func (e *readError) Error() string { return e.err.Error() }
-
 // errNotLeft means that the file may lack commits that clients have seen; see committer.resumeLineage.
 var errNotLeft = errors.New("the database is not what the last process has left, because it was killed with volatile changes in memory, " +
 	"or because the file was restored or moved: start byre on it and stop it, or use \"byre restore --from\"")
 
-// readWith calls the function of the caller, whose errors are not of the file.
-func (f *file) readWith(read func(sqlstore.Snapshot) error, s sqlstore.Snapshot) error {
-	if err := read(s); err != nil {
-		return &readError{f.translate(err)}
-	}
-	return nil
-}
-
 // readTransaction calls do with a transaction on the file at path, which reads only.
 func readTransaction(ctx context.Context, path string, do func(*file, *sql.Tx) error) error {
 	f := &file{path: path, busy: defaultBusy, readOnly: true}
-	err := f.readTransaction(ctx, do)
-	var own *readError
-	if errors.As(err, &own) {
-		return own.err
-	}
-	return f.translate(err)
+	return f.translate(f.readTransaction(ctx, do))
 }
 
 func (f *file) readTransaction(ctx context.Context, do func(*file, *sql.Tx) error) error {
