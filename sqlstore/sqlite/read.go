@@ -35,9 +35,7 @@ func newReader(ctx context.Context, db *sql.DB, seen *counters) (_ *reader, err 
 	r := &reader{db: db, seen: seen}
 	r.stmts, err = prepare(ctx, db, selectState, selectCompacted, selectObject, selectExpired,
 		selectChanges, selectChangesOf, selectChangesIn, selectChangesBefore, selectChangesOfBefore, selectChangesInBefore,
-		listResource, listNamespace, listObject, countResource, countNamespace,
-		listResourceAt, listNamespaceAt, listObjectAt, countResourceAt, countNamespaceAt,
-		hasManySince, listResourceSince, listNamespaceSince)
+		listNow, listAt, listSince, hasManySince, countNow, countAt)
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
