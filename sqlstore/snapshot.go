@@ -1,6 +1,7 @@
 package sqlstore
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"iter"
@@ -25,6 +26,8 @@ type Snapshot struct {
 	// are left of revisions up to Header.Compacted, then one row for every revision after it,
 	// up to Header.Revision.
 	Changes iter.Seq2[*ChangeRow, error]
+	// Get is Driver.Get in a snapshot of ReadSnapshot, and else nil. It is not called while a sequence is read.
+	Get func(context.Context, Key) (Record, int64, error)
 }
 
 // Header is the state of the store of a Snapshot.
@@ -35,8 +38,7 @@ type Header struct {
 	Epoch     string
 	// Time is the database's clock when the snapshot was taken.
 	Time time.Time
-	// Cluster is the UID of the namespace kube-system, which is that of the cluster for as long as there is one. It is empty
-	// if the store has no such object. Load does not read it.
+	// Cluster names the cluster whose objects the store has, if the caller of ReadSnapshot sets it. Load does not read it.
 	Cluster string
 	// ObjectCount is the number of Objects; negative if it is not known.
 	ObjectCount int64

@@ -77,8 +77,17 @@ func readSnapshot(ctx context.Context, dsn string, check func(*transfer) error, 
 	}
 	s := sqlstore.Snapshot{
 		Changes: rowsOf(t, tx, selectUndo, scanChangeRow),
+		Get: func(_ context.Context, key sqlstore.Key) (sqlstore.Record, int64, error) {
+			t.watchdog.expect()
+			defer t.watchdog.pause()
+			record, o, err := readRecord(tx.QueryRow(t.ctx, selectObject, objectArguments(0, key)...), key)
+			if err == nil && record.Revision == 0 {
+				return record, o.Revision, sqlstore.ErrNotFound
+			}
+			return record, o.Revision, t.explain(err)
+		},
 	}
-	if err := tx.QueryRow(t.ctx, selectHeader).Scan(&s.Revision, &s.Compacted, &s.Epoch, &s.Time, &s.ObjectCount, &s.Cluster); err != nil {
+	if err := tx.QueryRow(t.ctx, selectHeader).Scan(&s.Revision, &s.Compacted, &s.Epoch, &s.Time, &s.ObjectCount); err != nil {
 		return t.explain(err)
 	}
 	s.Time = s.Time.UTC()

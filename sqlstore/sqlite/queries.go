@@ -263,9 +263,7 @@ ORDER BY c.revision DESC`
 // A whole store: ReadSnapshot and Load.
 const (
 	selectHeader = `
-SELECT k.revision, k.compacted, k.epoch, (SELECT count(*) FROM current_objects), s.lineage,
-    coalesce((SELECT o.uid FROM current_objects o JOIN resources r ON r.id = o.resource_id
-    WHERE r."group" = '' AND r.resource = 'namespaces' AND r.defined_by = 'builtin' AND o.namespace = '' AND o.name = 'kube-system'), '')
+SELECT k.revision, k.compacted, k.epoch, (SELECT count(*) FROM current_objects), s.lineage
 FROM counters k, store s WHERE k.id = 1 AND s.id = 1`
 
 	// selectObjects reads in key order: CROSS JOIN keeps the order of the tables.

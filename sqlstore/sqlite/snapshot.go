@@ -26,10 +26,13 @@ func readSnapshot(ctx context.Context, path string, idle bool, read func(sqlstor
 		s := sqlstore.Snapshot{
 			Objects: rowsOf(ctx, tx, selectObjects, scanObjectRow),
 			Changes: rowsOf(ctx, tx, selectUndo, scanChangeRow),
+			Get: func(ctx context.Context, key sqlstore.Key) (sqlstore.Record, int64, error) {
+				return scanRecord(tx.QueryRowContext(ctx, selectObject, key.Group, key.Resource, key.Owner.String(), key.Namespace, key.Name), key)
+			},
 		}
 		s.Time = snapshotTime()
 		var lineage string
-		if err := tx.QueryRowContext(ctx, selectHeader).Scan(&s.Revision, &s.Compacted, &s.Epoch, &s.ObjectCount, &lineage, &s.Cluster); err != nil {
+		if err := tx.QueryRowContext(ctx, selectHeader).Scan(&s.Revision, &s.Compacted, &s.Epoch, &s.ObjectCount, &lineage); err != nil {
 			return err
 		}
 		histories, err := collect(scanHistory)(tx.QueryContext(ctx, selectHistories)) //nolint:rowserrcheck // collect checks it
@@ -61,17 +64,6 @@ func ReadIdle(ctx context.Context, path string, read func(sqlstore.Snapshot) err
 	}
 	defer func() { err = errors.Join(err, lock.Close()) }()
 	return readSnapshot(ctx, lock.Path, true, read)
-}
-
-// ReadFork is sqlstore.ReadFork of the database in the file at path, which may be in use.
-func ReadFork(ctx context.Context, path string) (fork *sqlstore.Fork, err error) {
-	err = readTransaction(ctx, path, func(_ *file, tx *sql.Tx) error {
-		fork, err = sqlstore.ReadFork(ctx, func(ctx context.Context, key sqlstore.Key) (sqlstore.Record, int64, error) {
-			return scanRecord(tx.QueryRowContext(ctx, selectObject, key.Group, key.Resource, key.Owner.String(), key.Namespace, key.Name), key)
-		})
-		return err
-	})
-	return fork, err
 }
 
 // errNotLeft means that the file may lack commits that clients have seen; see committer.resumeLineage.
