@@ -55,7 +55,8 @@ func (c cleaners) GetCustomResourceListerCollectionDeleter(crd *apiextensionsv1.
 	for _, v := range found.CRD.Spec.Versions {
 		versions.Insert(crd.Spec.Group + "/" + v.Name)
 	}
-	return &cleaner{REST: stored.Registry(), store: store, versions: versions, calls: c.calls}, nil
+	registry := stored.Registry()
+	return &cleaner{Lister: registry, registry: registry, store: store, versions: versions, calls: c.calls}, nil
 }
 
 // cleaner deletes the instances of a definition, a page at a time. Upstream's finalizer
@@ -65,8 +66,9 @@ func (c cleaners) GetCustomResourceListerCollectionDeleter(crd *apiextensionsv1.
 // definition does not have and that nobody can read therefore. The database deletes the
 // definition only when there is no such row.
 type cleaner struct {
-	*customresource.REST
-	store *storage.Store // of REST
+	rest.Lister
+	registry *customresource.REST
+	store    *storage.Store // of registry
 	// versions are the apiVersions of the definition.
 	versions sets.Set[string]
 	calls    *storeCalls
@@ -192,7 +194,7 @@ func (c *cleaner) deleteOne(ctx context.Context, i *instance, validate rest.Vali
 	if !c.versions.Has(i.APIVersion) {
 		return c.deleteByKey(ctx, i.Name)
 	}
-	_, _, err := c.REST.Delete(ctx, i.Name, validate, options)
+	_, _, err := c.registry.Delete(ctx, i.Name, validate, options)
 	// What a webhook fails with has no reason; what can't be decoded otherwise is an internal error.
 	isUnreadable := err != nil && (apierrors.ReasonForError(err) == metav1.StatusReasonUnknown || apierrors.IsInternalError(err))
 	if isUnreadable && len(i.Finalizers) == 0 {
@@ -203,10 +205,10 @@ func (c *cleaner) deleteOne(ctx context.Context, i *instance, validate rest.Vali
 
 // deleteByKey deletes an instance that can't be read. One that can be is refused.
 func (c *cleaner) deleteByKey(ctx context.Context, name string) error {
-	key, err := c.KeyFunc(ctx, name)
+	key, err := c.registry.KeyFunc(ctx, name)
 	if err != nil {
 		return err
 	}
-	err = c.store.Delete(ctx, key, c.New(), nil, apistorage.ValidateObjectFunc(rest.ValidateAllObjectFunc), nil, apistorage.DeleteOptions{ExpectTransformOrDecodeError: true})
+	err = c.store.Delete(ctx, key, c.registry.New(), nil, apistorage.ValidateObjectFunc(rest.ValidateAllObjectFunc), nil, apistorage.DeleteOptions{ExpectTransformOrDecodeError: true})
 	return storeerr.InterpretDeleteError(err, c.store.GroupResource(), name)
 }

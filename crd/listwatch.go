@@ -2,7 +2,6 @@ package crd
 
 import (
 	"context"
-	"errors"
 	"runtime"
 	"time"
 
@@ -82,67 +81,38 @@ func (g *group) list(ctx context.Context, options metav1.ListOptions) (apiruntim
 }
 
 func (g *group) watch(ctx context.Context, options metav1.ListOptions) (apiwatch.Interface, error) {
-	ctx, cancel := context.WithCancel(ctx)
 	events, err := g.store.WatchEncoded(ctx, g.store.Prefix(), selectionOf(options), g.store.Stored())
 	if err != nil {
-		cancel()
 		return nil, err
 	}
-	w := &definitionWatch{cancel: cancel, result: make(chan apiwatch.Event)}
-	go w.run(ctx, events)
-	return w, nil
+	stream, ctx := storage.NewEventStream(ctx)
+	go stream.Run(ctx, func(ctx context.Context) error {
+		defer events.Close()
+		for {
+			batch, err := events.Next(ctx)
+			if err != nil {
+				return err
+			}
+			for _, event := range batch {
+				crd, err := definition.DecodeStripped(event.Object.Body(), event.Object.ResourceVersion())
+				if err != nil {
+					return apierrors.NewInternalError(err)
+				}
+				if err := stream.Send(ctx, apiwatch.Event{Type: event.Type, Object: crd}); err != nil {
+					return err
+				}
+			}
+		}
+	})
+	return definitionWatch{stream}, nil
 }
 
 // definitionWatch is a watch of the stripped definitions.
-type definitionWatch struct {
-	cancel context.CancelFunc
-	// result is closed when the goroutine ends.
-	result chan apiwatch.Event
-}
-
-// ResultChan implements watch.Interface.
-func (w *definitionWatch) ResultChan() <-chan apiwatch.Event { return w.result }
+type definitionWatch struct{ storage.EventStream }
 
 // Stop implements watch.Interface. It waits for the goroutine.
-func (w *definitionWatch) Stop() {
-	w.cancel()
-	for range w.result { // until it is closed
-	}
-}
-
-func (w *definitionWatch) run(ctx context.Context, events storage.EncodedWatch) {
-	defer close(w.result)
-	defer w.cancel()
-	defer events.Close()
-	for {
-		batch, err := events.Next(ctx)
-		for _, event := range batch {
-			var crd *apiextensionsv1.CustomResourceDefinition
-			if crd, err = definition.DecodeStripped(event.Object.Body(), event.Object.ResourceVersion()); err != nil {
-				err = apierrors.NewInternalError(err)
-				break
-			}
-			if !w.send(ctx, apiwatch.Event{Type: event.Type, Object: crd}) {
-				return
-			}
-		}
-		var status apierrors.APIStatus
-		if errors.As(err, &status) {
-			s := status.Status()
-			w.send(ctx, apiwatch.Event{Type: apiwatch.Error, Object: &s})
-		}
-		if err != nil {
-			return
-		}
-	}
-}
-
-// send returns false if nobody reads any more.
-func (w *definitionWatch) send(ctx context.Context, event apiwatch.Event) bool {
-	select {
-	case w.result <- event:
-		return true
-	case <-ctx.Done():
-		return false
+func (w definitionWatch) Stop() {
+	w.EventStream.Stop()
+	for range w.ResultChan() { // until it is closed
 	}
 }

@@ -143,12 +143,7 @@ func (s *postgresConn) explain(err error) error {
 	return err
 }
 
-func (s *postgresConn) schema(ctx context.Context) (Schema, error) {
-	if s.isMissing {
-		return Schema{}, nil
-	}
-	return PostgresSchema(ctx, s.conn)
-}
+func (s *postgresConn) schema(ctx context.Context) (Schema, error) { return PostgresSchema(ctx, s.conn) }
 
 // Close closes the connection.
 func (s *postgresConn) Close() error { return s.conn.Close(context.Background()) }

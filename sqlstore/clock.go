@@ -1,6 +1,7 @@
 package sqlstore
 
 import (
+	"context"
 	"sync"
 	"time"
 )
@@ -10,8 +11,8 @@ import (
 const clockTolerance = 10 * time.Second
 
 // maxReading is how long a reading of the database's clock may take. What was read longer ago
-// does not say whether the clock was set, and is not compared. It must be less than
-// clockTolerance, by which a reading that takes so long could otherwise look like a jump.
+// does not say whether the clock was set. It must be less than clockTolerance, by which a reading
+// that takes so long could otherwise look like a jump.
 const maxReading = clockTolerance / 2
 
 // clock tells which records and changes have reached an age. It uses the database's
@@ -27,14 +28,17 @@ const maxReading = clockTolerance / 2
 // Lease and Event of the last hour at once. Setting the clock back only makes records
 // last longer.
 type clock struct {
+	// reading has a value while read reads the database's clock. Its capacity is 1.
+	reading chan struct{}
+
 	mu sync.Mutex
 	// began is this process's time at the first reading of the clock, and first the last
 	// revision at that time. A change after first is younger than the time since began.
 	began time.Time
 	first int64
 	// old is the time by which records up to revision jump are judged, as of the last
-	// reading that was not late; at is this process's time of that reading. jump is 0
-	// unless the database's clock was set forward.
+	// reading; at is this process's time of that reading. jump is 0 unless the database's
+	// clock was set forward.
 	old  time.Time
 	at   time.Time
 	jump int64
@@ -50,11 +54,30 @@ type times struct {
 	jumped bool
 }
 
-// read takes a reading of the database's clock, state.Time, that was made between two times of
-// this process's clock, and counts as made at the second one. A reading that took longer than
-// maxReading changes nothing: the two times go on as this process's clock does, up to the time
-// that was read.
-func (c *clock) read(state State, before, local time.Time) times {
+// read reads the state of the database, and its clock, until a reading takes no longer than
+// maxReading. It makes one reading at a time: of two at the same time, the one that comes late
+// would look as if the clock had been set back.
+func (c *clock) read(ctx context.Context, read func(context.Context) (State, error)) (State, times, error) {
+	select {
+	case c.reading <- struct{}{}:
+		defer func() { <-c.reading }()
+	case <-ctx.Done():
+		return State{}, times{}, ctx.Err()
+	}
+	for {
+		before := time.Now()
+		state, err := read(ctx)
+		if err != nil {
+			return state, times{}, err
+		}
+		if local := time.Now(); local.Sub(before) <= maxReading {
+			return state, c.compare(state, local), nil
+		}
+	}
+}
+
+// compare compares the database's clock with this process's at the same time.
+func (c *clock) compare(state State, local time.Time) times {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	// A driver in this process returns a time with a monotonic reading, which hides that
@@ -62,16 +85,6 @@ func (c *clock) read(state State, before, local time.Time) times {
 	now := state.Time.Round(0)
 	if c.began.IsZero() {
 		c.began, c.first = local, state.Revision
-	}
-	isLate := local.Sub(before) > maxReading
-	switch {
-	case isLate && c.at.IsZero():
-		return times{old: now, now: now} // there is nothing to go on from
-	case isLate:
-		old := c.old.Add(before.Sub(c.at)) // or later, unless the clock was set back
-		now = earlier(now, old.Add(c.ahead))
-		return times{old: earlier(old, now), now: now, jump: c.jump}
-	case c.at.IsZero():
 		c.old, c.at = now, local
 	}
 	expected := c.old.Add(local.Sub(c.at))
@@ -88,13 +101,6 @@ func (c *clock) read(state State, before, local time.Time) times {
 	}
 	c.at = local
 	return times{c.old, now, c.jump, jumped}
-}
-
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
 }
 
 // forget makes now the time for all ages again, unless the clock was set forward again after

@@ -1,7 +1,9 @@
 package sqlstore
 
 import (
+	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -29,7 +31,7 @@ func TestClock_FollowsTheDatabase(t *testing.T) {
 	} {
 		local, revision = local.Add(step.passed), revision+1
 		start = start.Add(step.passed)
-		got := c.read(State{Revision: revision, Time: start.Add(step.ahead)}, local, local)
+		got := c.compare(State{Revision: revision, Time: start.Add(step.ahead)}, local)
 		if old := got.old.Sub(start); old != step.old || (got.jump > 0) != step.jump || !got.now.Equal(start.Add(step.ahead)) {
 			t.Errorf("step %d: %+v is %v ahead, want %+v", i, got, old, step)
 		}
@@ -40,7 +42,7 @@ func TestClock_FollowsTheDatabase(t *testing.T) {
 	}
 	c.forget(c.jump)
 	local = local.Add(time.Second)
-	if got := c.read(State{Revision: revision, Time: start.Add(time.Second)}, local, local); got.jump != 0 || !got.old.Equal(got.now) {
+	if got := c.compare(State{Revision: revision, Time: start.Add(time.Second)}, local); got.jump != 0 || !got.old.Equal(got.now) {
 		t.Errorf("after the last of the older records: %+v", got)
 	}
 	if got := c.oldest(time.Hour, State{Revision: revision}, local); got != 101 {
@@ -51,49 +53,41 @@ func TestClock_FollowsTheDatabase(t *testing.T) {
 	}
 }
 
-// A reading that took long, wherever in that time the database told its own, is not compared,
-// and what is read next is compared as if there had been no such reading. Records of before a
-// jump are then judged by the time of before, to the second.
+// A reading that took long, wherever in that time the database told its own, is made again. Records of
+// before a jump are then judged by the time of before, to the second.
 func TestClock_LateReading(t *testing.T) {
 	t.Parallel()
-	right, local := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), time.Now()
-	var c clock
-	// read reads a clock that is ahead of the right time. The reading takes two times; the
-	// database tells the time between them.
-	read := func(ahead, asked, answered time.Duration) times {
-		before := local
-		told := right.Add(asked)
-		local, right = local.Add(asked+answered), told.Add(answered)
-		return c.read(State{Revision: 1, Time: told.Add(ahead)}, before, local)
-	}
-	if got := read(0, 0, time.Hour); got.jump != 0 || got.old.After(right) {
-		t.Errorf("a first reading that is late: %+v", got)
-	}
-	for _, step := range []struct {
-		ahead, asked, answered time.Duration
-		jumped                 bool
-	}{
-		{0, 0, 0, false},
-		{0, time.Minute, 0, false},
-		{0, 0, time.Minute, false},
-		{0, 0, maxReading, false},
-		{0, maxReading, 0, false},
-		{0, 0, 0, false},
-		{time.Hour, time.Minute, 0, false}, // not known yet
-		{time.Hour, 0, 0, true},
-		{time.Hour, 0, time.Minute, false},
-		{time.Hour, time.Minute, 0, false},
-		{time.Hour, time.Second, 0, false},
-	} {
-		got := read(step.ahead, step.asked, step.answered)
-		if got.jumped != step.jumped || got.old.After(right) {
-			t.Errorf("%+v: %+v, at %v", step, got, right)
+	synctest.Test(t, func(t *testing.T) {
+		c := clock{reading: make(chan struct{}, 1)}
+		for _, step := range []struct {
+			ahead, asked, answered time.Duration
+			jumped                 bool
+		}{
+			{0, 0, time.Hour, false},
+			{0, time.Minute, 0, false},
+			{0, 0, maxReading, false},
+			{0, maxReading, 0, false},
+			{time.Hour, time.Minute, 0, true},
+			{time.Hour, 0, time.Minute, false},
+			{time.Hour, time.Second, 0, false},
+		} {
+			reads := 0
+			state, got, err := c.read(t.Context(), func(context.Context) (State, error) {
+				if reads++; reads > 1 {
+					return State{Revision: 1, Time: time.Now().Add(step.ahead)}, nil
+				}
+				time.Sleep(step.asked)
+				told := time.Now().Add(step.ahead)
+				time.Sleep(step.answered)
+				return State{Revision: 1, Time: told}, nil
+			})
+			isLate := step.asked+step.answered > maxReading
+			if err != nil || got.jumped != step.jumped || got.old.After(time.Now()) || isLate != (reads > 1) {
+				t.Errorf("%+v: %+v after %d reads, at %v, %v", step, got, reads, time.Now(), err)
+			}
+			if isLate && (!state.Time.Equal(time.Now().Add(step.ahead)) || !got.now.Equal(state.Time)) {
+				t.Errorf("%+v: the state is of %v, and the time %v", step, state.Time, got.now)
+			}
 		}
-	}
-	if got := read(-time.Hour, 0, time.Minute); got.now.After(right.Add(-time.Hour)) || got.old.After(got.now) {
-		t.Errorf("what is written after the clock was set back expires early: %+v at %v", got, right)
-	}
-	if got := read(time.Hour, 0, 0); got.jump != 1 || !got.old.Equal(right) || !got.now.Equal(right.Add(time.Hour)) {
-		t.Errorf("%+v, want %v and an hour later", got, right)
-	}
+	})
 }

@@ -17,7 +17,7 @@ type Compaction struct {
 // CompactOlder deletes history, for an operator who needs space at once. It returns the last revision
 // that is compacted, and the resources whose history it has kept because they keep it for longer.
 func (s *Store) CompactOlder(ctx context.Context, c Compaction) (compacted int64, kept []Resource, err error) {
-	state, t, err := s.readClock(ctx)
+	state, t, err := s.housekeeping.readClock(ctx)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -25,7 +25,7 @@ func (s *Store) CompactOlder(ctx context.Context, c Compaction) (compacted int64
 	if c.Keep > 0 {
 		before = t.old.Add(-c.Keep)
 	}
-	if err := s.compact(ctx, state.Revision, before, func(h History) bool {
+	if err := s.housekeeping.compact(ctx, state.Revision, before, func(h History) bool {
 		of := GroupResource{h.Group, h.Resource.Resource}
 		if c.Of != (GroupResource{}) {
 			return c.Of.Selects(h.Resource)

@@ -24,15 +24,15 @@ func (s *Store) Compact(ctx context.Context, revision int64) error {
 	if err != nil {
 		return err
 	}
-	return s.compact(ctx, min(revision, state.Revision), time.Time{}, func(History) bool { return true })
+	return s.housekeeping.compact(ctx, min(revision, state.Revision), time.Time{}, func(History) bool { return true })
 }
 
 // compact deletes the changes of the selected resources up to a revision that were made before a
 // time; if it is zero, all of them.
-func (s *Store) compact(ctx context.Context, upTo int64, before time.Time, selects func(History) bool) error {
+func (s *housekeeping) compact(ctx context.Context, upTo int64, before time.Time, selects func(History) bool) error {
 	s.compacting.Lock()
 	defer s.compacting.Unlock()
-	histories, err := s.Histories(ctx)
+	histories, err := s.driver.Histories(ctx)
 	if err != nil {
 		return fmt.Errorf("compact: %w", err)
 	}
@@ -49,11 +49,11 @@ func (s *Store) compact(ctx context.Context, upTo int64, before time.Time, selec
 
 // deleteHistory makes a deletion, one chunk at a time, and returns how many changes it has
 // deleted.
-func (s *Store) deleteHistory(ctx context.Context, d Deletion) (deleted int64, err error) {
+func (s *housekeeping) deleteHistory(ctx context.Context, d Deletion) (deleted int64, err error) {
 	err = inChunks(ctx, func(limit int) (isDone bool, waited time.Duration, err error) {
 		start := time.Now()
 		d.Limit = limit
-		n, waited, err := s.Driver.DeleteHistory(ctx, d)
+		n, waited, err := s.driver.DeleteHistory(ctx, d)
 		if err == nil {
 			s.metrics.compactions.Observe((time.Since(start) - waited).Seconds())
 		}
@@ -65,8 +65,8 @@ func (s *Store) deleteHistory(ctx context.Context, d Deletion) (deleted int64, e
 
 // endCompaction returns the space of what was deleted, and sets the metrics. Before the last
 // deletion, to return space would move rows that the next chunk deletes.
-func (s *Store) endCompaction(ctx context.Context) error {
-	if driver, ok := s.Driver.(Exclusive); ok {
+func (s *housekeeping) endCompaction(ctx context.Context) error {
+	if driver, ok := s.driver.(Exclusive); ok {
 		if err := inChunks(ctx, func(limit int) (isDone bool, waited time.Duration, err error) {
 			isDone, err = driver.Shrink(ctx, limit)
 			return isDone, 0, err
@@ -114,8 +114,8 @@ func nextChunk(chunk int, took time.Duration) int {
 }
 
 // recordState sets the metrics of the last and the compacted revision.
-func (s *Store) recordState(ctx context.Context) error {
-	state, err := s.State(ctx)
+func (s *housekeeping) recordState(ctx context.Context) error {
+	state, err := s.driver.State(ctx)
 	if err != nil {
 		return err
 	}

@@ -82,11 +82,9 @@ type Driver interface { //nolint:interfacebloat // one database: it has no part 
 }
 
 // Exclusive is a Driver whose database no other process writes to while it is open. The store
-// publishes every change of such a database.
+// publishes every change of such a database. Its State makes no round trip: it is the read index of a
+// leader that holds a lease (Raft, 6.4.1), and fails if another process may hold the lease now.
 type Exclusive interface {
-	// ReadIndex returns what State would return, without a round trip: the read index of a
-	// leader that holds a lease (Raft, 6.4.1). It fails if another process may hold the lease now.
-	ReadIndex() (State, error)
 	// Probe asks the database itself whether it still answers, which State does not show.
 	Probe(ctx context.Context) error
 	// InReserve reports whether the disk was full, so that the space is in use that the driver

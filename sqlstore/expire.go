@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 )
 
 // maxCandidates is how many records expiredSince examines after the database's clock was
@@ -13,34 +12,23 @@ import (
 const maxCandidates = 10_000
 
 // readClock reads the database's clock, and logs when it was set forward; see clock.
-func (s *Store) readClock(ctx context.Context) (State, times, error) {
-	select {
-	case s.reading <- struct{}{}:
-		defer func() { <-s.reading }()
-	case <-ctx.Done():
-		return State{}, times{}, ctx.Err()
-	}
-	before := time.Now()
-	state, err := s.State(ctx)
-	if err != nil {
-		return state, times{}, err
-	}
-	t := s.clock.read(state, before, time.Now())
+func (s *housekeeping) readClock(ctx context.Context) (State, times, error) {
+	state, t, err := s.clock.read(ctx, s.driver.State)
 	if t.jumped {
 		s.options.Logger.Warn("store: the database's clock was set forward; what was written before is kept for as long as it should be",
 			"by", t.now.Sub(t.old), "revision", t.jump)
 	}
-	return state, t, nil
+	return state, t, err
 }
 
 // expireDue deletes expired records, on one process at a time. Where there are none it
 // takes no lock, because on PostgreSQL a lock occupies a connection.
-func (s *Store) expireDue(ctx context.Context) error {
+func (s *housekeeping) expireDue(ctx context.Context) error {
 	_, t, err := s.readClock(ctx)
 	if err != nil {
 		return err
 	}
-	expired, err := s.Expired(ctx, t.now, 1)
+	expired, err := s.driver.Expired(ctx, t.now, 1)
 	if err != nil {
 		return fmt.Errorf("find expired records: %w", err)
 	}
@@ -52,13 +40,13 @@ func (s *Store) expireDue(ctx context.Context) error {
 
 // expire deletes expired records, one batch after the other, until none is left. It stops
 // after a batch of which it could delete none.
-func (s *Store) expire(ctx context.Context) error {
+func (s *housekeeping) expire(ctx context.Context) error {
 	for {
 		_, t, err := s.readClock(ctx)
 		if err != nil {
 			return err
 		}
-		expired, err := s.Expired(ctx, t.old, s.options.BatchWrites)
+		expired, err := s.driver.Expired(ctx, t.old, s.options.BatchWrites)
 		if err == nil && t.jump > 0 {
 			expired, err = s.expiredSince(ctx, t, expired)
 		}
@@ -76,8 +64,8 @@ func (s *Store) expire(ctx context.Context) error {
 // was set forward, and have expired by that clock. It ends the distinction of clock when
 // there are no records left that would expire too early without it, and no changes that
 // would be compacted too early.
-func (s *Store) expiredSince(ctx context.Context, t times, expired []Record) ([]Record, error) {
-	candidates, err := s.Expired(ctx, t.now, maxCandidates)
+func (s *housekeeping) expiredSince(ctx context.Context, t times, expired []Record) ([]Record, error) {
+	candidates, err := s.driver.Expired(ctx, t.now, maxCandidates)
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +81,7 @@ func (s *Store) expiredSince(ctx context.Context, t times, expired []Record) ([]
 	if mayBeEarly {
 		return expired, nil
 	}
-	histories, err := s.Histories(ctx)
+	histories, err := s.driver.Histories(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -109,12 +97,12 @@ func (s *Store) expiredSince(ctx context.Context, t times, expired []Record) ([]
 
 // deleteExpired deletes each record unless it has changed since it was read. deleted is how
 // many of them do not exist any more in the state that was read.
-func (s *Store) deleteExpired(ctx context.Context, expired []Record) (deleted int, err error) {
+func (s *housekeeping) deleteExpired(ctx context.Context, expired []Record) (deleted int, err error) {
 	var deletes sync.WaitGroup
 	errs := make([]error, len(expired))
 	for i, r := range expired {
 		deletes.Go(func() {
-			_, errs[i] = s.Commit(ctx, Write{
+			_, errs[i] = s.commit(ctx, Write{
 				Op: Delete, Key: r.Key, Replaces: r.Revision, UID: r.UID,
 				Author: Author{User: "system:byre", Verb: "expire"},
 			})

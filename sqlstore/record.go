@@ -73,19 +73,19 @@ func (k Key) Compare(other Key) int {
 type Record struct {
 	Key
 	// UID is metadata.uid, as given by the writer; it may be empty.
-	UID string
+	UID string `json:"uid,omitempty"`
 	// Created is the revision that created the object; Revision the one that
 	// wrote this state of it. 0 < Created <= Revision.
-	Created  int64
-	Revision int64
+	Created  int64 `json:"created"`
+	Revision int64 `json:"revision"`
 	// Encoding identifies how Value is encoded (program, storage version, schema). The
 	// store keeps it and does not look at it. A reader that would itself write with
 	// this Encoding may answer with Value as it is.
-	Encoding string
+	Encoding string `json:"form,omitempty"`
 	// Expires is when the store deletes the record; zero means never.
-	Expires time.Time
+	Expires time.Time `json:"expires,omitzero"`
 	// Value is a JSON text. It is shared: nobody writes to it.
-	Value []byte
+	Value []byte `json:"-"`
 }
 
 // Text and Bytes convert a value without copying it. That is safe because nobody writes to a value, and the

@@ -53,21 +53,16 @@ func (o *Options) retentionOf(of GroupResource) (age time.Duration, isLonger boo
 	return age, o.Retention >= 0 && (age < 0 || age > o.Retention)
 }
 
-// retainAlone calls retain unless another process is in it.
-func (s *Store) retainAlone(ctx context.Context) error {
-	return s.withLock(ctx, "compact", s.retain)
-}
-
 // retain deletes the changes of each resource that have reached their age, or of which there are
 // more than Options.RetentionChanges.
-func (s *Store) retain(ctx context.Context) error {
+func (s *housekeeping) retain(ctx context.Context) error {
 	s.compacting.Lock()
 	defer s.compacting.Unlock()
 	state, t, err := s.readClock(ctx)
 	if err != nil {
 		return err
 	}
-	histories, err := s.Histories(ctx)
+	histories, err := s.driver.Histories(ctx)
 	if err != nil {
 		return fmt.Errorf("compact: %w", err)
 	}
@@ -97,7 +92,7 @@ func (s *Store) retain(ctx context.Context) error {
 	if err := s.endCompaction(ctx); err != nil || len(changed) == 0 {
 		return err
 	}
-	return s.SetRetainedFor(ctx, changed)
+	return s.driver.SetRetainedFor(ctx, changed)
 }
 
 // graceTime is how long a process runs before it deletes history that a process before it, with
@@ -111,7 +106,7 @@ const graceTime = 24 * time.Hour
 // Invariant: RetainedFor becomes shorter only when nothing is left that it keeps. The caller deletes
 // before it stores changed; otherwise a process that ends in between would leave changes that the next
 // one deletes at once, without a word.
-func (s *Store) retentionNow(h History, t times, changed map[Resource]time.Duration) (age time.Duration, isLonger bool) {
+func (s *housekeeping) retentionNow(h History, t times, changed map[Resource]time.Duration) (age time.Duration, isLonger bool) {
 	age, isLonger = s.options.retentionOf(GroupResource{h.Group, h.Resource.Resource})
 	isKept := exceeds(h.RetainedFor, age) && h.First > 0 && h.FirstTime.Before(t.old.Add(-age))
 	if !isKept || s.clock.hasRun(graceTime, time.Now()) {
@@ -156,12 +151,12 @@ type changeCount struct {
 // retainCount deletes the oldest changes of a resource if there are more than
 // Options.RetentionChanges. It counts only when so many changes were made since the last count
 // that there may be too many, because a count reads the index entries of all that are kept.
-func (s *Store) retainCount(ctx context.Context, h History, revision int64) error {
+func (s *housekeeping) retainCount(ctx context.Context, h History, revision int64) error {
 	most, known := s.options.RetentionChanges, s.counts[h.Resource]
 	if most < 0 || revision-h.First < most || revision < known.next {
 		return nil
 	}
-	count, oldest, err := s.CountChanges(ctx, h.Resource, most+1)
+	count, oldest, err := s.driver.CountChanges(ctx, h.Resource, most+1)
 	if err != nil {
 		return fmt.Errorf("compact: %w", err)
 	}

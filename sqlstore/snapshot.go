@@ -1,6 +1,7 @@
 package sqlstore
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"iter"
@@ -25,6 +26,8 @@ type Snapshot struct {
 	// are left of revisions up to Header.Compacted, then one row for every revision after it,
 	// up to Header.Revision.
 	Changes iter.Seq2[*ChangeRow, error]
+	// Get is Driver.Get in a snapshot of ReadSnapshot, and else nil. It is not called while a sequence is read.
+	Get func(context.Context, Key) (Record, int64, error)
 }
 
 // Header is the state of the store of a Snapshot.
@@ -35,8 +38,7 @@ type Header struct {
 	Epoch     string
 	// Time is the database's clock when the snapshot was taken.
 	Time time.Time
-	// Cluster is the UID of the namespace kube-system, which is that of the cluster for as long as there is one. It is empty
-	// if the store has no such object. Load does not read it.
+	// Cluster names the cluster whose objects the store has, if the caller of ReadSnapshot sets it. Load does not read it.
 	Cluster string
 	// ObjectCount is the number of Objects; negative if it is not known.
 	ObjectCount int64
@@ -79,35 +81,35 @@ func (h *Header) SetRetained(histories []History) {
 
 // ObjectRow is a row of the view objects: one current object. It embeds Record, which embeds Key,
 // and is not flat as ChangeRow is, because it holds a whole Record: what makes or reads Records
-// gets &row.Record.
+// gets &row.Record. Its JSON, and that of ChangeRow, is that of a backup, without the Value.
 type ObjectRow struct {
 	Record
 	// Generation is metadata.generation; 0 if the object has none.
-	Generation int64
+	Generation int64 `json:"generation,omitempty"`
 	// Time is when the object was last written, and Author who wrote it, without the AuditID.
-	Time   time.Time
-	Author Author
+	Time time.Time `json:"time"`
+	Author
 }
 
 // ChangeRow is a row of the view changes: one change, with the state that it
 // replaced. The state that it wrote is in the next ChangeRow of the key, or in its ObjectRow
 // if there is no later change.
 type ChangeRow struct {
+	Revision int64     `json:"revision"`
+	Op       Op        `json:"op"`
+	Time     time.Time `json:"time"`
+	Author
 	Key
-	Op       Op
-	Revision int64
-	Time     time.Time
-	Author   Author
 	// UID is that of the replaced state; that of the new state for a Create.
-	UID string
+	UID string `json:"uid,omitempty"`
 	// Replaces is the revision of the replaced state; 0 for a Create.
-	Replaces int64
+	Replaces int64 `json:"replaces,omitempty"`
 	// Created is the revision that created the object.
-	Created int64
+	Created int64 `json:"created"`
 	// Encoding, Expires and Value are those of the replaced state. Value is nil for a Create.
-	Encoding string
-	Expires  time.Time
-	Value    []byte
+	Encoding string    `json:"form,omitempty"`
+	Expires  time.Time `json:"expires,omitzero"`
+	Value    []byte    `json:"-"`
 }
 
 var (

@@ -27,16 +27,8 @@ type Store struct {
 	committed chan struct{}
 	// revision is the last one that this process committed.
 	revision atomic.Int64
-	// compacting is held by the compaction that is under way: two at the same time would
-	// leave less time to the writers.
-	compacting sync.Mutex
-	// counts has what retain knows of the numbers of changes; compacting guards it.
-	counts map[Resource]changeCount
-	// clock tells which records and changes are old enough to be deleted.
-	clock clock
-	// reading holds a value while readClock reads the database's clock: of two readings at the
-	// same time, the one that comes late would look as if the clock had been set back.
-	reading chan struct{}
+	// housekeeping deletes what is old.
+	housekeeping *housekeeping
 }
 
 // New makes a store on a driver, which the caller closes after Run has returned. The store
@@ -48,15 +40,17 @@ func New(driver Driver, options Options) *Store {
 		Driver:  driver,
 		options: options,
 		queue:   queue,
-		counts:  make(map[Resource]changeCount),
 
 		quota:    quota{limit: options.Quota, logger: options.Logger},
 		writable: writable{logger: options.Logger, logged: make(map[string]time.Time)},
 
-		reading:   make(chan struct{}, 1),
 		committed: make(chan struct{}, 1),
 	}
 	s.metrics = newMetrics(options.Registerer, queue.len, &s.quota)
+	s.housekeeping = &housekeeping{
+		driver: driver, options: &s.options, metrics: s.metrics, commit: s.Commit,
+		clock: clock{reading: make(chan struct{}, 1)}, counts: make(map[Resource]changeCount),
+	}
 	return s
 }
 
@@ -109,15 +103,7 @@ func (s *Store) Run(ctx context.Context) error { return s.run(ctx, yield) }
 func (s *Store) run(ctx context.Context, yield func()) error {
 	var services sync.WaitGroup
 	services.Go(func() { s.write(ctx, yield) })
-	services.Go(func() { s.runEvery(ctx, "expire", s.options.ExpireInterval, s.expireDue) })
-	services.Go(func() {
-		// The metrics have the history of a store that was compacted or restored before the
-		// first compaction too.
-		if err := s.recordState(ctx); err != nil && ctx.Err() == nil {
-			s.options.Logger.Warn("store: metrics of the history are missing until the next compaction", "err", err)
-		}
-		s.runEvery(ctx, "compact", s.options.CompactInterval, s.retainAlone)
-	})
+	services.Go(func() { s.housekeeping.run(ctx) })
 	services.Go(func() {
 		if err := s.Driver.Maintain(ctx); err != nil && ctx.Err() == nil {
 			s.options.Logger.Error("store: maintenance of the database ended", "err", err)
@@ -147,35 +133,4 @@ func (s *Store) notify(ctx context.Context, shared Shared) {
 			}
 		}
 	}
-}
-
-// runEvery calls work at each interval until ctx ends. After a failure it calls work again
-// at the next interval.
-func (s *Store) runEvery(ctx context.Context, name string, interval time.Duration, work func(context.Context) error) {
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	isFailing := false
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-		err := work(ctx)
-		if err != nil && ctx.Err() == nil && !isFailing {
-			// This logs one line an outage, not one an interval.
-			s.options.Logger.Warn("store: housekeeping failed, trying again", "work", name, "err", err)
-		}
-		isFailing = err != nil
-	}
-}
-
-// withLock calls work unless another process holds the lock of that name.
-func (s *Store) withLock(ctx context.Context, name string, work func(context.Context) error) error {
-	shared, ok := s.Driver.(Shared)
-	if !ok {
-		return work(ctx)
-	}
-	_, err := shared.WithLock(ctx, name, work)
-	return err
 }

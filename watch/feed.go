@@ -102,14 +102,14 @@ func New(source Source, opts Options) *Feed {
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
 	}
-	exclusive, isSoleWriter := source.(sqlstore.Exclusive)
+	_, isSoleWriter := source.(sqlstore.Exclusive)
 	f := &Feed{
 		lifecycle:       &lifecycle{started: make(chan struct{}), done: make(chan struct{})},
 		representations: representation.NewCache(opts.RepresentationBytes),
 	}
 	f.progress = &progress{lifecycle: f.lifecycle, isSoleWriter: isSoleWriter}
 	f.progress.generation.Store(&generation{ended: make(chan struct{})})
-	f.readIndex = &readIndex{source: source, exclusive: exclusive, lifecycle: f.lifecycle, progress: f.progress}
+	f.readIndex = &readIndex{source: source, lifecycle: f.lifecycle, progress: f.progress}
 	f.usages = &usages{source: source, opts: opts, lifecycle: f.lifecycle, progress: f.progress, counted: make(chan struct{})}
 	f.state = newState(source, opts, f.lifecycle, f.progress, f.usages)
 	f.changePages = newChangePages(source, opts.Logger, f.lifecycle, f.progress)

@@ -41,10 +41,7 @@ func (s *source) State(ctx context.Context) (sqlstore.State, error) {
 	return state, err
 }
 
-// ReadIndex exists for a store that only this process writes to; see sharedSource.
-func (s *source) ReadIndex() (sqlstore.State, error) { return s.State(context.Background()) }
-
-// sharedSource is a source that other processes write to: it has no ReadIndex.
+// sharedSource is a source that other processes write to: it is no sqlstore.Exclusive.
 type sharedSource struct{ Source }
 
 // Usage is at the revision that State returns: the feed waits for it.

@@ -20,9 +20,6 @@ type readIndex struct {
 	source    Source
 	lifecycle *lifecycle
 	progress  *progress
-	// exclusive knows the last revision without a round trip; nil if other processes write
-	// to the store.
-	exclusive sqlstore.Exclusive
 	// clockAhead is the value of ClockAhead, in nanoseconds.
 	clockAhead atomic.Int64
 
@@ -47,7 +44,7 @@ func (r *readIndex) Latest(ctx context.Context) (int64, error) {
 	if err := r.lifecycle.awaitStart(ctx); err != nil {
 		return 0, err
 	}
-	if r.exclusive != nil {
+	if r.progress.isSoleWriter {
 		return r.latest(ctx)
 	}
 	ctx, end := sqlstore.StartSpan(ctx, "Database Revision")
@@ -86,8 +83,8 @@ func (r *readIndex) State(ctx context.Context) (sqlstore.State, error) {
 	if err := r.lifecycle.awaitStart(ctx); err != nil {
 		return sqlstore.State{}, err
 	}
-	if r.exclusive != nil {
-		return r.exclusive.ReadIndex()
+	if r.progress.isSoleWriter {
+		return r.source.State(ctx) // without a round trip: see sqlstore.Exclusive
 	}
 	trip := r.join()
 	if trip == nil {
@@ -136,7 +133,7 @@ func (r *readIndex) run(ctx context.Context) {
 // ask reads the store's state, and records how far its clock is ahead.
 func (r *readIndex) ask(ctx context.Context) (sqlstore.State, error) {
 	state, err := r.source.State(ctx)
-	if err == nil && r.exclusive == nil && !state.Time.IsZero() {
+	if err == nil && !r.progress.isSoleWriter && !state.Time.IsZero() {
 		r.clockAhead.Store(int64(time.Until(state.Time)))
 	}
 	return state, err

@@ -300,19 +300,12 @@ func (t *tail) reset(ctx context.Context, reason string) error {
 	return nil
 }
 
-// Listener is a Source that gets hints of new changes (sqlstore.Shared).
-type Listener interface {
-	// Listen calls hint for each hint until ctx ends or the connection breaks. A hint may
-	// be late, lost or wrong. 0 means that hints may have been lost.
-	Listen(ctx context.Context, hint func(revision int64)) error
-}
-
 // listen calls Listen again and again until ctx ends, if other processes write to the store. The tail polls meanwhile, so that
 // changes are only delayed if Listen fails.
 func (t *tail) listen(ctx context.Context) {
-	l, ok := t.source.(Listener)
-	for ok && !t.progress.isSoleWriter {
-		err := l.Listen(ctx, t.hint)
+	shared, ok := t.source.(sqlstore.Shared)
+	for ok {
+		err := shared.Listen(ctx, t.hint)
 		if ctx.Err() != nil {
 			return
 		}

@@ -111,7 +111,7 @@ func (s *lister) representations(ctx context.Context, f *encoding.Format) parall
 
 // itemError is the error for an entry of a page; where e is nil, the page itself failed.
 func (s *lister) itemError(ctx context.Context, p *page, err error, e *watch.Entry) error {
-	if e != nil && s.isLostHistory(ctx, err, e) {
+	if e != nil && s.records.isLostHistory(ctx, err, e) {
 		return p.expired
 	}
 	return s.serializer.EntryError(err, e)

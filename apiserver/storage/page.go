@@ -18,7 +18,7 @@ import (
 
 // lister answers lists from memory or from the database.
 type lister struct {
-	*records
+	records *records
 	*selector
 }
 
@@ -64,7 +64,7 @@ type listRequest struct {
 // parseListRequest decodes the options as upstream's store and watch cache do
 // (storage.ValidateListOptions, cacher/delegator).
 func (s *lister) parseListRequest(key string, opts storage.ListOptions) (*listRequest, error) {
-	keys, err := s.keyRange(key, opts.Recursive)
+	keys, err := s.records.keyRange(key, opts.Recursive)
 	if err != nil {
 		return nil, err
 	}
@@ -128,8 +128,8 @@ func (s *lister) page(ctx context.Context, key string, opts storage.ListOptions,
 	if err := s.waitUntilFresh(ctx, l); err != nil {
 		return nil, err
 	}
-	if s.feed.Revision() == 0 {
-		if err := s.ensureFirstRevision(ctx); err != nil {
+	if s.records.feed.Revision() == 0 {
+		if err := s.records.ensureFirstRevision(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -143,17 +143,17 @@ func (s *lister) page(ctx context.Context, key string, opts storage.ListOptions,
 // readPage reads a page from memory, or else from the database.
 func (s *lister) readPage(ctx context.Context, l *listRequest) (*page, error) {
 	if l.exact > 0 {
-		if snapshot, ok := s.feed.SnapshotAt(s.resource(), l.exact); ok {
+		if snapshot, ok := s.records.feed.SnapshotAt(s.records.resource(), l.exact); ok {
 			return s.pageFromSnapshot(ctx, l, snapshot)
 		}
 		return s.pageFromDatabase(ctx, l)
 	}
-	if !s.feed.IsLoaded(s.resource()) && (!l.recursive || l.limit > 0) {
+	if !s.records.feed.IsLoaded(s.records.resource()) && (!l.recursive || l.limit > 0) {
 		return s.pageFromDatabase(ctx, l)
 	}
 	snapshot, err := s.snapshot(ctx, l)
 	if err != nil {
-		return nil, s.apiError(err, l.path)
+		return nil, s.records.apiError(err, l.path)
 	}
 	return s.pageFromSnapshot(ctx, l, snapshot)
 }
@@ -162,30 +162,30 @@ func (s *lister) readPage(ctx context.Context, l *listRequest) (*page, error) {
 func (s *lister) waitUntilFresh(ctx context.Context, l *listRequest) error {
 	switch {
 	case l.exact > 0:
-		if err := s.waitFor(ctx, l.exact); err != nil {
+		if err := s.records.waitFor(ctx, l.exact); err != nil {
 			return err
 		}
-		state := s.currentState(ctx)
+		state := s.records.currentState(ctx)
 		if l.opts.Predicate.Continue != "" && tokenExpired(l.issued, state.Time) {
 			return l.expired()
 		}
-		return s.pagerError(s.checkHistory(ctx, l.exact, state), l)
+		return s.pagerError(s.records.checkHistory(ctx, l.exact, state), l)
 	case l.opts.ResourceVersion == "":
-		_, err := s.feed.Latest(ctx)
-		return s.apiError(err, l.path)
+		_, err := s.records.feed.Latest(ctx)
+		return s.records.apiError(err, l.path)
 	}
 	asked, err := parseVersion(l.opts.ResourceVersion)
 	if err != nil {
 		return err
 	}
-	return s.waitFor(ctx, asked)
+	return s.records.waitFor(ctx, asked)
 }
 
 func (s *lister) snapshot(ctx context.Context, l *listRequest) (watch.Snapshot, error) {
 	if n := s.matchValue(&l.opts.Predicate); n != nil && l.recursive {
-		return s.feed.SnapshotIndexed(ctx, s.resource(), n.Index)
+		return s.records.feed.SnapshotIndexed(ctx, s.records.resource(), n.Index)
 	}
-	return s.feed.Snapshot(ctx, s.resource())
+	return s.records.feed.Snapshot(ctx, s.records.resource())
 }
 
 // selected is one entry of a page with a limit, with the error of comparing it with the
@@ -238,7 +238,7 @@ func (s *lister) pageFromSnapshot(ctx context.Context, l *listRequest, snapshot 
 		total = seen
 	}
 	if more && l.isFirstPage() {
-		s.feed.Keep(snapshot, tokenLifetime)
+		s.records.feed.Keep(snapshot, tokenLifetime)
 	}
 	return p, s.finishPage(ctx, p, l, picked, last, total, more)
 }
@@ -279,7 +279,7 @@ func (s *lister) finishPage(ctx context.Context, p *page, l *listRequest, picked
 	}
 	issued := l.issued
 	if l.isFirstPage() {
-		issued = s.currentState(ctx).Time
+		issued = s.records.currentState(ctx).Time
 	}
 	p.continueToken, err = extendToken(p.continueToken, issued, left)
 	return err
@@ -297,7 +297,7 @@ func (s *lister) pagerError(err error, l *listRequest) error {
 	case errors.Is(err, sqlstore.ErrCompacted):
 		return l.expired()
 	case errors.Is(err, sqlstore.ErrFuture):
-		return s.tooLarge(l.exact)
+		return s.records.tooLarge(l.exact)
 	}
-	return s.apiError(err, l.path)
+	return s.records.apiError(err, l.path)
 }

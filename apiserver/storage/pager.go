@@ -36,7 +36,7 @@ func (p *pager) read(ctx context.Context, size int64) error {
 	}
 	p.query.Limit = int(min(size, maxPageRecords))
 	p.entries = nil
-	listed, err := p.s.list(ctx, p.query, func(r sqlstore.Record) error {
+	listed, err := p.s.records.list(ctx, p.query, func(r sqlstore.Record) error {
 		p.entries = append(p.entries, watch.NewEntry(r))
 		return nil
 	})
@@ -59,9 +59,9 @@ func (p *pager) read(ctx context.Context, size int64) error {
 func (s *lister) pageFromDatabase(ctx context.Context, l *listRequest) (*page, error) {
 	pager := &pager{s: s, query: sqlstore.Query{
 		Range: sqlstore.Range{
-			Group:     s.groupResource.Group,
-			Resource:  s.groupResource.Resource,
-			Owner:     s.owner,
+			Group:     s.records.groupResource.Group,
+			Resource:  s.records.groupResource.Resource,
+			Owner:     s.records.owner,
 			Namespace: l.namespace,
 			Name:      l.name,
 			After:     l.after,
@@ -120,7 +120,7 @@ func (s *lister) pageFromDatabase(ctx context.Context, l *listRequest) (*page, e
 // resource, from the feed's counters. It is 0 otherwise.
 func (s *lister) countedBefore(l *listRequest) int64 {
 	if l.after == nil && l.namespace == "" && l.exact == 0 {
-		usage, _ := s.feed.Usage(s.resource())
+		usage, _ := s.records.feed.Usage(s.records.resource())
 		return usage.Objects
 	}
 	return l.left

@@ -68,6 +68,7 @@ func readDatabase(ctx context.Context, endpoint string, read func(sqlstore.Snaps
 // readOpenDatabase is readDatabase of a store that this process may serve: checkSource would release the
 // locks that it has on a SQLite file.
 func readOpenDatabase(ctx context.Context, endpoint string, read func(sqlstore.Snapshot) error) error {
+	read = withCluster(ctx, read)
 	return withDatabase(endpoint,
 		func(path string) error { return sqlite.ReadSnapshot(ctx, path, read) },
 		func(dsn string) error { return postgres.ReadSnapshot(ctx, dsn, read) })
@@ -84,6 +85,21 @@ func readIdleDatabase(ctx context.Context, endpoint string, read func(sqlstore.S
 	return readSource(ctx, endpoint, read, sqlite.ReadIdle, postgres.ReadIdle)
 }
 
+// withCluster sets the Cluster of the snapshot that read gets: the UID of the namespace kube-system, which is that of
+// the cluster for as long as there is one.
+func withCluster(ctx context.Context, read func(sqlstore.Snapshot) error) func(sqlstore.Snapshot) error {
+	return func(s sqlstore.Snapshot) error {
+		if s.Get != nil {
+			record, _, err := s.Get(ctx, kubeSystem)
+			if err != nil && !errors.Is(err, sqlstore.ErrNotFound) {
+				return err
+			}
+			s.Cluster = record.UID
+		}
+		return read(s)
+	}
+}
+
 // readSource reads the whole store of an endpoint by a function of its driver.
 func readSource(ctx context.Context, endpoint string, read func(sqlstore.Snapshot) error,
 	onSQLite, onPostgres func(ctx context.Context, dsn string, read func(sqlstore.Snapshot) error) error,
@@ -91,6 +107,7 @@ func readSource(ctx context.Context, endpoint string, read func(sqlstore.Snapsho
 	if err := checkSource(endpoint); err != nil {
 		return err
 	}
+	read = withCluster(ctx, read)
 	return withDatabase(endpoint,
 		func(path string) error { return onSQLite(ctx, path, read) },
 		func(dsn string) error { return onPostgres(ctx, dsn, read) })

@@ -145,16 +145,14 @@ func readStoppedStatus(ctx context.Context, store options.StoreOptions) (status.
 		s.Alarms = append(s.Alarms, fmt.Sprintf("the schema is %d and this program has %d: \"byre serve\" brings it up", schema.Current, schema.Latest))
 		return s, nil
 	}
-	header := func(h sqlstore.Snapshot) error {
+	header := func(h sqlstore.Snapshot) (err error) {
 		s.Database.Revision, s.Database.CompactedRevision = h.Revision, h.Compacted
-		return nil
+		s.Database.Fork, err = sqlstore.ReadFork(ctx, h.Get)
+		return err
 	}
 	err = withDatabase(endpoint,
 		func(path string) (err error) {
 			if err := sqlite.ReadSnapshot(ctx, path, header); err != nil {
-				return err
-			}
-			if s.Database.Fork, err = sqlite.ReadFork(ctx, path); err != nil {
 				return err
 			}
 			last, err := sqlite.ReadLastBackup(path)
@@ -174,9 +172,6 @@ func readPostgresStatus(ctx context.Context, dsn string, d *status.Database, hea
 	}
 	defer func() { err = errors.Join(err, driver.Close()) }()
 	if d.SizeBytes, err = driver.Size(ctx); err != nil {
-		return err
-	}
-	if d.Fork, err = sqlstore.ReadFork(ctx, driver.Get); err != nil {
 		return err
 	}
 	last, err := driver.LastBackup(ctx)

@@ -26,7 +26,7 @@ var seededMachines = []struct {
 	{
 		name: "a server that answers after its lease has ended",
 		edits: []edit{
-			{"sqlstore/sqlite/commit.go", "if err := o.Fence(); err != nil {", "if err := error(nil); err != nil {"},
+			{"sqlstore/sqlite/committer.go", "if err := o.Fence(); err != nil {", "if err := error(nil); err != nil {"},
 			{"apiserver/standby.go", "if err := fence(); err != nil {", "if err := error(nil); err != nil {"},
 			{"cmd/byre/standby.go", "os.Exit(1) //nolint", "return //nolint"},
 		},

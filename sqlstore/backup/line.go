@@ -62,30 +62,13 @@ func (h *header) retained() (map[sqlstore.Resource]sqlstore.Retained, error) {
 }
 
 type object struct {
-	sqlstore.Key
-	UID        string    `json:"uid,omitempty"`
-	Generation int64     `json:"generation,omitempty"`
-	Created    int64     `json:"created"`
-	Revision   int64     `json:"revision"`
-	Time       time.Time `json:"time"`
-	sqlstore.Author
-	Encoding string    `json:"form,omitempty"`
-	Expires  time.Time `json:"expires,omitzero"`
-	Value    string    `json:"value"`
+	sqlstore.ObjectRow
+	Value string `json:"value"`
 }
 
 type change struct {
-	Revision int64     `json:"revision"`
-	Op       string    `json:"op"`
-	Time     time.Time `json:"time"`
-	sqlstore.Author
-	sqlstore.Key
-	UID      string    `json:"uid,omitempty"`
-	Replaces int64     `json:"replaces,omitempty"`
-	Created  int64     `json:"created"`
-	Encoding string    `json:"form,omitempty"`
-	Expires  time.Time `json:"expires,omitzero"`
-	Value    string    `json:"value,omitempty"`
+	sqlstore.ChangeRow
+	Value string `json:"value,omitempty"`
 }
 
 type end struct {
@@ -94,44 +77,18 @@ type end struct {
 	SHA256  string `json:"sha256"`
 }
 
-func objectOf(r *sqlstore.ObjectRow) *object {
-	return &object{
-		Key: r.Key, UID: r.UID, Generation: r.Generation, Created: r.Created, Revision: r.Revision, Time: r.Time.UTC(),
-		Author: r.Author, Encoding: r.Encoding, Expires: utc(r.Expires), Value: sqlstore.Text(r.Value),
-	}
-}
+func objectOf(r *sqlstore.ObjectRow) *object { return &object{*r, sqlstore.Text(r.Value)} }
 
 func (o *object) row() *sqlstore.ObjectRow {
-	return &sqlstore.ObjectRow{
-		Record: sqlstore.Record{
-			Key: o.Key, UID: o.UID, Created: o.Created, Revision: o.Revision, Encoding: o.Encoding, Expires: o.Expires, Value: []byte(o.Value),
-		},
-		Generation: o.Generation, Time: o.Time, Author: o.Author,
-	}
+	o.ObjectRow.Value = sqlstore.Bytes(o.Value)
+	return &o.ObjectRow
 }
 
-func changeOf(r *sqlstore.ChangeRow) *change {
-	return &change{
-		Revision: r.Revision, Op: string(r.Op), Time: r.Time.UTC(), Author: r.Author,
-		Key: r.Key, UID: r.UID, Replaces: r.Replaces, Created: r.Created, Encoding: r.Encoding, Expires: utc(r.Expires), Value: sqlstore.Text(r.Value),
-	}
-}
+func changeOf(r *sqlstore.ChangeRow) *change { return &change{*r, sqlstore.Text(r.Value)} }
 
 func (c *change) row() *sqlstore.ChangeRow {
-	r := &sqlstore.ChangeRow{
-		Key: c.Key, Op: sqlstore.Op(c.Op), Revision: c.Revision, Time: c.Time,
-		Author: c.Author, UID: c.UID, Replaces: c.Replaces, Created: c.Created, Encoding: c.Encoding, Expires: c.Expires,
-	}
 	if c.Value != "" {
-		r.Value = []byte(c.Value)
+		c.ChangeRow.Value = sqlstore.Bytes(c.Value)
 	}
-	return r
-}
-
-// utc returns t in UTC. It returns the zero time unchanged, so that omitzero leaves it out.
-func utc(t time.Time) time.Time {
-	if t.IsZero() {
-		return t
-	}
-	return t.UTC()
+	return &c.ChangeRow
 }

@@ -135,7 +135,9 @@ func (f *File) start() (*reader, *header, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("read backup: %w", err)
 	}
-	r := &reader{decompressor: decompressor, lines: bufio.NewReaderSize(decompressor, 1<<20), sum: sha256.New()}
+	r := &reader{decompressor: decompressor, lines: bufio.NewScanner(decompressor), sum: sha256.New()}
+	r.lines.Buffer(make([]byte, 1<<20), maxLine)
+	r.lines.Split(splitLine)
 	l, err := r.next()
 	switch {
 	case err != nil:

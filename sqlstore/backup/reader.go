@@ -3,6 +3,7 @@ package backup
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -18,14 +19,12 @@ import (
 // reader reads lines and hashes them.
 type reader struct {
 	decompressor *zstd.Decoder
-	lines        *bufio.Reader
+	lines        *bufio.Scanner
 	// sum is the SHA-256 of the lines read so far.
 	sum hash.Hash
 	// skipObjects has next leave out the lines of objects; skipped counts them.
 	skipObjects bool
 	skipped     int64
-	// long has the last line that was longer than the buffer of lines.
-	long []byte
 }
 
 // objectPrefix is the beginning of the line of an object.
@@ -37,10 +36,10 @@ func (r *reader) close() { r.decompressor.Close() }
 // sum of exactly the lines before it at hand.
 func (r *reader) next() (line, error) {
 	for {
-		text, err := r.read()
-		if err != nil {
-			return line{}, err
+		if !r.lines.Scan() {
+			return line{}, readError(cmp.Or(r.lines.Err(), io.EOF))
 		}
+		text := r.lines.Bytes()
 		if r.skipObjects && bytes.HasPrefix(text, objectPrefix) {
 			r.skipped++
 			r.sum.Write(text)
@@ -58,21 +57,15 @@ func (r *reader) next() (line, error) {
 	}
 }
 
-// read returns the bytes of the next line, which are valid until the next call.
-func (r *reader) read() ([]byte, error) {
-	text, err := r.lines.ReadSlice('\n')
-	if !errors.Is(err, bufio.ErrBufferFull) {
-		return text, readError(err)
+// splitLine is a bufio.SplitFunc of lines with their ends. It fails if the last one has none.
+func splitLine(data []byte, atEOF bool) (advance int, token []byte, err error) {
+	if i := bytes.IndexByte(data, '\n'); i >= 0 {
+		return i + 1, data[:i+1], nil
 	}
-	r.long = append(r.long[:0], text...)
-	for errors.Is(err, bufio.ErrBufferFull) {
-		if len(r.long) > maxLine {
-			return nil, fmt.Errorf("%w: a line is longer than %d bytes", sqlstore.ErrBroken, maxLine)
-		}
-		text, err = r.lines.ReadSlice('\n')
-		r.long = append(r.long, text...)
+	if atEOF && len(data) > 0 {
+		err = io.ErrUnexpectedEOF
 	}
-	return r.long, readError(err)
+	return 0, nil, err
 }
 
 // readError distinguishes damage of the backup, which is sqlstore.ErrBroken, from a failure
@@ -84,6 +77,8 @@ func readError(err error) error {
 		return nil
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("%w: it is truncated", sqlstore.ErrBroken)
+	case errors.Is(err, bufio.ErrTooLong):
+		return fmt.Errorf("%w: a line is longer than %d bytes", sqlstore.ErrBroken, maxLine)
 	case errors.As(err, &file):
 		return fmt.Errorf("read backup: %w", err)
 	}
@@ -92,11 +87,8 @@ func readError(err error) error {
 
 // end fails if anything follows on the last line.
 func (r *reader) end() error {
-	switch _, err := r.lines.ReadByte(); {
-	case errors.Is(err, io.EOF):
-		return nil
-	case err != nil:
-		return readError(err)
+	if r.lines.Scan() {
+		return fmt.Errorf("%w: there is more after its last line", sqlstore.ErrBroken)
 	}
-	return fmt.Errorf("%w: there is more after its last line", sqlstore.ErrBroken)
+	return readError(r.lines.Err())
 }

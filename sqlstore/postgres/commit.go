@@ -30,7 +30,7 @@ func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore
 		before := d.lineage.last()
 		outcomes, err := d.commit(ctx, batch, arguments, before)
 		if errors.Is(err, errNotHeld) {
-			err = d.adopt(ctx, before)
+			err = d.followInstance(ctx, before)
 			if err == nil && attempt < attempts {
 				continue
 			}
@@ -44,14 +44,14 @@ func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore
 		case hasCode(err, codeReadOnly):
 			// The server has become a standby. The new primary is on another host, which
 			// new connections find.
-			d.reset()
+			d.server.reset()
 			return nil, err
 		case hasLostRace(err) && attempt < attempts:
 			continue
 		case !hasCode(err, codeLockNotAvailable) || attempt == attempts:
 			return nil, err
 		}
-		if err := d.terminateHolder(ctx); err != nil {
+		if err := d.server.terminateHolder(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -66,23 +66,23 @@ func (d *Driver) commit(ctx context.Context, batch []sqlstore.Write, arguments [
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.options.LockTimeout+d.options.CommitTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.server.options.LockTimeout+d.server.options.CommitTimeout)
 	defer cancel()
-	conn, err := d.acquireWriter(ctx)
+	conn, err := d.server.acquireWriter(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Release()
 	d.waiting.begin(cancel)
 	defer d.waiting.end()
-	defer d.watchSession(ctx, conn, cancel)()
+	defer d.server.watchSession(ctx, conn, cancel)()
 
 	var b pgx.Batch
 	b.Queue(begin)
-	if !d.hasSession() {
-		b.Queue(configure, milliseconds(d.options.LockTimeout), true)
+	if !d.server.hasSession() {
+		b.Queue(configure, milliseconds(d.server.options.LockTimeout), true)
 	}
-	b.Queue(lock, milliseconds(d.options.CommitTimeout/2), before.instance)
+	b.Queue(lock, milliseconds(d.server.options.CommitTimeout/2), before.instance)
 	added := d.unknownResources(batch)
 	if len(added) > 0 {
 		b.Queue(addResources, append(names(added), before.instance)...)
@@ -92,10 +92,10 @@ func (d *Driver) commit(ctx context.Context, batch []sqlstore.Write, arguments [
 	b.Queue(unlimited)
 	b.Queue(commit)
 	if ctx.Err() != nil {
-		return nil, d.silent()
+		return nil, d.server.silent()
 	}
 	results := conn.SendBatch(ctx, &b)
-	outcomes, last, committing, err := d.readCommit(results, settings, batch)
+	outcomes, last, committing, err := d.server.readCommit(results, settings, batch)
 	if closeErr := results.Close(); err == nil {
 		// All results were read: an error of Close does not change the outcome.
 		_ = closeErr
@@ -118,7 +118,7 @@ func (d *Driver) commit(ctx context.Context, batch []sqlstore.Write, arguments [
 	if errors.Is(err, context.Canceled) {
 		err = context.DeadlineExceeded // batchWait or watchSession has ended the wait
 	}
-	return nil, d.translateCommit(err, committing)
+	return nil, d.server.translateCommit(err, committing)
 }
 
 // acquireWriter acquires the connection that commits. If it fails, nothing was sent.

@@ -77,7 +77,7 @@ var errStatementWaits = errors.New("the server answers, but has not ended a read
 
 // read is readFrom with the pool for reads.
 func (d *Driver) read(ctx context.Context, f func(context.Context, *pgxpool.Conn, *watchdog, lastSeen) error) error {
-	return d.readFrom(ctx, d.reads, f)
+	return d.readFrom(ctx, d.server.reads, f)
 }
 
 // readFrom calls f with a connection of a pool and with the last seen change that the snapshot of f must
@@ -86,7 +86,7 @@ func (d *Driver) read(ctx context.Context, f func(context.Context, *pgxpool.Conn
 // Invariant: every read has a deadline and notices lost commits, because every read of the
 // driver calls readFrom. If the server does not answer, or is not the primary any more, readFrom
 // drops the idle connections of the pools, which may lead to the same host. If f fails with
-// errNotHeld, readFrom adopts the instance and calls f again.
+// errNotHeld, readFrom follows the instance and calls f again.
 func (d *Driver) readFrom(ctx context.Context, pool *pgxpool.Pool, f func(context.Context, *pgxpool.Conn, *watchdog, lastSeen) error) error {
 	for attempt := 1; ; attempt++ {
 		before := d.lineage.last()
@@ -94,7 +94,7 @@ func (d *Driver) readFrom(ctx context.Context, pool *pgxpool.Pool, f func(contex
 		if !errors.Is(err, errNotHeld) {
 			return err
 		}
-		if err := d.adopt(ctx, before); err != nil {
+		if err := d.followInstance(ctx, before); err != nil {
 			return err
 		}
 		if attempt == attempts {
@@ -107,7 +107,7 @@ func (d *Driver) readOnce(ctx context.Context, pool *pgxpool.Pool, before lastSe
 	began := time.Now()
 	reading, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	w := d.watch(reading, cancel)
+	w := d.server.watch(reading, cancel)
 	defer w.pause()
 	err := func() error {
 		conn, err := acquireReader(reading, pool)
@@ -130,13 +130,13 @@ func (d *Driver) readOnce(ctx context.Context, pool *pgxpool.Pool, before lastSe
 		return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, errStatementWaits)
 	case errors.Is(context.Cause(reading), errNoAnswer):
 		d.waiting.endIfBefore(began)
-		return d.silent()
+		return d.server.silent()
 	case errors.Is(err, errNotHeld):
 		return err
 	case errors.Is(err, pgconn.ErrReadOnlyConnection):
-		d.reset()
+		d.server.reset()
 	}
-	return d.translate(err)
+	return d.server.translate(err)
 }
 
 // silent drops the connections to a server that does not answer, and returns the error that

@@ -7,7 +7,9 @@ import (
 )
 
 // IsDone is isDone, for tests.
-func (d *Driver) IsDone(ctx context.Context, pid uint32) (bool, error) { return d.isDone(ctx, pid) }
+func (d *Driver) IsDone(ctx context.Context, pid uint32) (bool, error) {
+	return d.server.isDone(ctx, pid)
+}
 
 // IsAlone is isAlone, for tests.
 func (d *Driver) IsAlone() bool { return d.isAlone.Load() }

@@ -16,7 +16,7 @@ import (
 	"byre/sqlstore"
 )
 
-// errNotHeld means that a statement met an instance that this process has not adopted, or one
+// errNotHeld means that a statement met an instance that this process does not follow, or one
 // that does not hold the last change that this process has seen. The statement has written
 // nothing and shown nothing.
 var errNotHeld = errors.New("the database is not the one that this process follows")
@@ -24,12 +24,12 @@ var errNotHeld = errors.New("the database is not the one that this process follo
 // errLost means that the database has lost commits, or may have, and is in a new epoch since.
 var errLost = errors.New("the database has lost commits")
 
-// lastSeen is what a process knows of the history of the store: the instance that it has
-// adopted, and the last change that it has seen, by its revision, and by the time and UID in its
+// lastSeen is what a process knows of the history of the store: the instance that it
+// follows, and the last change that it has seen, by its revision, and by the time and UID in its
 // row, because after a loss the revision may have been given to another change.
 type lastSeen struct {
 	// instance identifies an epoch, and the running server and table that it is on; see the
-	// column. It is empty until adopt has set it.
+	// column. It is empty until followInstance has set it.
 	instance string
 	revision int64
 	time     time.Time // zero if this process has not seen the row
@@ -40,16 +40,16 @@ type lastSeen struct {
 //
 // Invariant: a read returns only what comes from a snapshot that holds the change that was last seen before
 // the read, and a batch writes only to a store that holds it; on one instance the last seen change
-// only moves forward. check, applyBatch and adopt keep it: every statement looks for it in its own
+// only moves forward. check, applyBatch and followInstance keep it: every statement looks for it in its own
 // snapshot, because a pooler connects to another server unseen. Otherwise a read could be older
 // than an earlier one, or show changes that a failover has replaced, and a batch could give
 // revisions again that another process had acknowledged before it ended with its server.
 type lineage struct {
 	mu   sync.Mutex
 	seen lastSeen
-	// adopting has an element while adopt runs: a mutex whose callers wait no longer than their
+	// following has an element while followInstance runs: a mutex whose callers wait no longer than their
 	// contexts last.
-	adopting chan struct{}
+	following chan struct{}
 }
 
 // last returns the last seen change.
@@ -60,7 +60,7 @@ func (l *lineage) last() lastSeen {
 }
 
 // advance moves the last seen change forward to now, which a read or a commit saw. before is the
-// one that was last seen before that read or commit. If adopt has replaced it meanwhile, advance does
+// one that was last seen before that read or commit. If followInstance has replaced it meanwhile, advance does
 // nothing.
 func (l *lineage) advance(before, now lastSeen) {
 	l.mu.Lock()
@@ -112,7 +112,7 @@ func (o *observation) lastSeen() lastSeen {
 }
 
 // holds reports whether the snapshot holds the last change of p. It returns true if that change
-// is compacted, because the snapshot does not show it then; adopt then marks the changes of
+// is compacted, because the snapshot does not show it then; followInstance then marks the changes of
 // every resource up to it as compacted.
 func (o *observation) holds(p lastSeen) bool {
 	switch {
@@ -135,7 +135,7 @@ func (o *observation) shows(p lastSeen) bool {
 func (d *Driver) check(before lastSeen, o *observation) error {
 	switch {
 	case o.standby || o.readOnly:
-		return d.notPrimary()
+		return d.server.notPrimary()
 	case before.instance != "" && o.instance != before.instance, !o.holds(before):
 		return errNotHeld
 	}
@@ -147,7 +147,7 @@ func (s *server) notPrimary() error {
 	return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, dbserver.Explain(s.config, pgconn.ErrReadOnlyConnection))
 }
 
-// adopt makes the instance that a new connection leads to the one that this process follows. It
+// followInstance makes the instance that a new connection leads to the one that this process follows. It
 // begins a new epoch unless it is certain that the server has every commit that any process has
 // acknowledged: then it fails with errLost, except in a process that starts. before is the
 // last seen change that the caller has failed with; the zero value for a process that starts.
@@ -155,25 +155,25 @@ func (s *server) notPrimary() error {
 // The new epoch begins beyond all revisions that were given before, and all before it is marked
 // as compacted. So every watch and every list that continues from a revision of the lost history,
 // in any process or client, fails as compacted, and no revision is given twice.
-func (d *Driver) adopt(ctx context.Context, before lastSeen) error {
+func (d *Driver) followInstance(ctx context.Context, before lastSeen) error {
 	select {
-	case d.lineage.adopting <- struct{}{}:
-		defer func() { <-d.lineage.adopting }()
+	case d.lineage.following <- struct{}{}:
+		defer func() { <-d.lineage.following }()
 	case <-ctx.Done():
-		return d.translate(ctx.Err())
+		return d.server.translate(ctx.Err())
 	}
 	isStart := before == lastSeen{}
 	now := d.lineage.last()
 	if now.instance != before.instance {
-		return nil // another caller has adopted the instance
+		return nil // another caller has followed the instance
 	}
 	before = now
 	if !isStart {
-		d.reset() // connections may lead to different servers
+		d.server.reset() // connections may lead to different servers
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.options.LockTimeout+d.options.CommitTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.server.options.LockTimeout+d.server.options.CommitTimeout)
 	defer cancel()
-	conn, err := d.acquireWriter(ctx)
+	conn, err := d.server.acquireWriter(ctx)
 	if err != nil {
 		return err
 	}
@@ -198,7 +198,7 @@ func (d *Driver) adopt(ctx context.Context, before lastSeen) error {
 		return err
 	})
 	if err != nil {
-		return d.translate(err)
+		return d.server.translate(err)
 	}
 	d.known.Clear() // a lost commit may have given an id
 	d.lineage.replace(before, o.lastSeen())
@@ -211,17 +211,17 @@ func (d *Driver) adopt(ctx context.Context, before lastSeen) error {
 // record stores the lineage of the server in the store, under the writers' lock, and begins a new
 // epoch where that is needed.
 func (d *Driver) record(ctx context.Context, tx pgx.Tx, before lastSeen) (begun bool, err error) {
-	if _, err := tx.Exec(ctx, configure, milliseconds(d.options.LockTimeout), true); err != nil {
+	if _, err := tx.Exec(ctx, configure, milliseconds(d.server.options.LockTimeout), true); err != nil {
 		return false, err
 	}
-	if _, err := tx.Exec(ctx, lockAny, milliseconds(d.options.CommitTimeout/2)); err != nil {
+	if _, err := tx.Exec(ctx, lockAny, milliseconds(d.server.options.CommitTimeout/2)); err != nil {
 		return false, err
 	}
 	f, err := d.find(ctx, tx, before) // another process may have done it meanwhile
 	if err != nil || f.stored == f.present && f.holds {
 		return false, err
 	}
-	log, server, lineage := d.options.Logger, dbserver.Address(d.config), f.present.String()
+	log, server, lineage := d.server.options.Logger, dbserver.Address(d.server.config), f.present.String()
 	if begun = !f.isSafe(); !begun {
 		if f.stored != (origin{}) && !f.isSame() {
 			log.Info("postgres: a standby took over; every commit waited for a synchronous standby, so that none is lost, and the epoch goes on",
@@ -304,12 +304,12 @@ func (d *Driver) find(ctx context.Context, tx pgx.Tx, before lastSeen) (f findin
 		return f, err
 	}
 	if o.standby || o.readOnly {
-		return f, d.notPrimary()
+		return f, d.server.notPrimary()
 	}
 	f, refused, err := findOrigin(ctx, tx)
 	if refused != nil {
-		d.options.Logger.Warn("postgres: the server does not tell its timeline: a failover that loses commits is noticed only by "+
-			"processes that have seen them", "server", dbserver.Address(d.config), "error", refused.Message)
+		d.server.options.Logger.Warn("postgres: the server does not tell its timeline: a failover that loses commits is noticed only by "+
+			"processes that have seen them", "server", dbserver.Address(d.server.config), "error", refused.Message)
 	}
 	f.holds, f.isShown, f.last = o.holds(before), o.shows(before), o.Revision
 	return f, err

@@ -329,7 +329,7 @@ func TestPooler_AnotherStoreBeginsAnEpoch(t *testing.T) {
 }
 
 // Only a server that refuses to tell its timeline counts as the one that is stored. After any other
-// error the origin is not known, and a loss could go unnoticed: adopt fails and is repeated.
+// error the origin is not known, and a loss could go unnoticed: followInstance fails and is repeated.
 func TestAdopt_RepeatsWhatFailed(t *testing.T) {
 	t.Parallel()
 	for code, isRefusal := range map[string]bool{"42501": true, "42883": true, "0A000": true, "58030": false, "57014": false} {
@@ -371,7 +371,7 @@ func TestAdopt_RepeatsWhatFailed(t *testing.T) {
 	}
 }
 
-// A read that finds another store waits for the one that adopts it no longer than its caller does.
+// A read that finds another store waits for the one that follows it no longer than its caller does.
 func TestAdopt_WaitsForItsTurnUntilTheDeadline(t *testing.T) {
 	t.Parallel()
 	driver, dsn := open(t, postgres.Options{LockTimeout: recovery})

@@ -30,7 +30,7 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 	if resource := q.Of(); q.At != 0 && resource.Storable() {
 		of = &resource
 	}
-	err = d.snapshot(ctx, d.reads, of,
+	err = d.snapshot(ctx, d.server.reads, of,
 		func(b *pgx.Batch) {
 			if !nonEmpty {
 				return

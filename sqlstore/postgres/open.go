@@ -43,7 +43,7 @@ type Options struct {
 
 // Driver implements sqlstore.Driver and sqlstore.Shared.
 type Driver struct {
-	server
+	server server
 	// isAlone is true while this process knows that no other one uses the database.
 	isAlone atomic.Bool
 	lineage lineage
@@ -59,13 +59,13 @@ var (
 
 // Open connects to a database. dsn is a connection string of pgx: a URL, or keywords and
 // values. The caller closes the driver. Open begins a new epoch if the database is not the one that
-// the epoch began on; see adopt.
+// the epoch began on; see followInstance.
 func Open(ctx context.Context, dsn string, options Options) (*Driver, error) {
 	d, err := OpenWithoutServing(ctx, dsn, options)
 	if err != nil {
 		return nil, err
 	}
-	if err := d.adopt(ctx, lastSeen{}); err != nil {
+	if err := d.followInstance(ctx, lastSeen{}); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil
@@ -102,9 +102,9 @@ func OpenWithoutServing(ctx context.Context, dsn string, options Options) (*Driv
 	}
 	d := &Driver{
 		server:  server{options: options, config: config.ConnConfig, refresh: config.BeforeConnect},
-		lineage: lineage{adopting: make(chan struct{}, 1)},
+		lineage: lineage{following: make(chan struct{}, 1)},
 	}
-	if err := d.openPools(ctx, config); err != nil {
+	if err := d.server.openPools(ctx, config); err != nil {
 		return nil, errors.Join(fmt.Errorf("endpoint: %w", err), d.Close())
 	}
 	return d, nil
@@ -112,7 +112,7 @@ func OpenWithoutServing(ctx context.Context, dsn string, options Options) (*Driv
 
 // Close implements sqlstore.Driver. It waits until all connections are released.
 func (d *Driver) Close() error {
-	for _, pool := range d.pools() {
+	for _, pool := range d.server.pools() {
 		pool.Close()
 	}
 	return nil
@@ -135,10 +135,12 @@ func inspect(ctx context.Context, config *pgx.ConnConfig, options Options) (pool
 		return false, fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, dbserver.Explain(config, err))
 	}
 	defer func() { err = errors.Join(err, conn.Close(ctx)) }()
-	if exists, err := dbserver.HasSchema(ctx, conn); err != nil {
+	schema, err := migrations.PostgresSchema(ctx, conn)
+	if err == nil && schema.Version == 0 {
+		err = migrations.Check(migrations.Postgres, schema)
+	}
+	if err != nil {
 		return false, err
-	} else if !exists {
-		return false, migrations.Check(migrations.Postgres, migrations.Schema{})
 	}
 	var (
 		pid                              uint32
@@ -150,15 +152,7 @@ func inspect(ctx context.Context, config *pgx.ConnConfig, options Options) (pool
 	if err != nil {
 		return false, dbserver.Explain(config, err)
 	}
-	schema, err := migrations.PostgresSchema(ctx, conn)
-	if errors.Is(err, migrations.ErrUnreleased) {
-		return false, err
-	}
 	switch {
-	case err != nil:
-		return false, dbserver.Explain(config, err)
-	case schema.Version == 0:
-		return false, migrations.Check(migrations.Postgres, schema)
 	case standby:
 		return false, fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, dbserver.Explain(config, pgconn.ErrStandbyConnection))
 	case !options.AllowLoss && (fsync == "off" && !isNeon(neon, synchronous, quorum) || synchronous == "off"):

@@ -9,9 +9,7 @@ SELECT set_config('statement_timeout', '0', true), set_config('enable_sort', 'of
        set_config('enable_incremental_sort', 'off', true), set_config('enable_seqscan', 'off', true)`
 
 	selectHeader = `
-SELECT k.revision, k.compacted, k.epoch, clock_timestamp(), (SELECT count(*) FROM current_objects),
-    coalesce((SELECT o.uid FROM current_objects o JOIN resources r ON r.id = o.resource_id
-    WHERE r."group" = '' AND r.resource = 'namespaces' AND r.defined_by = 'builtin' AND o.namespace = '' AND o.name = 'kube-system'), '')
+SELECT k.revision, k.compacted, k.epoch, clock_timestamp(), (SELECT count(*) FROM current_objects)
 FROM counters k WHERE k.id = 1`
 
 	// selectObjects reads the objects of one resource, $1 to $3, in key order.

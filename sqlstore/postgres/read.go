@@ -15,7 +15,7 @@ import (
 // State implements sqlstore.Driver.
 func (d *Driver) State(ctx context.Context) (sqlstore.State, error) {
 	var o observation
-	err := d.readFrom(ctx, d.feedPool(), func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, before lastSeen) error {
+	err := d.readFrom(ctx, d.server.feedPool(), func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, before lastSeen) error {
 		if err := conn.QueryRow(ctx, selectState, before.revision).Scan(o.columns()...); err != nil {
 			return err
 		}
@@ -36,29 +36,42 @@ func (d *Driver) Get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, in
 		}
 		return sqlstore.Record{}, state.Revision, err
 	}
-	var (
-		o                 observation
-		uid, form, value  *string
-		created, revision *int64
-		expires           *time.Time
-	)
-	err := d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, before lastSeen) error {
-		row := conn.QueryRow(ctx, selectObject, before.revision, key.Group, key.Resource, key.Owner.String(), key.Namespace, key.Name)
-		if err := row.Scan(append(o.columns(), &uid, &created, &revision, &form, &expires, &value)...); err != nil {
+	var record sqlstore.Record
+	var o observation
+	err := d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, before lastSeen) (err error) {
+		if record, o, err = readRecord(conn.QueryRow(ctx, selectObject, objectArguments(before.revision, key)...), key); err != nil {
 			return err
 		}
 		return d.check(before, &o)
 	})
-	if err != nil {
+	switch {
+	case err != nil:
 		return sqlstore.Record{}, 0, err
+	case record.Revision == 0:
+		err = sqlstore.ErrNotFound
 	}
-	if revision == nil {
-		return sqlstore.Record{}, o.Revision, sqlstore.ErrNotFound
+	return record, o.Revision, err
+}
+
+// objectArguments returns the arguments of selectObject.
+func objectArguments(known int64, key sqlstore.Key) []any {
+	return []any{known, key.Group, key.Resource, key.Owner.String(), key.Namespace, key.Name}
+}
+
+// readRecord returns the result of selectObject; a zero record if there is none.
+func readRecord(row pgx.Row, key sqlstore.Key) (r sqlstore.Record, o observation, err error) {
+	var (
+		uid, form, value  *string
+		created, revision *int64
+		expires           *time.Time
+	)
+	if err = row.Scan(append(o.columns(), &uid, &created, &revision, &form, &expires, &value)...); err != nil || revision == nil {
+		return r, o, err
 	}
 	return sqlstore.Record{
 		Key: key, UID: *uid, Created: *created, Revision: *revision,
 		Encoding: *form, Expires: expiry(expires), Value: sqlstore.Bytes(*value),
-	}, o.Revision, nil
+	}, o, nil
 }
 
 func expiry(t *time.Time) time.Time {
@@ -89,7 +102,7 @@ func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) (changes 
 	if size <= 0 {
 		size = math.MaxInt
 	}
-	query, arguments, pool := selectChanges, []any{q.After, q.Limit, size, q.Before, !q.KeysOnly}, d.feedPool()
+	query, arguments, pool := selectChanges, []any{q.After, q.Limit, size, q.Before, !q.KeysOnly}, d.server.feedPool()
 	switch {
 	case q.Namespaces != nil:
 		namespaces, names, nonEmpty := q.Start()
@@ -100,10 +113,10 @@ func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) (changes 
 		if q.Of != nil {
 			of = *q.Of
 		}
-		query, pool = selectChangesIn, d.reads
+		query, pool = selectChangesIn, d.server.reads
 		arguments = append(arguments, of.Group, of.Resource, of.Owner.String(), namespaces[0], namespaces[1], names[0], names[1])
 	case q.Of != nil:
-		query, arguments, pool = selectChangesOf, append(arguments, q.Of.Group, q.Of.Resource, q.Of.Owner.String()), d.reads
+		query, arguments, pool = selectChangesOf, append(arguments, q.Of.Group, q.Of.Resource, q.Of.Owner.String()), d.server.reads
 	}
 	err = d.snapshot(ctx, pool, q.Of, func(b *pgx.Batch) { b.Queue(query, arguments...) },
 		func(results pgx.BatchResults, state sqlstore.State, w *watchdog) error {

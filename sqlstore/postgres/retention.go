@@ -34,7 +34,7 @@ func scanHistory(row pgx.CollectableRow) (h sqlstore.History, err error) {
 
 // Compacted implements sqlstore.Driver.
 func (d *Driver) Compacted(ctx context.Context, of sqlstore.Resource) (compacted int64, err error) {
-	err = d.snapshot(ctx, d.reads, &of, func(*pgx.Batch) {}, func(_ pgx.BatchResults, state sqlstore.State, _ *watchdog) error {
+	err = d.snapshot(ctx, d.server.reads, &of, func(*pgx.Batch) {}, func(_ pgx.BatchResults, state sqlstore.State, _ *watchdog) error {
 		compacted = state.Compacted
 		return nil
 	})
@@ -78,7 +78,7 @@ func (d *Driver) CountChanges(ctx context.Context, of sqlstore.Resource, limit i
 // transaction checks that. Otherwise a deletion on a server that has lost commits would
 // move the revision past the lost ones, and no process could notice the loss.
 func (d *Driver) DeleteHistory(ctx context.Context, deletion sqlstore.Deletion) (deleted int, waited time.Duration, err error) {
-	ctx, cancel := context.WithTimeout(ctx, d.options.LockTimeout+d.options.CommitTimeout)
+	ctx, cancel := context.WithTimeout(ctx, d.server.options.LockTimeout+d.server.options.CommitTimeout)
 	defer cancel()
 	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, w *watchdog, before lastSeen) error {
 		return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
@@ -91,7 +91,7 @@ func (d *Driver) DeleteHistory(ctx context.Context, deletion sqlstore.Deletion) 
 			}
 			w.pause() // ctx bounds the time of the deletion
 			deletion.UpTo = min(deletion.UpTo, o.Revision)
-			deleted, waited, err = deleteChanges(ctx, tx, deletion, d.options.LockTimeout)
+			deleted, waited, err = deleteChanges(ctx, tx, deletion, d.server.options.LockTimeout)
 			return err
 		})
 	})

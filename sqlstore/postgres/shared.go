@@ -18,16 +18,16 @@ import (
 // idle. The transaction has an idle timeout, so that the server releases the lock of a
 // process that has stopped; holdLock sends statements to keep the transaction alive.
 func (d *Driver) WithLock(ctx context.Context, name string, f func(context.Context) error) (ran bool, err error) {
-	conn, ran, err := d.tryLock(ctx, tryLock, name)
+	conn, ran, err := d.server.tryLock(ctx, tryLock, name)
 	if conn != nil {
-		defer d.unlock(ctx, conn)
+		defer d.server.unlock(ctx, conn)
 	}
 	if err != nil || !ran {
-		return false, d.translate(err)
+		return false, d.server.translate(err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var holding sync.WaitGroup
-	holding.Go(func() { d.holdLock(ctx, cancel, conn, sendTouch) })
+	holding.Go(func() { d.server.holdLock(ctx, cancel, conn, sendTouch) })
 	err = f(ctx)
 	cancel()
 	holding.Wait()
@@ -104,7 +104,7 @@ func (d *Driver) Notify(ctx context.Context, revision int64) error {
 	if d.isAlone.Load() {
 		return nil
 	}
-	return d.readFrom(ctx, d.feedPool(), func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, _ lastSeen) error {
+	return d.readFrom(ctx, d.server.feedPool(), func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, _ lastSeen) error {
 		_, err := conn.Exec(ctx, notify, strconv.FormatInt(revision, 10))
 		return err
 	})
@@ -117,11 +117,11 @@ const reconnectPause = time.Second
 // ends, and an error only if connecting again can't help.
 func (d *Driver) Listen(ctx context.Context, f func(revision int64)) error {
 	for {
-		err := d.listen(ctx, f)
+		err := d.server.listen(ctx, f)
 		if ctx.Err() != nil {
 			return nil
 		}
-		if err := d.translate(err); !errors.Is(err, sqlstore.ErrUnavailable) {
+		if err := d.server.translate(err); !errors.Is(err, sqlstore.ErrUnavailable) {
 			return err
 		}
 		select {

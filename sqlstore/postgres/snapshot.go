@@ -27,7 +27,7 @@ func ReadSnapshot(ctx context.Context, dsn string, read func(sqlstore.Snapshot) 
 	return readSnapshot(ctx, dsn, (*transfer).checkSchema, read)
 }
 
-// errNotLeft means that the store may lack commits that clients have seen; see Driver.adopt.
+// errNotLeft means that the store may lack commits that clients have seen; see Driver.followInstance.
 var errNotLeft = errors.New("the database is not the one that its epoch began on, because a standby took over, or it was restored or moved: " +
 	"start byre on it and stop it, or use \"byre restore --from\"")
 
@@ -77,8 +77,17 @@ func readSnapshot(ctx context.Context, dsn string, check func(*transfer) error, 
 	}
 	s := sqlstore.Snapshot{
 		Changes: rowsOf(t, tx, selectUndo, scanChangeRow),
+		Get: func(_ context.Context, key sqlstore.Key) (sqlstore.Record, int64, error) {
+			t.watchdog.expect()
+			defer t.watchdog.pause()
+			record, o, err := readRecord(tx.QueryRow(t.ctx, selectObject, objectArguments(0, key)...), key)
+			if err == nil && record.Revision == 0 {
+				return record, o.Revision, sqlstore.ErrNotFound
+			}
+			return record, o.Revision, t.explain(err)
+		},
 	}
-	if err := tx.QueryRow(t.ctx, selectHeader).Scan(&s.Revision, &s.Compacted, &s.Epoch, &s.Time, &s.ObjectCount, &s.Cluster); err != nil {
+	if err := tx.QueryRow(t.ctx, selectHeader).Scan(&s.Revision, &s.Compacted, &s.Epoch, &s.Time, &s.ObjectCount); err != nil {
 		return t.explain(err)
 	}
 	s.Time = s.Time.UTC()
@@ -201,14 +210,11 @@ func (t *transfer) name() string {
 
 // schema returns the schema of the database; zero if there is none.
 func (t *transfer) schema() (migrations.Schema, error) {
-	if exists, err := dbserver.HasSchema(t.ctx, t.conn); err != nil || !exists {
-		return migrations.Schema{}, err
-	}
 	schema, err := migrations.PostgresSchema(t.ctx, t.conn)
-	if errors.Is(err, migrations.ErrUnreleased) {
-		return schema, err
+	if t.ctx.Err() != nil {
+		err = t.explain(err)
 	}
-	return schema, t.explain(err)
+	return schema, err
 }
 
 // rowsOf returns the rows of a query, which it reads one at a time. The watchdog's timer does

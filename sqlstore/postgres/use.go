@@ -29,15 +29,15 @@ func (d *Driver) Maintain(ctx context.Context) error {
 // hints until the others have noticed it, a fifth of Options.LockTimeout later at most. Until
 // then it polls, as for every hint that is lost.
 func (d *Driver) holdUse(ctx context.Context) {
-	conn, locked, err := d.tryLock(ctx, tryShare, migrations.UseLock)
+	conn, locked, err := d.server.tryLock(ctx, tryShare, migrations.UseLock)
 	if conn != nil {
-		defer d.unlock(ctx, conn)
+		defer d.server.unlock(ctx, conn)
 	}
 	if err != nil || !locked {
 		return
 	}
 	defer d.isAlone.Store(false)
-	d.holdLock(ctx, func() {}, conn, func(ctx context.Context, conn *pgxpool.Conn) error {
+	d.server.holdLock(ctx, func() {}, conn, func(ctx context.Context, conn *pgxpool.Conn) error {
 		var users int64
 		err := conn.QueryRow(ctx, countUsers).Scan(&users)
 		d.isAlone.Store(err == nil && users == 1)

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	sqlite3 "modernc.org/sqlite/lib"
@@ -15,10 +14,9 @@ import (
 
 // writer is the one connection that writes, with its prepared statements.
 type writer struct {
-	db     *sql.DB
-	conn   *sql.Conn
-	stmts  statements
-	closed bool
+	db    *sql.DB
+	conn  *sql.Conn
+	stmts statements
 	// ids are the ids of resources. A transaction that fails clears it, because it may have
 	// inserted some of them.
 	ids map[sqlstore.Resource]int64
@@ -41,59 +39,11 @@ func newWriter(ctx context.Context, db *sql.DB) (_ *writer, err error) {
 }
 
 func (w *writer) close() error {
-	if w.closed {
-		return nil
-	}
-	w.closed = true
 	errs := []error{w.stmts.close()}
 	if w.conn != nil {
 		errs = append(errs, w.conn.Close())
 	}
 	return errors.Join(append(errs, w.db.Close())...)
-}
-
-// Commit implements sqlstore.Driver.
-func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore.Outcome, error) {
-	outcomes, err := d.commitLocally(ctx, batch)
-	if r := d.options.Replication; err == nil && r != nil {
-		if err := r.AwaitCopy(ctx); err != nil {
-			return outcomes, fmt.Errorf("%w: %s", sqlstore.ErrUnknown, err.Error())
-		}
-	}
-	if err != nil {
-		return outcomes, err
-	}
-	// Another process may go on without what was committed.
-	return outcomes, d.options.fence(sqlstore.ErrUnknown)
-}
-
-func (d *Driver) commitLocally(ctx context.Context, batch []sqlstore.Write) ([]sqlstore.Outcome, error) {
-	d.writing.Lock()
-	defer d.writing.Unlock()
-	if d.writer.closed {
-		return nil, sqlstore.ErrClosed
-	}
-	if err := d.options.fence(sqlstore.ErrUnavailable); err != nil {
-		return nil, err
-	}
-	if d.buffer != nil && d.buffer.takes(batch, d.state.Load().Revision, d.lineage.revision) {
-		return d.commitToBuffer(ctx, batch)
-	}
-	outcomes := make([]sqlstore.Outcome, len(batch))
-	now := d.options.Clock().UTC().Truncate(time.Microsecond)
-	grows := slices.ContainsFunc(batch, func(w sqlstore.Write) bool { return w.Grows })
-	if err := d.changeLocked(grows, func(state *sqlstore.State) error { return d.writer.apply(batch, outcomes, state, now) }); err != nil {
-		return nil, err
-	}
-	return outcomes, nil
-}
-
-// fence fails with an error of a kind, and of no other, if Fence fails.
-func (o *Options) fence(kind error) error {
-	if err := o.Fence(); err != nil {
-		return fmt.Errorf("%w: %s", kind, err.Error())
-	}
-	return nil
 }
 
 // transaction runs f in a transaction. It takes no context, because database/sql runs a

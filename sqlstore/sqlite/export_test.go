@@ -7,19 +7,19 @@ import (
 
 // ExecWriter runs a statement on the connection that writes.
 func (d *Driver) ExecWriter(ctx context.Context, statement string) error {
-	_, err := d.writer.conn.ExecContext(ctx, statement)
+	_, err := d.committer.writer.conn.ExecContext(ctx, statement)
 	return err
 }
 
 // Pragmas returns the values of a pragma on all connections: the writer's, that of Maintain,
 // and those that read.
 func (d *Driver) Pragmas(ctx context.Context, name string) (values []string, err error) {
-	maintenance, err := d.maintenance.Conn(ctx)
+	maintenance, err := d.checkpointer.db.Conn(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer maintenance.Close()
-	conns := []*sql.Conn{d.writer.conn, maintenance}
+	conns := []*sql.Conn{d.committer.writer.conn, maintenance}
 	for range readers {
 		conn, err := d.readers.db.Conn(ctx)
 		if err != nil {
@@ -41,21 +41,22 @@ func (d *Driver) Pragmas(ctx context.Context, name string) (values []string, err
 // can't be measured.
 func (d *Driver) Log(ctx context.Context) (pages, copied int) {
 	var busy int
-	if err := d.maintenance.QueryRowContext(ctx, measureLog).Scan(&busy, &pages, &copied); err != nil {
+	if err := d.checkpointer.db.QueryRowContext(ctx, measureLog).Scan(&busy, &pages, &copied); err != nil {
 		return -1, -1
 	}
 	return pages, copied
 }
 
 // MaintainOnce does once what Maintain does when the log has grown.
-func (d *Driver) MaintainOnce(ctx context.Context) error { return d.maintain(ctx, measureLog) }
+func (d *Driver) MaintainOnce(ctx context.Context) error { return d.checkpointer.run(ctx, measureLog) }
 
 // Flush writes the volatile changes in memory to the database.
-func (d *Driver) Flush() error { return d.flush() }
+func (d *Driver) Flush() error { return d.committer.flushAll() }
 
 // DuringTransaction calls f in a transaction that flushes the volatile changes in memory.
 func (d *Driver) DuringTransaction(f func() error) error {
-	d.writing.Lock()
-	defer d.writing.Unlock()
-	return d.transaction(d.state.Load(), f)
+	c := &d.committer
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	return c.transaction(c.state.Load(), f)
 }

@@ -58,9 +58,6 @@ func TestFence_AcknowledgesNothing(t *testing.T) {
 			if _, err := d.State(t.Context()); !errors.Is(err, sqlstore.ErrUnavailable) {
 				t.Errorf("State: %v", err)
 			}
-			if _, err := d.ReadIndex(); !errors.Is(err, sqlstore.ErrUnavailable) {
-				t.Errorf("ReadIndex: %v", err)
-			}
 		})
 	}
 }

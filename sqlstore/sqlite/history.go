@@ -10,11 +10,11 @@ import (
 
 // Histories implements sqlstore.Driver.
 func (d *Driver) Histories(ctx context.Context) ([]sqlstore.History, error) {
-	if _, err := d.flushUnlessCovered(d.state.Load().Revision, nil); err != nil {
+	if err := d.committer.flushAll(); err != nil {
 		return nil, err
 	}
 	histories, err := collect(scanHistory)(d.readers.db.QueryContext(ctx, selectHistories)) //nolint:rowserrcheck // collect checks it
-	return histories, d.translate(err)
+	return histories, d.file.translate(err)
 }
 
 // scanHistory reads a row of selectHistories.
@@ -38,23 +38,23 @@ func (d *Driver) Compacted(ctx context.Context, of sqlstore.Resource) (compacted
 		compacted = state.Compacted
 		return nil
 	})
-	return compacted, d.translate(err)
+	return compacted, d.file.translate(err)
 }
 
 // RevisionAt implements sqlstore.Driver.
 func (d *Driver) RevisionAt(ctx context.Context, moment time.Time) (revision int64, err error) {
-	if _, err := d.flushUnlessCovered(d.state.Load().Revision, nil); err != nil {
+	if err := d.committer.flushAll(); err != nil {
 		return 0, err
 	}
 	err = d.readers.db.QueryRowContext(ctx, selectRevisionAt, formatTime(moment)).Scan(&revision)
-	return revision, d.translate(err)
+	return revision, d.file.translate(err)
 }
 
 // SetRetainedFor implements sqlstore.Driver.
 func (d *Driver) SetRetainedFor(ctx context.Context, ages map[sqlstore.Resource]time.Duration) error {
-	return d.change(ctx, func(*sqlstore.State) error {
+	return d.committer.change(ctx, func(*sqlstore.State) error {
 		for of, age := range ages {
-			if _, err := d.writer.stmts[updateRetainedFor].Exec(int64(age/time.Second), of.Group, of.Resource, of.Owner.String()); err != nil {
+			if _, err := d.committer.writer.stmts[updateRetainedFor].Exec(int64(age/time.Second), of.Group, of.Resource, of.Owner.String()); err != nil {
 				return err
 			}
 		}
@@ -64,9 +64,9 @@ func (d *Driver) SetRetainedFor(ctx context.Context, ages map[sqlstore.Resource]
 
 // CountChanges implements sqlstore.Driver.
 func (d *Driver) CountChanges(ctx context.Context, of sqlstore.Resource, limit int64) (count, oldest int64, err error) {
-	if _, err := d.flushUnlessCovered(0, &of); err != nil {
+	if _, err := d.committer.flushUnlessCovered(0, &of); err != nil {
 		return 0, 0, err
 	}
 	err = d.readers.db.QueryRowContext(ctx, countChanges, of.Group, of.Resource, of.Owner.String(), limit).Scan(&count, &oldest)
-	return count, oldest, d.translate(err)
+	return count, oldest, d.file.translate(err)
 }

@@ -171,8 +171,8 @@ func (f *file) damaged(ctx context.Context, err error) error {
 // the log is not copied back meanwhile. It fails with sqlstore.ErrDamaged if the structure of the file is
 // damaged. Where it is, reads that succeed are right nevertheless, as each compares its row's checksum.
 func (d *Driver) CheckFile(ctx context.Context) error {
-	if err := d.quickCheck(ctx); err != nil {
-		return d.damaged(ctx, err)
+	if err := d.file.quickCheck(ctx); err != nil {
+		return d.file.damaged(ctx, err)
 	}
 	return nil
 }

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 
+	"byre/migrations/dbfile"
 	"byre/migrations/fileowner"
 	"byre/sqlstore"
 )
@@ -20,16 +20,6 @@ import (
 // before. Load deletes it, and Open if the store has never held anything.
 const lastBackupSuffix = ".last-backup"
 
-// lastBackupFile returns the name of that file. If path is a symbolic link, the file is beside
-// the database that the link leads to.
-func lastBackupFile(path string) (string, error) {
-	path, err := filepath.EvalSymlinks(path)
-	if err != nil {
-		return "", fmt.Errorf("last backup: %w", err)
-	}
-	return path + lastBackupSuffix, nil
-}
-
 // RecordBackup stores the record of a backup of the database in the file at path, which may be
 // in use.
 func RecordBackup(path string, b sqlstore.LastBackup) error {
@@ -37,10 +27,10 @@ func RecordBackup(path string, b sqlstore.LastBackup) error {
 	if err != nil {
 		return err
 	}
-	if path, err = lastBackupFile(path); err != nil {
-		return err
+	if path, err = dbfile.Resolve(path); err == nil {
+		err = fileowner.WriteFile(path+lastBackupSuffix, append(text, '\n'), 0o600)
 	}
-	if err := fileowner.WriteFile(path, append(text, '\n'), 0o600); err != nil {
+	if err != nil {
 		return fmt.Errorf("last backup: %w", err)
 	}
 	return nil
@@ -49,13 +39,13 @@ func RecordBackup(path string, b sqlstore.LastBackup) error {
 // ReadLastBackup returns the record that RecordBackup has stored for the database in the file
 // at path. It fails with sqlstore.ErrNotFound if there is none.
 func ReadLastBackup(path string) (sqlstore.LastBackup, error) {
-	path, err := lastBackupFile(path)
-	if err != nil {
-		return sqlstore.LastBackup{}, err
+	path, err := dbfile.Resolve(path)
+	var text []byte
+	if err == nil {
+		text, err = os.ReadFile(path + lastBackupSuffix)
 	}
-	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return sqlstore.LastBackup{}, fmt.Errorf("last backup: %w", sqlstore.ErrNotFound)
+		err = sqlstore.ErrNotFound
 	}
 	if err != nil {
 		return sqlstore.LastBackup{}, fmt.Errorf("last backup: %w", err)
@@ -65,5 +55,5 @@ func ReadLastBackup(path string) (sqlstore.LastBackup, error) {
 
 // LastBackup implements sqlstore.Driver.
 func (d *Driver) LastBackup(context.Context) (sqlstore.LastBackup, error) {
-	return ReadLastBackup(d.path)
+	return ReadLastBackup(d.file.path)
 }

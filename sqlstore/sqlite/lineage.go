@@ -48,24 +48,24 @@ const (
 // in its place, by cp or from a snapshot of litestream for example, or the last process was killed
 // with changes in its memory (reserve).
 //
-// The file may be behind the database after a power failure, because only adopt, reserve and close
+// The file may be behind the database after a power failure, because only resumeLineage, reserve and close
 // sync it.
 type lineage struct {
 	file *os.File
 	origin
 }
 
-// adopt makes the database the one that this process uses. It begins a new epoch unless the
+// resumeLineage compares the database with the file. It begins a new epoch unless the
 // database has everything that was ever acknowledged.
 //
 // The new epoch begins beyond all revisions that were given before, and all before it is marked as
 // compacted, so that no revision is given twice, and clients list again.
-func (d *Driver) adopt(ctx context.Context, state *sqlstore.State) error {
+func (c *committer) resumeLineage(ctx context.Context, state *sqlstore.State) error {
 	var stored string
-	if err := d.readers.db.QueryRowContext(ctx, selectLineage).Scan(&stored); err != nil {
+	if err := c.readers.db.QueryRowContext(ctx, selectLineage).Scan(&stored); err != nil {
 		return err
 	}
-	left, now, err := d.origins(stored, state.Revision)
+	left, now, err := c.file.origins(stored, state.Revision)
 	if err != nil {
 		return err
 	}
@@ -79,32 +79,32 @@ func (d *Driver) adopt(ctx context.Context, state *sqlstore.State) error {
 	default:
 		now.id, now.revision = rand.Text(), sqlstore.NextEpoch(max(state.Revision, left.revision))
 		statement, arguments = beginEpoch, append(arguments, now.id, now.revision)
-		d.options.Logger.LogAttrs(ctx, slog.LevelWarn, "sqlite: the database may have lost commits: its file was restored or moved, or a crash "+
+		c.options.Logger.LogAttrs(ctx, slog.LevelWarn, "sqlite: the database may have lost commits: its file was restored or moved, or a crash "+
 			"lost volatile changes; a new epoch begins: watches end with 410 and clients list again",
-			slog.String("path", d.path), slog.Int64("was", left.revision), slog.Int64("is", state.Revision), slog.Int64("revision", now.revision))
+			slog.String("path", c.file.path), slog.Int64("was", left.revision), slog.Int64("is", state.Revision), slog.Int64("revision", now.revision))
 	}
-	if d.lineage.file, err = fileowner.Open(d.path+lineageSuffix, os.O_RDWR, 0o600); err != nil {
+	if c.lineage.file, err = fileowner.Open(c.file.path+lineageSuffix, os.O_RDWR, 0o600); err != nil {
 		return err
 	}
 	left.birth = cmp.Or(left.birth, now.birth)
-	d.lineage.origin = left
+	c.lineage.origin = left
 	if statement == "" {
 		return nil
 	}
 	// The file is first: a process that is killed here leaves two that differ.
-	if err := errors.Join(d.lineage.write(now), d.lineage.file.Sync()); err != nil {
+	if err := errors.Join(c.lineage.write(now), c.lineage.file.Sync()); err != nil {
 		return err
 	}
-	if err := d.writer.transaction(func() error {
-		_, err := d.writer.conn.ExecContext(ctx, statement, arguments...)
+	if err := c.writer.transaction(func() error {
+		_, err := c.writer.conn.ExecContext(ctx, statement, arguments...)
 		if err == nil && statement == beginEpoch {
-			_, err = d.writer.conn.ExecContext(ctx, compactAll)
+			_, err = c.writer.conn.ExecContext(ctx, compactAll)
 		}
 		return err
 	}); err != nil {
 		return err
 	}
-	*state, err = d.readers.state(ctx)
+	*state, err = c.readers.state(ctx)
 	return err
 }
 

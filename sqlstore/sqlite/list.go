@@ -11,7 +11,7 @@ import (
 // take long, because SQLite can't start the log over until the transaction ends.
 func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (listed sqlstore.ListResult, err error) {
 	of := new(q.Of())
-	last, err := d.flushUnlessCovered(q.At, of)
+	last, err := d.committer.flushUnlessCovered(q.At, of)
 	if err != nil {
 		return sqlstore.ListResult{}, err
 	}
@@ -21,7 +21,7 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 	}
 	err = r.snapshot(ctx, of, func(tx *sql.Tx, state sqlstore.State) error {
 		listed.Revision = state.Revision
-		queries := &listNow
+		query, count := listNow, countNow
 		switch {
 		case q.At == 0:
 			listed.Revision = max(last, state.Revision)
@@ -33,8 +33,8 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 		case q.At < state.Compacted:
 			return sqlstore.ErrCompacted
 		default:
-			listed.Revision = q.At
-			if queries, err = r.queriesAt(ctx, tx, q, state.Revision); err != nil {
+			listed.Revision, count = q.At, countAt
+			if query, err = r.listQueryAt(ctx, tx, q, state.Revision); err != nil {
 				return err
 			}
 		}
@@ -42,8 +42,7 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 		if err != nil || !nonEmpty {
 			return err
 		}
-		a := arguments{q.Group, q.Resource, q.Owner.String(), start.Namespace, start.Name, q.Name, listed.Revision, q.Replaced}
-		last, more, err := list(ctx, r.in(ctx, tx, queries.list(q)), a, q, yield)
+		last, more, err := list(ctx, r.in(ctx, tx, query), q, arguments(q, start, listed.Revision), yield)
 		if err != nil || !more {
 			return err
 		}
@@ -51,15 +50,10 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 		if !q.Count {
 			return nil
 		}
-		a.namespace, a.name = last.Namespace, last.Name
-		count := queries.countResource
-		if q.Namespace != "" {
-			count, a.namespace = queries.countNamespace, q.Namespace
-		}
-		return r.in(ctx, tx, count).QueryRowContext(ctx, a.withLimit(0, false)...).Scan(&listed.Remaining)
+		return r.in(ctx, tx, count).QueryRowContext(ctx, arguments(q, last, listed.Revision)...).Scan(&listed.Remaining)
 	})
 	if err != nil {
-		return sqlstore.ListResult{}, d.translate(err)
+		return sqlstore.ListResult{}, d.file.translate(err)
 	}
 	return listed, nil
 }
@@ -68,64 +62,48 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 // It takes some ten milliseconds.
 const fewChanges = 10_000
 
-// listQueries are the queries of a List, by the kind of its range.
-type listQueries struct{ resource, namespace, object, countResource, countNamespace string }
-
-var (
-	listNow = listQueries{listResource, listNamespace, listObject, countResource, countNamespace}
-	listAt  = listQueries{listResourceAt, listNamespaceAt, listObjectAt, countResourceAt, countNamespaceAt}
-	// listSince is listAt for a revision after which few changes were made.
-	listSince = listQueries{listResourceSince, listNamespaceSince, listObjectAt, countResourceAt, countNamespaceAt}
-)
-
-// queriesAt returns the queries for a list at q.At, which is before the last revision.
-func (r *reader) queriesAt(ctx context.Context, tx *sql.Tx, q sqlstore.Query, last int64) (*listQueries, error) {
-	isMany := false
-	if last-q.At > fewChanges { // other resources may have most of these changes
+// listQueryAt returns the query for a list at q.At, which is before the last revision.
+func (r *reader) listQueryAt(ctx context.Context, tx *sql.Tx, q sqlstore.Query, last int64) (string, error) {
+	isMany := q.Namespace != "" && q.Name != "" // the history of one object is shorter
+	if !isMany && last-q.At > fewChanges {      // other resources may have most of these changes
 		row := r.in(ctx, tx, hasManySince).QueryRowContext(ctx, q.Group, q.Resource, q.Owner.String(), q.At, fewChanges)
 		if err := row.Scan(&isMany); err != nil {
-			return nil, err
+			return "", err
 		}
 	}
 	if isMany {
-		return &listAt, nil
+		return listAt, nil
 	}
-	return &listSince, nil
+	return listSince, nil
 }
 
-// list returns the query that lists the range of a query.
-func (s *listQueries) list(q sqlstore.Query) string {
+// arguments returns the arguments of the statements of a list after a position. A count ignores the last three, and a
+// list of what is current the last one.
+func arguments(q sqlstore.Query, after sqlstore.Position, at int64) []any {
+	// No name and no namespace has the character 0: nothing comes between a text and the text with a 1 at its end.
+	const next = "\x01"
+	first, end, endName := after.Name+next, any([]byte{0xff}), "" // a BLOB comes after every text
 	switch {
 	case q.Namespace == "":
-		return s.resource
 	case q.Name == "":
-		return s.namespace
+		end = q.Namespace + next
 	default:
-		return s.object
+		first, end, endName = max(first, q.Name), q.Namespace, q.Name+next
 	}
-}
-
-// arguments are the arguments ?1 to ?7, which all statements of a List have, and what ?10 is made of.
-type arguments struct {
-	group, resource, owner, namespace, name, only string
-	at                                            int64
-	replaced                                      bool
-}
-
-// withLimit returns all arguments of a statement. A count ignores the last three, and a list of what is current the
-// last one.
-func (a arguments) withLimit(limit int, values bool) []any {
-	return []any{a.group, a.resource, a.owner, a.namespace, a.name, a.only, a.at, limit, values, !a.replaced}
-}
-
-// list yields up to q.Limit records. last is the position of the last one; more is true if
-// there are more.
-func list(ctx context.Context, stmt txStatement, a arguments, q sqlstore.Query, yield func(sqlstore.Record) error) (last sqlstore.Position, more bool, err error) {
 	limit := -1
 	if q.Limit > 0 {
 		limit = q.Limit + 1
 	}
-	rows, err := stmt.QueryContext(ctx, a.withLimit(limit, !q.KeysOnly)...)
+	return []any{
+		q.Group, q.Resource, q.Owner.String(), after.Namespace, first, end, endName, q.Name,
+		at, limit, !q.KeysOnly, !q.Replaced,
+	}
+}
+
+// list yields up to q.Limit records. last is the position of the last one; more is true if
+// there are more.
+func list(ctx context.Context, stmt txStatement, q sqlstore.Query, arguments []any, yield func(sqlstore.Record) error) (last sqlstore.Position, more bool, err error) {
+	rows, err := stmt.QueryContext(ctx, arguments...)
 	if err != nil {
 		return last, false, err
 	}

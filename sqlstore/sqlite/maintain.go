@@ -12,38 +12,11 @@ import (
 
 // DeleteHistory implements sqlstore.Driver.
 func (d *Driver) DeleteHistory(ctx context.Context, deletion sqlstore.Deletion) (deleted int, waited time.Duration, err error) {
-	err = d.change(ctx, func(state *sqlstore.State) (err error) {
-		deleted, err = d.writer.deleteHistory(deletion, state)
+	err = d.committer.change(ctx, func(state *sqlstore.State) (err error) {
+		deleted, err = d.committer.writer.deleteHistory(deletion, state)
 		return err
 	})
 	return deleted, 0, err
-}
-
-// change runs f, which may change the state and does not make the database larger, in a transaction.
-func (d *Driver) change(ctx context.Context, f func(*sqlstore.State) error) error {
-	d.writing.Lock()
-	defer d.writing.Unlock()
-	if d.writer.closed {
-		return sqlstore.ErrClosed
-	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	return d.changeLocked(false, f)
-}
-
-// changeLocked is change for a caller that holds Driver.writing. grows says that f may make the database larger.
-func (d *Driver) changeLocked(grows bool, f func(*sqlstore.State) error) error {
-	var state sqlstore.State
-	if err := d.reserve.run(grows, func() error {
-		state = *d.state.Load()
-		return d.transaction(&state, func() error { return f(&state) })
-	}); err != nil {
-		return d.translate(err)
-	}
-	d.state.Store(&state)
-	d.signalLogGrown()
-	return nil
 }
 
 // deleteHistory makes a deletion, and moves state.Compacted forward.
@@ -110,13 +83,13 @@ const (
 func (d *Driver) Shrink(ctx context.Context, limit int) (done bool, err error) {
 	var free, pages int
 	if err := d.readers.db.QueryRowContext(ctx, selectPages).Scan(&free, &pages); err != nil {
-		return false, d.translate(err)
+		return false, d.file.translate(err)
 	}
 	excess := free - max(keptPages, pages/keptShare)
 	if excess <= 0 {
 		return true, nil
 	}
-	err = d.change(ctx, func(*sqlstore.State) error { return d.writer.vacuumSome(limit) })
+	err = d.committer.change(ctx, func(*sqlstore.State) error { return d.committer.writer.vacuumSome(limit) })
 	return err == nil && excess <= limit, err
 }
 
@@ -155,6 +128,17 @@ const (
 	measureLog = `PRAGMA wal_checkpoint(NOOP)`
 )
 
+// checkpointer copies the log back into the file.
+type checkpointer struct {
+	file    *file
+	db      *sql.DB
+	options *Options
+	// isFull reports whether the disk is full.
+	isFull func() bool
+	// grown receives when the log has grown since the last measurement. Its capacity is 1.
+	grown chan struct{}
+}
+
 // Maintain implements sqlstore.Driver. Until ctx ends it copies the log back into the file,
 // and flushes volatile changes that are due.
 func (d *Driver) Maintain(ctx context.Context) error {
@@ -172,68 +156,63 @@ func (d *Driver) Maintain(ctx context.Context) error {
 	flush := time.NewTimer(flushInterval)
 	defer flush.Stop()
 	for {
-		statement := measureLog
+		var next time.Duration
+		var err error
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-flush.C:
 			// Maintain tries a flush that failed again. The error is not lost: the next
 			// write fails with it too.
-			next, err := d.flushDue()
-			if err != nil && !errors.Is(err, sqlstore.ErrUnavailable) && !errors.Is(err, sqlstore.ErrClosed) {
-				return err
-			}
+			next, err = d.committer.flush(flushInterval)
 			flush.Reset(next)
-			continue
 		case <-pause.C:
 			select {
-			case <-d.grown:
+			case <-d.checkpointer.grown:
 				idle.Reset(checkpointIdle)
+				err = d.checkpointer.run(ctx, measureLog)
 			default:
-				continue
 			}
 		case <-idle.C:
-			statement = checkpoint
+			err = d.checkpointer.run(ctx, checkpoint)
 		}
-		if err := d.maintain(ctx, statement); err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
-			// Maintain continues if the database is busy or the disk is full. The
-			// writer's own checkpoints bound the log meanwhile.
-			if err := d.translate(err); !errors.Is(err, sqlstore.ErrUnavailable) {
-				return err
-			}
+		if ctx.Err() != nil {
+			return nil
+		}
+		// Maintain continues if the database is busy or the disk is full. The writer's own
+		// checkpoints bound the log meanwhile.
+		if err != nil && !errors.Is(err, sqlstore.ErrUnavailable) && !errors.Is(err, sqlstore.ErrClosed) {
+			return err
 		}
 	}
 }
 
-// maintain executes checkpoint or measureLog. After measureLog it executes checkpoint if the
+// run executes checkpoint or measureLog. After measureLog it executes checkpoint if the
 // part of the log that is not copied back is long enough. While the database is replicated, it does
 // nothing: the log must stay until its pages are copied, and the replication runs the checkpoints.
-func (d *Driver) maintain(ctx context.Context, statement string) error {
-	if r := d.options.Replication; r != nil && r.Attached() {
+func (c *checkpointer) run(ctx context.Context, statement string) error {
+	if r := c.options.Replication; r != nil && r.Attached() {
 		return nil
 	}
 	var busy, pages, copied int
-	err := d.maintenance.QueryRowContext(ctx, statement).Scan(&busy, &pages, &copied)
-	enough := min(checkpointPages, d.options.LogPages/2)
-	if d.reserve.isInUse.Load() {
+	err := c.db.QueryRowContext(ctx, statement).Scan(&busy, &pages, &copied)
+	enough := min(checkpointPages, c.options.LogPages/2)
+	if c.isFull() {
 		enough = reservePages
 	}
-	if err != nil || statement == checkpoint || pages-copied < enough {
-		return err
+	if err == nil && statement == measureLog && pages-copied >= enough {
+		err = c.db.QueryRowContext(ctx, checkpoint).Scan(&busy, &pages, &copied)
 	}
-	return d.maintenance.QueryRowContext(ctx, checkpoint).Scan(&busy, &pages, &copied)
+	return c.file.translate(err)
 }
 
-// signalLogGrown has Maintain measure the log, and the replication copy it.
-func (d *Driver) signalLogGrown() {
-	if d.options.Replication != nil {
-		d.options.Replication.Committed()
+// signalGrown has Maintain measure the log, and the replication copy it.
+func (c *checkpointer) signalGrown() {
+	if c.options.Replication != nil {
+		c.options.Replication.Committed()
 	}
 	select {
-	case d.grown <- struct{}{}:
+	case c.grown <- struct{}{}:
 	default:
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"sync"
 	"time"
 
 	engine "modernc.org/sqlite"
@@ -58,29 +57,16 @@ const readers = 4
 
 // Driver implements sqlstore.Driver and sqlstore.Exclusive.
 type Driver struct {
-	file
+	file    *file
 	options Options
 	lock    *dbfile.Lock
-	// info describes the file that was opened at path.
+	// info describes the file that was opened.
 	info os.FileInfo
 
-	// writing is held by the transaction under way: a batch, a chunk of a compaction, a
-	// flush.
-	writing sync.Mutex
-	writer  *writer
-	// lineage is guarded by writing.
-	lineage lineage
-	readers *reader
-	// maintenance has the connection with which Maintain copies the log back.
-	maintenance *sql.DB
-	// buffer is nil without volatile resources.
-	buffer  *volatileBuffer
-	reserve diskReserve
-	// grown receives when the log has grown since Maintain measured it. Its capacity is
-	// 1.
-	grown chan struct{}
-
-	state counters
+	readers      *reader
+	committer    committer
+	checkpointer checkpointer
+	reserve      diskReserve
 }
 
 var (
@@ -106,11 +92,7 @@ func Open(ctx context.Context, path string, options Options) (_ *Driver, err err
 	if path, err = filepath.Abs(path); err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
-	d := &Driver{
-		file:    file{path: path, busy: cmp.Or(options.Busy, defaultBusy)},
-		options: options,
-		grown:   make(chan struct{}, 1),
-	}
+	d := &Driver{options: options}
 	// The lock comes first. It fails if this process has the file open already; to inspect
 	// the file then would release SQLite's own locks on it.
 	if d.lock, err = dbfile.Acquire(path); err != nil {
@@ -121,22 +103,25 @@ func Open(ctx context.Context, path string, options Options) (_ *Driver, err err
 			err = errors.Join(err, d.Close())
 		}
 	}()
-	d.path = d.lock.Path
-	d.reserve.path, d.reserve.size, d.reserve.logger = d.path+reserveSuffix, options.Reserve, options.Logger
-	fresh, err := dbfile.Inspect(d.path)
+	d.file = &file{path: d.lock.Path, busy: cmp.Or(options.Busy, defaultBusy)}
+	path = d.lock.Path
+	d.reserve.path, d.reserve.size, d.reserve.logger = path+reserveSuffix, options.Reserve, options.Logger
+	d.checkpointer = checkpointer{file: d.file, options: &d.options, isFull: d.reserve.isInUse.Load, grown: make(chan struct{}, 1)}
+	d.committer.file, d.committer.options, d.committer.reserve, d.committer.grew = d.file, &d.options, &d.reserve, d.checkpointer.signalGrown
+	fresh, err := dbfile.Inspect(path)
 	if err == nil && fresh {
-		err = fmt.Errorf("%s: %w", d.path, migrations.ErrOlder)
+		err = fmt.Errorf("%s: %w", path, migrations.ErrOlder)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if d.info, err = os.Stat(d.path); err != nil {
+	if d.info, err = os.Stat(path); err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
 	if options.Replication != nil {
-		err = options.Replication.Open(d.path, d.reserve.isInUse.Load)
+		err = options.Replication.Open(path, d.reserve.isInUse.Load)
 	} else {
-		err = replication.Forget(d.path)
+		err = replication.Forget(path)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
@@ -144,18 +129,19 @@ func Open(ctx context.Context, path string, options Options) (_ *Driver, err err
 	if err := d.open(ctx); err != nil {
 		var e *engine.Error
 		if !errors.As(err, &e) {
-			err = fmt.Errorf("%s: %w", d.path, err)
+			err = fmt.Errorf("%s: %w", path, err)
 		}
-		return nil, fmt.Errorf("open database: %w", d.translate(err))
+		return nil, fmt.Errorf("open database: %w", d.file.translate(err))
 	}
 	return d, nil
 }
 
 func (d *Driver) open(ctx context.Context) (err error) {
-	if err := d.check(ctx); err != nil {
+	f, c := d.file, &d.committer
+	if err := f.check(ctx); err != nil {
 		return err
 	}
-	if d.writer, err = newWriter(ctx, d.connect(1, d.settings(
+	if c.writer, err = newWriter(ctx, f.connect(1, f.settings(
 		// A negative number is in KiB. 4,000 KiB hold the inner pages of the B-trees. With
 		// 16,000 KiB BenchmarkDriver takes as much processor time, and 22 MB more memory,
 		// because a page of 4 kB with its header takes 8 kB.
@@ -165,14 +151,15 @@ func (d *Driver) open(ctx context.Context) (err error) {
 	))); err != nil {
 		return err
 	}
-	if d.readers, err = newReader(ctx, d.connect(readers, d.settings(
+	if d.readers, err = newReader(ctx, f.connect(readers, f.settings(
 		// The kernel caches the file, and the feed caches what is read often.
 		setting{name: "cache_size", value: "-1000"},
 		setting{name: "query_only", value: "1"},
-	)), &d.state); err != nil {
+	)), &c.state); err != nil {
 		return err
 	}
-	d.maintenance = d.connect(1, d.settings(setting{name: "cache_size", value: "-1000"}))
+	c.readers = d.readers
+	d.checkpointer.db = f.connect(1, f.settings(setting{name: "cache_size", value: "-1000"}))
 	if err := d.readers.checkCounters(ctx); err != nil && !d.options.AcceptGaps {
 		return err
 	}
@@ -181,20 +168,18 @@ func (d *Driver) open(ctx context.Context) (err error) {
 		return err
 	}
 	if state.Revision == 0 {
-		if err := remove(d.path + lastBackupSuffix); err != nil {
+		if err := remove(f.path + lastBackupSuffix); err != nil {
 			return err
 		}
 	}
-	if err := d.adopt(ctx, &state); err != nil {
+	if err := c.resumeLineage(ctx, &state); err != nil {
 		return err
 	}
-	if d.options.Volatile != nil {
-		d.buffer = newVolatileBuffer(d.options.Volatile, &d.state, state.Revision)
-	}
-	d.state.Store(&state)
+	c.buffer = newVolatileBuffer(d.options.Volatile, &c.state, state.Revision)
+	c.state.Store(&state)
 	// This refuses a file that can't be written here, not at the first write. A full disk
 	// is accepted, because the data can be read and deleted.
-	err = d.transaction(&state, d.writer.touchStore)
+	err = c.transaction(&state, c.writer.touchStore)
 	if err != nil && !hasCode(err, sqlite3.SQLITE_FULL) {
 		return err
 	}
@@ -203,37 +188,29 @@ func (d *Driver) open(ctx context.Context) (err error) {
 
 // Close implements sqlstore.Driver. It waits for the transaction under way.
 func (d *Driver) Close() error {
-	d.writing.Lock()
-	defer d.writing.Unlock()
-	var errs []error
-	if d.buffer != nil && d.writer != nil && !d.writer.closed {
-		err := d.translate(d.flushLocked())
-		if err == nil {
-			err = d.lineage.reserve(d.state.Load().Revision) // the next start begins no epoch
-		}
-		errs = append(errs, err)
-	}
-	if d.maintenance != nil {
-		errs = append(errs, d.maintenance.Close())
+	errs := []error{d.committer.end()}
+	if d.checkpointer.db != nil {
+		errs = append(errs, d.checkpointer.db.Close())
 	}
 	if d.readers != nil {
 		errs = append(errs, d.readers.close())
 	}
-	if d.writer != nil {
+	w := d.committer.writer
+	if w != nil {
 		// The writer is the last connection to close: that copies the log back and removes
 		// it.
-		errs = append(errs, d.writer.close())
+		errs = append(errs, w.close())
 	}
 	if d.options.Replication != nil {
 		errs = append(errs, d.options.Replication.Close())
-		if d.writer != nil {
+		if w != nil {
 			// Litestream's connections have prevented that: a log that is there after a stop looks like a crash
 			// to InspectAfterCrash.
-			db := d.connect(1, d.settings())
+			db := d.file.connect(1, d.file.settings())
 			errs = append(errs, db.Ping(), db.Close())
 		}
 	}
-	return errors.Join(append(errs, d.lineage.close(), d.lock.Close())...)
+	return errors.Join(append(errs, d.committer.lineage.close(), d.lock.Close())...)
 }
 
 // statements are prepared statements by their texts. They must be closed before the connections,

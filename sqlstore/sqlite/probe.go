@@ -16,7 +16,7 @@ var errNotOurs = errors.New("the database file was removed or replaced while it 
 // open connections would not notice that the file was deleted: they keep reading their caches
 // and the deleted file.
 func (d *Driver) Probe(ctx context.Context) error {
-	file, err := os.Stat(d.path)
+	file, err := os.Stat(d.file.path)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, errNotOurs)
@@ -25,15 +25,12 @@ func (d *Driver) Probe(ctx context.Context) error {
 	case !os.SameFile(file, d.info):
 		return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, errNotOurs)
 	}
-	db := d.connect(1, d.reading())
+	db := d.file.connect(1, d.file.reading())
 	defer db.Close()
-	known := d.state.Load().Revision
-	if d.buffer != nil {
-		known = d.buffer.durable()
-	}
+	known := d.committer.buffer.durable()
 	var stored sqlstore.State
 	if err := db.QueryRowContext(ctx, selectState).Scan(&stored.Revision, &stored.Compacted, &stored.Epoch); err != nil {
-		return d.translate(err)
+		return d.file.translate(err)
 	}
 	if stored.Revision < known {
 		return fmt.Errorf("%w: the database file is at revision %d, and was at %d", sqlstore.ErrUnavailable, stored.Revision, known)

@@ -263,9 +263,7 @@ ORDER BY c.revision DESC`
 // A whole store: ReadSnapshot and Load.
 const (
 	selectHeader = `
-SELECT k.revision, k.compacted, k.epoch, (SELECT count(*) FROM current_objects), s.lineage,
-    coalesce((SELECT o.uid FROM current_objects o JOIN resources r ON r.id = o.resource_id
-    WHERE r."group" = '' AND r.resource = 'namespaces' AND r.defined_by = 'builtin' AND o.namespace = '' AND o.name = 'kube-system'), '')
+SELECT k.revision, k.compacted, k.epoch, (SELECT count(*) FROM current_objects), s.lineage
 FROM counters k, store s WHERE k.id = 1 AND s.id = 1`
 
 	// selectObjects reads in key order: CROSS JOIN keeps the order of the tables.
@@ -327,121 +325,57 @@ SELECT 'DROP INDEX "' || replace(name, '"', '""') || '"', sql FROM sqlite_schema
 WHERE type = 'index' AND tbl_name IN ('current_objects', 'undo_log') AND sql IS NOT NULL ORDER BY name`
 )
 
-// Lists. The arguments are ?1 group, ?2 resource, ?3 owner, ?4 namespace, ?5 the name of the
-// position after which the list begins, ?6 the only name to list (empty for all), ?7
-// revision, ?8 limit (-1 for none), ?9 whether to return values. A list is of a resource, a
-// namespace, or one object.
+// Lists. The arguments are ?1 group, ?2 resource, ?3 owner, ?4 and ?5 the namespace and name with which
+// the list begins, ?6 and ?7 those before which it ends, ?8 the only name to list (empty for all), ?9
+// revision, ?10 limit (-1 for none), ?11 whether to return values.
 const (
-	listResource = `
+	listNow = `
 SELECT namespace, name, uid, created_revision, revision, form, expires,
-       CASE WHEN ?9 THEN value END AS value, CASE WHEN ?9 THEN record_sum END AS record_sum
+       CASE WHEN ?11 THEN value END AS value, CASE WHEN ?11 THEN record_sum END AS record_sum
 FROM current_objects
 WHERE resource_id = (SELECT id FROM resources WHERE "group" = ?1 AND resource = ?2 AND defined_by = ?3)
-  AND (namespace, name) > (?4, ?5) AND (?6 = '' OR name = ?6)
-ORDER BY namespace, name LIMIT ?8`
+  AND (namespace, name) >= (?4, ?5) AND (namespace, name) < (?6, ?7) AND (?8 = '' OR name = ?8)
+ORDER BY namespace, name LIMIT ?10`
 
-	listNamespace = `
-SELECT namespace, name, uid, created_revision, revision, form, expires,
-       CASE WHEN ?9 THEN value END AS value, CASE WHEN ?9 THEN record_sum END AS record_sum
-FROM current_objects
-WHERE resource_id = (SELECT id FROM resources WHERE "group" = ?1 AND resource = ?2 AND defined_by = ?3)
-  AND namespace = ?4 AND name > ?5 AND (?6 = '' OR name = ?6)
-ORDER BY namespace, name LIMIT ?8`
-
-	listObject = `
-SELECT namespace, name, uid, created_revision, revision, form, expires,
-       CASE WHEN ?9 THEN value END AS value, CASE WHEN ?9 THEN record_sum END AS record_sum
-FROM current_objects
-WHERE resource_id = (SELECT id FROM resources WHERE "group" = ?1 AND resource = ?2 AND defined_by = ?3)
-  AND namespace = ?4 AND name = ?6 AND name > ?5
-ORDER BY namespace, name LIMIT ?8`
-
-	countResource = `
+	countNow = `
 SELECT count(*) FROM current_objects
 WHERE resource_id = (SELECT id FROM resources WHERE "group" = ?1 AND resource = ?2 AND defined_by = ?3)
-  AND (namespace, name) > (?4, ?5) AND (?6 = '' OR name = ?6)`
-
-	countNamespace = `
-SELECT count(*) FROM current_objects
-WHERE resource_id = (SELECT id FROM resources WHERE "group" = ?1 AND resource = ?2 AND defined_by = ?3)
-  AND namespace = ?4 AND name > ?5 AND (?6 = '' OR name = ?6)`
+  AND (namespace, name) >= (?4, ?5) AND (namespace, name) < (?6, ?7) AND (?8 = '' OR name = ?8)`
 )
 
 // Lists at a revision: the objects that were last written up to it, and the undo rows of objects
 // that were replaced or deleted after it. These undo rows come from the whole history of the objects
 // in the range (At), or from the changes of the resource after the revision if these are few (Since):
-// of a list that goes on for minutes they are few, however long the history is. ?10 is whether to return
+// of a list that goes on for minutes they are few, however long the history is. ?12 is whether to return
 // objects that were not replaced since.
 const (
-	listResourceAt = `
+	listAt = `
 SELECT namespace, name, uid, created_revision, revision, form, expires,
-       CASE WHEN ?9 THEN value END AS value, CASE WHEN ?9 THEN record_sum END AS record_sum
+       CASE WHEN ?11 THEN value END AS value, CASE WHEN ?11 THEN record_sum END AS record_sum
 FROM current_objects
 WHERE resource_id = (SELECT id FROM resources WHERE "group" = ?1 AND resource = ?2 AND defined_by = ?3)
-  AND (namespace, name) > (?4, ?5) AND (?6 = '' OR name = ?6) AND revision <= ?7 AND ?10
+  AND (namespace, name) >= (?4, ?5) AND (namespace, name) < (?6, ?7) AND (?8 = '' OR name = ?8) AND revision <= ?9 AND ?12
 UNION ALL
 SELECT namespace, name, uid, created_revision, replaces, form, expires,
-       CASE WHEN ?9 THEN value END, CASE WHEN ?9 THEN record_sum END
+       CASE WHEN ?11 THEN value END, CASE WHEN ?11 THEN record_sum END
 FROM undo_log INDEXED BY undo_log_key
 WHERE resource_id = (SELECT id FROM resources WHERE "group" = ?1 AND resource = ?2 AND defined_by = ?3)
-  AND (namespace, name) > (?4, ?5) AND (?6 = '' OR name = ?6) AND replaces BETWEEN 1 AND ?7 AND revision > ?7
-ORDER BY namespace, name LIMIT ?8`
+  AND (namespace, name) >= (?4, ?5) AND (namespace, name) < (?6, ?7) AND (?8 = '' OR name = ?8) AND replaces BETWEEN 1 AND ?9 AND revision > ?9
+ORDER BY namespace, name LIMIT ?10`
 
-	listNamespaceAt = `
+	listSince = `
 SELECT namespace, name, uid, created_revision, revision, form, expires,
-       CASE WHEN ?9 THEN value END AS value, CASE WHEN ?9 THEN record_sum END AS record_sum
+       CASE WHEN ?11 THEN value END AS value, CASE WHEN ?11 THEN record_sum END AS record_sum
 FROM current_objects
 WHERE resource_id = (SELECT id FROM resources WHERE "group" = ?1 AND resource = ?2 AND defined_by = ?3)
-  AND namespace = ?4 AND name > ?5 AND (?6 = '' OR name = ?6) AND revision <= ?7 AND ?10
+  AND (namespace, name) >= (?4, ?5) AND (namespace, name) < (?6, ?7) AND (?8 = '' OR name = ?8) AND revision <= ?9 AND ?12
 UNION ALL
 SELECT namespace, name, uid, created_revision, replaces, form, expires,
-       CASE WHEN ?9 THEN value END, CASE WHEN ?9 THEN record_sum END
-FROM undo_log INDEXED BY undo_log_key
-WHERE resource_id = (SELECT id FROM resources WHERE "group" = ?1 AND resource = ?2 AND defined_by = ?3)
-  AND namespace = ?4 AND name > ?5 AND (?6 = '' OR name = ?6) AND replaces BETWEEN 1 AND ?7 AND revision > ?7
-ORDER BY namespace, name LIMIT ?8`
-
-	listObjectAt = `
-SELECT namespace, name, uid, created_revision, revision, form, expires,
-       CASE WHEN ?9 THEN value END AS value, CASE WHEN ?9 THEN record_sum END AS record_sum
-FROM current_objects
-WHERE resource_id = (SELECT id FROM resources WHERE "group" = ?1 AND resource = ?2 AND defined_by = ?3)
-  AND namespace = ?4 AND name = ?6 AND name > ?5 AND revision <= ?7 AND ?10
-UNION ALL
-SELECT namespace, name, uid, created_revision, replaces, form, expires,
-       CASE WHEN ?9 THEN value END, CASE WHEN ?9 THEN record_sum END
-FROM undo_log INDEXED BY undo_log_key
-WHERE resource_id = (SELECT id FROM resources WHERE "group" = ?1 AND resource = ?2 AND defined_by = ?3)
-  AND namespace = ?4 AND name = ?6 AND name > ?5 AND replaces BETWEEN 1 AND ?7 AND revision > ?7
-ORDER BY namespace, name LIMIT ?8`
-
-	listResourceSince = `
-SELECT namespace, name, uid, created_revision, revision, form, expires,
-       CASE WHEN ?9 THEN value END AS value, CASE WHEN ?9 THEN record_sum END AS record_sum
-FROM current_objects
-WHERE resource_id = (SELECT id FROM resources WHERE "group" = ?1 AND resource = ?2 AND defined_by = ?3)
-  AND (namespace, name) > (?4, ?5) AND (?6 = '' OR name = ?6) AND revision <= ?7 AND ?10
-UNION ALL
-SELECT namespace, name, uid, created_revision, replaces, form, expires,
-       CASE WHEN ?9 THEN value END, CASE WHEN ?9 THEN record_sum END
+       CASE WHEN ?11 THEN value END, CASE WHEN ?11 THEN record_sum END
 FROM undo_log INDEXED BY undo_log_resource
 WHERE resource_id = (SELECT id FROM resources WHERE "group" = ?1 AND resource = ?2 AND defined_by = ?3)
-  AND (namespace, name) > (?4, ?5) AND (?6 = '' OR name = ?6) AND replaces BETWEEN 1 AND ?7 AND revision > ?7
-ORDER BY namespace, name LIMIT ?8`
-
-	listNamespaceSince = `
-SELECT namespace, name, uid, created_revision, revision, form, expires,
-       CASE WHEN ?9 THEN value END AS value, CASE WHEN ?9 THEN record_sum END AS record_sum
-FROM current_objects
-WHERE resource_id = (SELECT id FROM resources WHERE "group" = ?1 AND resource = ?2 AND defined_by = ?3)
-  AND namespace = ?4 AND name > ?5 AND (?6 = '' OR name = ?6) AND revision <= ?7 AND ?10
-UNION ALL
-SELECT namespace, name, uid, created_revision, replaces, form, expires,
-       CASE WHEN ?9 THEN value END, CASE WHEN ?9 THEN record_sum END
-FROM undo_log INDEXED BY undo_log_resource
-WHERE resource_id = (SELECT id FROM resources WHERE "group" = ?1 AND resource = ?2 AND defined_by = ?3)
-  AND namespace = ?4 AND name > ?5 AND (?6 = '' OR name = ?6) AND replaces BETWEEN 1 AND ?7 AND revision > ?7
-ORDER BY namespace, name LIMIT ?8`
+  AND (namespace, name) >= (?4, ?5) AND (namespace, name) < (?6, ?7) AND (?8 = '' OR name = ?8) AND replaces BETWEEN 1 AND ?9 AND revision > ?9
+ORDER BY namespace, name LIMIT ?10`
 
 	// hasManySince tells whether there are more than ?5 changes of the resource after ?4.
 	hasManySince = `
@@ -450,28 +384,17 @@ SELECT EXISTS (
   WHERE resource_id = (SELECT id FROM resources WHERE "group" = ?1 AND resource = ?2 AND defined_by = ?3) AND revision > ?4 LIMIT 1 OFFSET ?5
 )`
 
-	// countResourceAt counts the objects that exist now and whose create revision, the rowid, is not
-	// later: the index alone counts them. It adds those that existed at the revision and were deleted
-	// later.
-	countResourceAt = `
+	// countAt counts the objects that exist now and whose create revision, the rowid, is not later:
+	// the index alone counts them. It adds those that existed at the revision and were deleted later.
+	countAt = `
 SELECT (
   SELECT count(*) FROM current_objects
   WHERE resource_id = (SELECT id FROM resources WHERE "group" = ?1 AND resource = ?2 AND defined_by = ?3)
-    AND (namespace, name) > (?4, ?5) AND (?6 = '' OR name = ?6) AND created_revision <= ?7
+    AND (namespace, name) >= (?4, ?5) AND (namespace, name) < (?6, ?7) AND (?8 = '' OR name = ?8) AND created_revision <= ?9
 ) + (
   SELECT count(*) FROM undo_log INDEXED BY undo_log_resource
   WHERE resource_id = (SELECT id FROM resources WHERE "group" = ?1 AND resource = ?2 AND defined_by = ?3)
-    AND (namespace, name) > (?4, ?5) AND (?6 = '' OR name = ?6) AND revision > ?7 AND op = 'delete' AND created_revision <= ?7
-)`
-
-	countNamespaceAt = `
-SELECT (
-  SELECT count(*) FROM current_objects
-  WHERE resource_id = (SELECT id FROM resources WHERE "group" = ?1 AND resource = ?2 AND defined_by = ?3)
-    AND namespace = ?4 AND name > ?5 AND (?6 = '' OR name = ?6) AND created_revision <= ?7
-) + (
-  SELECT count(*) FROM undo_log INDEXED BY undo_log_resource
-  WHERE resource_id = (SELECT id FROM resources WHERE "group" = ?1 AND resource = ?2 AND defined_by = ?3)
-    AND namespace = ?4 AND name > ?5 AND (?6 = '' OR name = ?6) AND revision > ?7 AND op = 'delete' AND created_revision <= ?7
+    AND (namespace, name) >= (?4, ?5) AND (namespace, name) < (?6, ?7) AND (?8 = '' OR name = ?8)
+    AND revision > ?9 AND op = 'delete' AND created_revision <= ?9
 )`
 )

@@ -35,9 +35,7 @@ func newReader(ctx context.Context, db *sql.DB, seen *counters) (_ *reader, err 
 	r := &reader{db: db, seen: seen}
 	r.stmts, err = prepare(ctx, db, selectState, selectCompacted, selectObject, selectExpired,
 		selectChanges, selectChangesOf, selectChangesIn, selectChangesBefore, selectChangesOfBefore, selectChangesInBefore,
-		listResource, listNamespace, listObject, countResource, countNamespace,
-		listResourceAt, listNamespaceAt, listObjectAt, countResourceAt, countNamespaceAt,
-		hasManySince, listResourceSince, listNamespaceSince)
+		listNow, listAt, listSince, hasManySince, countNow, countAt)
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
@@ -61,32 +59,17 @@ func (r *reader) state(ctx context.Context) (s sqlstore.State, err error) {
 	return s, err
 }
 
-// State implements sqlstore.Driver.
-func (d *Driver) State(context.Context) (sqlstore.State, error) { return d.ReadIndex() }
-
-// ReadIndex implements sqlstore.Exclusive. It does not read the database, because this
-// process makes every change. This process's clock is the database's clock.
-func (d *Driver) ReadIndex() (sqlstore.State, error) {
-	state := *d.state.Load()
+// State implements sqlstore.Driver. It does not read the database, because this process makes every
+// change. This process's clock is the database's clock.
+func (d *Driver) State(context.Context) (sqlstore.State, error) {
+	state := *d.committer.state.Load()
 	state.Time = d.options.Clock()
 	return state, d.options.fence(sqlstore.ErrUnavailable)
 }
 
 // Get implements sqlstore.Driver.
 func (d *Driver) Get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, int64, error) {
-	if d.buffer == nil {
-		record, snapshot, err := d.readers.get(ctx, key)
-		return record, snapshot, d.translate(err)
-	}
-	record, known, last := d.buffer.find(key)
-	switch {
-	case known && record == nil:
-		return sqlstore.Record{}, last, sqlstore.ErrNotFound
-	case known:
-		return *record, last, nil
-	}
-	stored, snapshot, err := d.readers.get(ctx, key)
-	return stored, max(last, snapshot), d.translate(err)
+	return d.committer.get(ctx, key)
 }
 
 func (r *reader) get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, int64, error) {
@@ -137,22 +120,20 @@ func (s *stored) record(table string, row int64, key sqlstore.Key, created, revi
 
 // Expired implements sqlstore.Driver.
 func (d *Driver) Expired(ctx context.Context, now time.Time, limit int) ([]sqlstore.Record, error) {
-	if d.buffer != nil && d.buffer.holdsExpired(now) {
-		if err := d.flush(); err != nil {
+	c := &d.committer
+	if c.buffer.holdsExpired(now) {
+		if err := c.flushAll(); err != nil {
 			return nil, err
 		}
 	}
 	expired, err := d.readers.expired(ctx, now, limit)
-	if err != nil {
-		return nil, d.translate(err)
-	}
-	if d.buffer != nil && slices.ContainsFunc(expired, d.buffer.hasChanged) {
-		if err := d.flush(); err != nil {
+	if err == nil && slices.ContainsFunc(expired, c.buffer.hasChanged) {
+		if err := c.flushAll(); err != nil {
 			return nil, err
 		}
 		expired, err = d.readers.expired(ctx, now, limit)
 	}
-	return expired, d.translate(err)
+	return expired, d.file.translate(err)
 }
 
 func (r *reader) expired(ctx context.Context, now time.Time, limit int) ([]sqlstore.Record, error) {
@@ -170,23 +151,21 @@ func scanExpired(rows *sql.Rows) (r sqlstore.Record, err error) {
 
 // Changes implements sqlstore.Driver.
 func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) (changes []sqlstore.Change, err error) {
-	if d.buffer != nil {
-		if q.Before == 0 && !q.KeysOnly {
-			if changes, known := d.buffer.after(q); known {
-				return changes, nil
-			}
+	if q.Before == 0 && !q.KeysOnly {
+		if changes, known := d.committer.buffer.after(q); known {
+			return changes, nil
 		}
-		// Revisions are dense only without gaps, and where every change is selected.
-		last := q.After + int64(q.Limit)
-		switch {
-		case q.Of != nil:
-			last = 0
-		case q.Kept || q.Namespaces != nil || q.Before != 0:
-			last = math.MaxInt64
-		}
-		if _, err := d.flushUnlessCovered(last, q.Of); err != nil {
-			return nil, err
-		}
+	}
+	// Revisions are dense only without gaps, and where every change is selected.
+	last := q.After + int64(q.Limit)
+	switch {
+	case q.Of != nil:
+		last = 0
+	case q.Kept || q.Namespaces != nil || q.Before != 0:
+		last = math.MaxInt64
+	}
+	if _, err := d.committer.flushUnlessCovered(last, q.Of); err != nil {
+		return nil, err
 	}
 	queries := changesAfter
 	if q.Before != 0 {
@@ -233,7 +212,7 @@ func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) (changes 
 		}
 		return rows.Err()
 	})
-	return changes, d.translate(err)
+	return changes, d.file.translate(err)
 }
 
 func scanChange(rows *sql.Rows, keysOnly bool) (c sqlstore.Change, err error) {

@@ -15,7 +15,7 @@ import (
 // *sqlstore.DamagedRow for what can't be read or does not have its checksum, and go on after it.
 // Objects are in the order of the revisions that created them. Their number is not known.
 func ReadDamaged(ctx context.Context, path string, read func(sqlstore.Snapshot) error) error {
-	return readTransaction(ctx, path, func(f *file, tx *sql.Tx) error {
+	return readTransaction(ctx, path, func(_ *file, tx *sql.Tx) error {
 		s := sqlstore.Snapshot{Header: sqlstore.Header{Time: snapshotTime(), ObjectCount: -1}}
 		err := tx.QueryRowContext(ctx, selectState).Scan(&s.Revision, &s.Compacted, &s.Epoch)
 		if err != nil { // the end of undo_log
@@ -37,7 +37,7 @@ func ReadDamaged(ctx context.Context, path string, read func(sqlstore.Snapshot) 
 			scan: scanChangeRow, rowid: func(r *sqlstore.ChangeRow) int64 { return r.Revision },
 		}
 		s.Objects, s.Changes = objects.rows(ctx, tx, s.Revision), changes.rows(ctx, tx, s.Revision)
-		return f.readWith(read, s)
+		return read(s)
 	})
 }
 

@@ -26,10 +26,13 @@ func readSnapshot(ctx context.Context, path string, idle bool, read func(sqlstor
 		s := sqlstore.Snapshot{
 			Objects: rowsOf(ctx, tx, selectObjects, scanObjectRow),
 			Changes: rowsOf(ctx, tx, selectUndo, scanChangeRow),
+			Get: func(ctx context.Context, key sqlstore.Key) (sqlstore.Record, int64, error) {
+				return scanRecord(tx.QueryRowContext(ctx, selectObject, key.Group, key.Resource, key.Owner.String(), key.Namespace, key.Name), key)
+			},
 		}
 		s.Time = snapshotTime()
 		var lineage string
-		if err := tx.QueryRowContext(ctx, selectHeader).Scan(&s.Revision, &s.Compacted, &s.Epoch, &s.ObjectCount, &lineage, &s.Cluster); err != nil {
+		if err := tx.QueryRowContext(ctx, selectHeader).Scan(&s.Revision, &s.Compacted, &s.Epoch, &s.ObjectCount, &lineage); err != nil {
 			return err
 		}
 		histories, err := collect(scanHistory)(tx.QueryContext(ctx, selectHistories)) //nolint:rowserrcheck // collect checks it
@@ -42,7 +45,7 @@ func readSnapshot(ctx context.Context, path string, idle bool, read func(sqlstor
 				return errors.Join(err, fmt.Errorf("%s: %w", f.path, errNotLeft))
 			}
 		}
-		return f.readWith(read, s)
+		return read(s)
 	})
 }
 
@@ -63,43 +66,14 @@ func ReadIdle(ctx context.Context, path string, read func(sqlstore.Snapshot) err
 	return readSnapshot(ctx, lock.Path, true, read)
 }
 
-// ReadFork is sqlstore.ReadFork of the database in the file at path, which may be in use.
-func ReadFork(ctx context.Context, path string) (fork *sqlstore.Fork, err error) {
-	err = readTransaction(ctx, path, func(_ *file, tx *sql.Tx) error {
-		fork, err = sqlstore.ReadFork(ctx, func(ctx context.Context, key sqlstore.Key) (sqlstore.Record, int64, error) {
-			return scanRecord(tx.QueryRowContext(ctx, selectObject, key.Group, key.Resource, key.Owner.String(), key.Namespace, key.Name), key)
-		})
-		return err
-	})
-	return fork, err
-}
-
-// readError is an error of the function that the caller of ReadSnapshot passed.
-type readError struct{ err error }
-
-func (e *readError) Error() string { return e.err.Error() }
-
-// errNotLeft means that the file may lack commits that clients have seen; see Driver.adopt.
+// errNotLeft means that the file may lack commits that clients have seen; see committer.resumeLineage.
 var errNotLeft = errors.New("the database is not what the last process has left, because it was killed with volatile changes in memory, " +
 	"or because the file was restored or moved: start byre on it and stop it, or use \"byre restore --from\"")
-
-// readWith calls the function of the caller, whose errors are not of the file.
-func (f *file) readWith(read func(sqlstore.Snapshot) error, s sqlstore.Snapshot) error {
-	if err := read(s); err != nil {
-		return &readError{f.translate(err)}
-	}
-	return nil
-}
 
 // readTransaction calls do with a transaction on the file at path, which reads only.
 func readTransaction(ctx context.Context, path string, do func(*file, *sql.Tx) error) error {
 	f := &file{path: path, busy: defaultBusy, readOnly: true}
-	err := f.readTransaction(ctx, do)
-	var own *readError
-	if errors.As(err, &own) {
-		return own.err
-	}
-	return f.translate(err)
+	return f.translate(f.readTransaction(ctx, do))
 }
 
 func (f *file) readTransaction(ctx context.Context, do func(*file, *sql.Tx) error) error {

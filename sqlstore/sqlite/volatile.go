@@ -7,8 +7,6 @@ import (
 	"sync"
 	"time"
 
-	sqlite3 "modernc.org/sqlite/lib"
-
 	"byre/sqlstore"
 )
 
@@ -30,22 +28,23 @@ const (
 // volatileBuffer holds the changes of volatile resources that are not in the database yet.
 //
 // Invariant: the changes in memory are the last ones of the history. The database holds every
-// change up to flushed, and the buffer every one after it. Driver.transaction keeps it: it first
+// change up to flushed, and the buffer every one after it. committer.transaction keeps it: it first
 // writes the changes in memory to the database. So a crash loses only the last changes, all
 // of them volatile, and a durable change never depends on a lost one.
 //
 // Invariant: the revision of a change in memory is at most lineage.revision, which is on the disk.
-// takes keeps it. A start after a crash begins a new epoch beyond it (adopt), so that no revision
+// takes keeps it. A start after a crash begins a new epoch beyond it (resumeLineage), so that no revision
 // is given twice.
 //
 // Invariant: no read finds a change in memory after another read has returned what follows on it.
 // The transaction that flushes the changes does not hold mu, so that no read waits for its fsync,
 // and its COMMIT becomes visible before the buffer is cleared. A read of the database that sees it
-// raises Driver.state before it returns (observe); isBehind tells every later read that the buffer is
+// raises committer.state before it returns (observe); isBehind tells every later read that the buffer is
 // out of date, and the database has what it held.
 //
-// The fields are written only while both Driver.writing and mu are held.
+// The fields are written only while both committer.writing and mu are held.
 type volatileBuffer struct {
+	// isVolatile is Options.Volatile; nil if no resource is volatile.
 	isVolatile func(sqlstore.Key) bool
 	state      *counters
 
@@ -59,7 +58,7 @@ type volatileBuffer struct {
 	// bytes is the size of the values in changes.
 	bytes int
 
-	// Driver.writing alone guards isFailing. It is true if the last transaction failed. Until one
+	// committer.writing alone guards isFailing. It is true if the last transaction failed. Until one
 	// succeeds the driver acknowledges no write from the buffer: otherwise clients would not learn
 	// that the database takes no writes.
 	isFailing bool
@@ -82,6 +81,9 @@ func (b *volatileBuffer) isBehind() bool { return b.state.Load().Revision > b.la
 // takes reports whether the driver may acknowledge a batch from the buffer. last is the last
 // revision of the store, reserved the last one that it may give.
 func (b *volatileBuffer) takes(batch []sqlstore.Write, last, reserved int64) bool {
+	if b.isVolatile == nil {
+		return false
+	}
 	bytes := b.bytes
 	for i := range batch {
 		if w := &batch[i]; !b.isVolatile(w.Key) || w.Requires != nil || w.RequiresNone != nil {
@@ -189,15 +191,14 @@ func (b *volatileBuffer) durable() int64 {
 }
 
 // commitToBuffer makes the writes in the buffer, as a transaction makes them in the database.
-func (d *Driver) commitToBuffer(ctx context.Context, batch []sqlstore.Write) ([]sqlstore.Outcome, error) {
-	m, state := d.buffer, *d.state.Load()
+func (c *committer) commitToBuffer(ctx context.Context, batch []sqlstore.Write, now time.Time) ([]sqlstore.Outcome, error) {
+	m, state := c.buffer, *c.state.Load()
 	outcomes := make([]sqlstore.Outcome, len(batch))
-	now := d.options.Clock().UTC().Truncate(time.Microsecond)
 	var changes []volatileChange
 	for i := range batch {
 		w := &batch[i]
 		var current *sqlstore.Record // nil if there is none
-		switch record, _, err := d.Get(ctx, w.Key); {
+		switch record, _, err := c.get(ctx, w.Key); {
 		case err == nil:
 			current = &record
 		case !errors.Is(err, sqlstore.ErrNotFound):
@@ -225,16 +226,16 @@ func (d *Driver) commitToBuffer(ctx context.Context, batch []sqlstore.Write) ([]
 	if len(m.changes) == 0 {
 		m.oldest = time.Now()
 	}
-	for _, c := range changes {
-		m.changes = append(m.changes, c)
-		m.bytes += len(c.New.Value)
-		if record := c.New; c.Op == sqlstore.Delete {
-			m.current[c.New.Key] = nil
+	for _, change := range changes {
+		m.changes = append(m.changes, change)
+		m.bytes += len(change.New.Value)
+		if record := change.New; change.Op == sqlstore.Delete {
+			m.current[record.Key] = nil
 		} else {
-			m.current[c.New.Key] = &record
+			m.current[record.Key] = &record
 		}
 	}
-	d.state.Store(&state)
+	c.state.Store(&state)
 	return outcomes, nil
 }
 
@@ -254,40 +255,6 @@ func precondition(w *sqlstore.Write, current *sqlstore.Record) error {
 	return nil
 }
 
-// transaction writes the changes in memory to the database and runs f, in one transaction.
-// After it the database holds every change up to state.Revision. f may change state.
-func (d *Driver) transaction(state *sqlstore.State, f func() error) error {
-	b := d.buffer
-	err := d.writer.transaction(func() error {
-		if b != nil {
-			for i := range b.changes {
-				if err := d.writer.replay(&b.changes[i]); err != nil {
-					return err
-				}
-			}
-		}
-		return f()
-	})
-	if b != nil {
-		b.isFailing = err != nil
-	}
-	if hasCode(err, sqlite3.SQLITE_FULL) {
-		d.reserve.release()
-	}
-	if err != nil {
-		return err
-	}
-	if b != nil {
-		if d.lineage.revision-state.Revision < reservedRevisions/2 {
-			// Without a reservation the buffer takes no changes.
-			_ = d.lineage.reserve(state.Revision + reservedRevisions)
-		}
-		b.clear(state.Revision)
-	}
-	d.lineage.record(state.Revision)
-	return nil
-}
-
 // replay writes a change to the database that was acknowledged from the buffer.
 func (w *writer) replay(c *volatileChange) error {
 	stamp := formatTime(c.Time)
@@ -302,56 +269,4 @@ func (w *writer) replay(c *volatileChange) error {
 		err = fmt.Errorf("%w: revision %d of %v can't be flushed: %w", sqlstore.ErrDatabase, c.Revision, c.New.Key, o.Err)
 	}
 	return err
-}
-
-// flush writes the changes in memory to the database, in one transaction.
-func (d *Driver) flush() error {
-	d.writing.Lock()
-	defer d.writing.Unlock()
-	if d.writer.closed {
-		return sqlstore.ErrClosed
-	}
-	return d.translate(d.flushLocked())
-}
-
-// flushDue flushes if the oldest change in memory is flushInterval old, and returns the
-// time until the next call. It measures the age of the changes, and not the time since the last
-// call, because a transaction for another resource may have flushed meanwhile. Each flush
-// writes whole pages, so that it is worth saving one.
-func (d *Driver) flushDue() (next time.Duration, err error) {
-	d.writing.Lock()
-	defer d.writing.Unlock()
-	switch {
-	case d.writer.closed:
-		return flushInterval, sqlstore.ErrClosed
-	case d.buffer == nil || len(d.buffer.changes) == 0:
-		return flushInterval, nil
-	}
-	if age := time.Since(d.buffer.oldest); age < flushInterval {
-		return flushInterval - age, nil
-	}
-	return flushInterval, d.translate(d.flushLocked())
-}
-
-// flushLocked is flush for a caller that holds Driver.writing.
-func (d *Driver) flushLocked() error {
-	if d.buffer == nil || len(d.buffer.changes) == 0 {
-		return nil
-	}
-	err := d.transaction(d.state.Load(), func() error { return nil })
-	d.signalLogGrown()
-	return err
-}
-
-// flushUnlessCovered flushes if a read of the database would miss what covers asks for. last is the last revision of the
-// store before.
-func (d *Driver) flushUnlessCovered(revision int64, of *sqlstore.Resource) (last int64, err error) {
-	if d.buffer == nil {
-		return 0, nil
-	}
-	isCovered, last := d.buffer.covers(revision, of)
-	if isCovered {
-		return last, nil
-	}
-	return last, d.flush()
 }

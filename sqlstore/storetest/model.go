@@ -246,10 +246,7 @@ func withoutValues(c sqlstore.Change) sqlstore.Change {
 }
 
 // State implements sqlstore.Driver.
-func (m *Model) State(context.Context) (sqlstore.State, error) { return m.ReadIndex() }
-
-// ReadIndex implements sqlstore.Exclusive.
-func (m *Model) ReadIndex() (sqlstore.State, error) {
+func (m *Model) State(context.Context) (sqlstore.State, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	state := m.state

@@ -255,11 +255,20 @@ func testConsistent(t *testing.T, create func(*testing.T) Database) {
 	if rows.Revision != 2 || len(rows.Objects) != 2 || len(rows.Changes) != 2 || string(rows.Objects[0].Value) != `"x"` {
 		t.Errorf("snapshot of revision 2 has %+v", rows)
 	}
-	system := createOf("kube-system")
-	system.Key, system.UID = sqlstore.Key{Resource: "namespaces", Owner: sqlstore.BuiltIn, Name: "kube-system"}, "the cluster"
-	f.revision(system)
-	if after := read(t, db); rows.Cluster != "" || after.Cluster != system.UID {
-		t.Errorf("the cluster is %q, and then %q", rows.Cluster, after.Cluster)
+	later := createOf("later")
+	later.UID = "its UID"
+	f.revision(later)
+	if err := db.ReadSnapshot(t.Context(), func(s sqlstore.Snapshot) error {
+		got, revision, err := s.Get(t.Context(), later.Key)
+		if err != nil || got.UID != later.UID || string(got.Value) != string(later.Value) || revision != s.Revision {
+			t.Errorf("the snapshot of revision %d has %+v, at %d, %v", s.Revision, got, revision, err)
+		}
+		if _, revision, err := s.Get(t.Context(), key("n", "none")); !errors.Is(err, sqlstore.ErrNotFound) || revision != s.Revision {
+			t.Errorf("an object that is not there: revision %d, %v", revision, err)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
 	}
 }
 

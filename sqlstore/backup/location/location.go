@@ -47,16 +47,19 @@ func (l Location) Write(ctx context.Context, fill func(io.Writer) error) error {
 // Open opens the file for reading and seeking. It copies standard input that can't seek, and
 // an object of S3, to a temporary file that has no name. The caller closes the file.
 func (l Location) Open(ctx context.Context) (*os.File, error) {
-	address, ok, err := parseS3(l.Name)
-	switch {
-	case err != nil:
-		return nil, err
-	case ok:
-		return l.openS3(ctx, address)
-	case l.Name != "-":
-		return os.Open(l.Name)
+	if l.Name == "-" {
+		return spool(l.Stdin)
 	}
-	return spool(l.Stdin)
+	source, err := l.Peek(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if file, ok := source.(*os.File); ok {
+		return file, nil
+	}
+	defer source.Close()
+	file, err := spool(source)
+	return file, l.explain(err)
 }
 
 // Peek opens the file to read its beginning: of an object of S3 it fetches only what is read. The caller
@@ -67,8 +70,7 @@ func (l Location) Peek(ctx context.Context) (io.ReadSeekCloser, error) {
 	case err != nil:
 		return nil, err
 	case ok:
-		object, err := l.getS3(ctx, address)
-		return object, err
+		return l.getS3(ctx, address)
 	}
 	return os.Open(l.Name)
 }

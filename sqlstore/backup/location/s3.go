@@ -114,23 +114,13 @@ func (l Location) writeS3(ctx context.Context, address s3Address, fill func(io.W
 
 var errUpload = errors.New("the upload has ended")
 
-func (l Location) getS3(ctx context.Context, address s3Address) (*minio.Object, error) {
+func (l Location) getS3(ctx context.Context, address s3Address) (io.ReadSeekCloser, error) {
 	client, err := l.S3.Client()
 	if err != nil {
 		return nil, err
 	}
 	object, err := client.GetObject(ctx, address.bucket, address.key, minio.GetObjectOptions{})
 	return object, l.explain(err)
-}
-
-func (l Location) openS3(ctx context.Context, address s3Address) (*os.File, error) {
-	object, err := l.getS3(ctx, address)
-	if err != nil {
-		return nil, err
-	}
-	defer object.Close()
-	file, err := spool(object)
-	return file, l.explain(err)
 }
 
 // explain adds the name of the object to an error of the service.
