@@ -42,7 +42,7 @@ func newAccess(ctx context.Context, o options.Completed, n network, s *storageBa
 	if err != nil {
 		return nil, err
 	}
-	audited, err := audit.New(o.Audit, n.egress.controlPlane)
+	audited, err := audit.New(o.Audit, n.egress.selector)
 	if err != nil {
 		return nil, err
 	}
