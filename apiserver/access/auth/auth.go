@@ -56,10 +56,9 @@ type Auth struct {
 	Authorizer    authorizer.Authorizer
 	RuleResolver  authorizer.RuleResolver
 
-	// ClientCA and RequestHeaderCA are nil if not configured. The listener accepts
-	// client certificates of both (see ClientCAs).
-	ClientCA        dynamiccertificates.CAContentProvider
-	RequestHeaderCA dynamiccertificates.CAContentProvider
+	// ClientCA has the CAs of users; nil if none is configured. The listener accepts client
+	// certificates of these and of RequestHeader (see ClientCAs).
+	ClientCA dynamiccertificates.CAContentProvider
 
 	// TokenIssuer issues service account tokens.
 	TokenIssuer *TokenIssuer
@@ -86,16 +85,16 @@ func New(ctx context.Context, cfg Config) (*Auth, error) {
 	return a, nil
 }
 
-// ClientCAs returns the union of ClientCA and RequestHeaderCA: the CAs of the
-// certificates that clients may present. It returns nil if neither is configured.
+// ClientCAs returns the CAs of the certificates that clients may present, those of users and of
+// front proxies. It returns nil if neither is configured.
 func (a *Auth) ClientCAs() dynamiccertificates.CAContentProvider {
 	switch {
-	case a.ClientCA == nil:
-		return a.RequestHeaderCA
-	case a.RequestHeaderCA == nil:
+	case a.RequestHeader == nil:
 		return a.ClientCA
+	case a.ClientCA == nil:
+		return a.RequestHeader.CAContentProvider
 	default:
-		return dynamiccertificates.NewUnionCAContentProvider(a.ClientCA, a.RequestHeaderCA)
+		return dynamiccertificates.NewUnionCAContentProvider(a.ClientCA, a.RequestHeader.CAContentProvider)
 	}
 }
 
@@ -111,7 +110,11 @@ func (a *Auth) Ready() error {
 // Pods until ctx ends. It returns when all its goroutines have ended.
 func (a *Auth) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	for _, ca := range []dynamiccertificates.CAContentProvider{a.ClientCA, a.RequestHeaderCA} {
+	cas := []dynamiccertificates.CAContentProvider{a.ClientCA}
+	if a.RequestHeader != nil {
+		cas = append(cas, a.RequestHeader.CAContentProvider)
+	}
+	for _, ca := range cas {
 		if controller, ok := ca.(dynamiccertificates.ControllerRunner); ok {
 			group.Go(func() error {
 				controller.Run(ctx, 1)

@@ -66,9 +66,6 @@ func (a *Auth) configOf(o *AuthenticationOptions) (kubeauthenticator.Config, err
 	if o.Anonymous.FlagsSet && config.AuthenticationConfig.Anonymous != nil {
 		return config, errors.New("--anonymous-auth and the anonymous section of --authentication-config exclude each other")
 	}
-	if config.RequestHeaderConfig != nil {
-		a.RequestHeaderCA = config.RequestHeaderConfig.CAContentProvider
-	}
 	// ToAuthenticationConfig does not compare the issuers with those of service accounts.
 	return config, validateConfiguration(config.AuthenticationConfig, config.ServiceAccountIssuers)
 }
