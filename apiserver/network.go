@@ -80,7 +80,6 @@ func newID(port string) (string, error) {
 // function connects directly.
 type egress struct {
 	selector *egressselector.EgressSelector // nil without --egress-selector-config-file
-	lookup   egressselector.Lookup          // of selector; nil without it
 	// controlPlane dials issuers, webhooks by URL and trace collectors; cluster dials
 	// nodes, Pods and Services.
 	controlPlane, cluster utilnet.DialFunc
@@ -92,7 +91,7 @@ func newEgress(file string) (egress, error) {
 	if selector == nil || err != nil {
 		return egress{}, err
 	}
-	e := egress{selector: selector, lookup: selector.Lookup}
+	e := egress{selector: selector}
 	if e.controlPlane, err = selector.Lookup(egressselector.ControlPlane.AsNetworkContext()); err != nil {
 		return egress{}, fmt.Errorf("--egress-selector-config-file: %w", err)
 	}

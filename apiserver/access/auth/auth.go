@@ -39,10 +39,10 @@ type Config struct {
 	// ExternalAddress is the host and port at which clients reach this server.
 	// The OpenID discovery document of service account tokens names it.
 	ExternalAddress string
-	// Dial connects to issuers and webhooks, and EgressLookup finds the dialers of the issuers
-	// that name one; nil means direct connections.
-	Dial         utilnet.DialFunc
-	EgressLookup egressselector.Lookup
+	// Dial connects to webhooks, and the dialers of EgressSelector to issuers; nil means direct
+	// connections.
+	Dial           utilnet.DialFunc
+	EgressSelector *egressselector.EgressSelector
 }
 
 // Auth is a server's authentication and authorization.
@@ -63,8 +63,7 @@ type Auth struct {
 	// TokenIssuer issues service account tokens.
 	TokenIssuer *TokenIssuer
 
-	reloader       *authenticationConfigReloader // nil without --authentication-config
-	nodeAuthorizer *lazyNodeAuthorizer           // nil without the Node authorizer
+	nodeAuthorizer *lazyNodeAuthorizer // nil without the Node authorizer
 }
 
 // New builds the authenticators and authorizers. The goroutines that upstream's
@@ -106,8 +105,7 @@ func (a *Auth) Ready() error {
 	return a.nodeAuthorizer.ready()
 }
 
-// Run watches the CA files, the authentication configuration and the Node authorizer's
-// Pods until ctx ends. It returns when all its goroutines have ended.
+// Run watches the CA files and the Node authorizer's Pods until ctx ends. It returns when all its goroutines have ended.
 func (a *Auth) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	cas := []dynamiccertificates.CAContentProvider{a.ClientCA}
@@ -127,9 +125,6 @@ func (a *Auth) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	})
-	if a.reloader != nil {
-		group.Go(func() error { return a.reloader.run(ctx) })
-	}
 	if a.nodeAuthorizer != nil {
 		group.Go(func() error { return a.nodeAuthorizer.run(ctx) })
 	}

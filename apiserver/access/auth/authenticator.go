@@ -5,69 +5,94 @@ import (
 	"errors"
 	"fmt"
 
+	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apiserver/pkg/apis/apiserver"
+	"k8s.io/apimachinery/pkg/labels"
 	apiservervalidation "k8s.io/apiserver/pkg/apis/apiserver/validation"
 	authenticationcel "k8s.io/apiserver/pkg/authentication/cel"
 	"k8s.io/apiserver/pkg/authentication/request/union"
+	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
-	kubeauthenticator "k8s.io/kubernetes/pkg/kubeapiserver/authenticator"
-	"k8s.io/kubernetes/plugin/pkg/auth/authenticator/token/bootstrap"
+	"k8s.io/client-go/informers"
+	corev1listers "k8s.io/client-go/listers/core/v1"
+	"k8s.io/kube-openapi/pkg/common"
+	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
+	"k8s.io/kubernetes/pkg/serviceaccount"
+
+	"byre/apiserver/storage/lookup"
 )
 
-// buildAuthenticator builds the union of authenticators that the flags configure.
+// buildAuthenticator builds the union of authenticators that the flags configure. Upstream's options
+// also start the goroutine that reloads --authentication-config, which ends with ctx.
 func (a *Auth) buildAuthenticator(ctx context.Context, cfg Config) error {
 	o := &cfg.Options.Authentication
-	config, err := a.configOf(o)
+	flags, err := a.upstreamOptions(o, cfg.Reader)
 	if err != nil {
 		return err
 	}
-	config.APIServerID, config.APIAudiences = cfg.ServerID, a.TokenIssuer.Audiences
-	config.ServiceAccountPublicKeysGetter = a.TokenIssuer.keys
-	config.ServiceAccountTokenGetter = serviceAccountTokenGetter{cfg.Reader}
-	config.SecretsWriter = cfg.Client.CoreV1()
-	config.CustomDial, config.EgressLookup = cfg.Dial, cfg.EgressLookup
-	if config.BootstrapToken {
-		// The lister reads the watch cache only: anyone can send a token that names a Secret,
-		// and such a request must not cause a database query. An informer would keep every
-		// Secret of kube-system decoded, for tokens that are few and seldom used.
-		config.BootstrapTokenAuthenticator = bootstrap.NewTokenAuthenticator(cfg.Reader.Secrets.Lister(metav1.NamespaceSystem))
-	}
-
-	request, update, _, _, err := config.New(ctx)
-	if err != nil {
+	if err := o.checkConfiguration(flags); err != nil {
 		return err
 	}
-	a.Authenticator, a.APIAudiences, a.RequestHeader = request, config.APIAudiences, config.RequestHeaderConfig
-	if o.AuthenticationConfigFile != "" {
-		a.reloader = newAuthenticationConfigReloader(o.AuthenticationConfigFile, cfg.ServerID, &config, update)
+	var info genericapiserver.AuthenticationInfo
+	secrets := lookup.Informer[corev1listers.SecretLister]{Of: secretLister{cfg.Reader}}
+	if err := flags.ApplyTo(ctx, &info, nil, cfg.EgressSelector, &common.Config{}, nil, cfg.Client, lookup.WithSecrets(cfg.Informers, secrets), cfg.ServerID); err != nil {
+		return err
 	}
+	a.Authenticator, a.APIAudiences, a.RequestHeader = info.Authenticator, a.TokenIssuer.Audiences, info.RequestHeaderConfig
 	if a.ClientCA != nil {
 		a.Authenticator = union.New(newCachedX509Authenticator(a.ClientCA.VerifyOptions, o.RequestHeader.UsernameHeaders), a.Authenticator)
 	}
 	return nil
 }
 
-// configOf converts the flags to upstream's configuration, and reads the files that they name.
-func (a *Auth) configOf(o *AuthenticationOptions) (kubeauthenticator.Config, error) {
+// secretLister is the lister for bootstrap tokens. It reads the watch cache only: anyone can send a
+// token that names a Secret, and such a request must not cause a database query. An informer would
+// keep every Secret decoded, for tokens that are few and seldom used.
+type secretLister struct{ *lookup.Reader }
+
+// List implements corev1listers.SecretLister.
+func (l secretLister) List(selector labels.Selector) ([]*v1.Secret, error) {
+	return l.Reader.Secrets.Lister(metav1.NamespaceAll).List(selector)
+}
+
+// Secrets implements corev1listers.SecretLister.
+func (l secretLister) Secrets(namespace string) corev1listers.SecretNamespaceLister {
+	return l.Reader.Secrets.Lister(namespace)
+}
+
+// upstreamOptions returns the flags as upstream takes them, with what is read otherwise here: the CAs
+// of users, the keys of service accounts, and the objects that tokens name.
+func (a *Auth) upstreamOptions(o *AuthenticationOptions, reader *lookup.Reader) (*kubeoptions.BuiltInAuthenticationOptions, error) {
 	if err := a.loadClientCA(o); err != nil {
-		return kubeauthenticator.Config{}, err
+		return nil, err
 	}
-	flags, accounts, anonymous := o.BuiltInAuthenticationOptions, *o.ServiceAccounts, *o.Anonymous
-	flags.ServiceAccounts, flags.Anonymous = &accounts, &anonymous
+	flags, accounts := o.BuiltInAuthenticationOptions, *o.ServiceAccounts
+	flags.ServiceAccounts, accounts.KeyFiles, accounts.ExternalPublicKeysGetter = &accounts, nil, a.TokenIssuer.keys
+	accounts.OptionalTokenGetter = func(informers.SharedInformerFactory) serviceaccount.ServiceAccountTokenGetter {
+		return serviceAccountTokenGetter{reader}
+	}
 	flags.ClientCert = &genericoptions.ClientCertAuthenticationOptions{CAContentProvider: a.ClientCA}
-	accounts.KeyFiles = nil    // TokenIssuer has their keys
-	anonymous.FlagsSet = false // see below
-	config, err := flags.ToAuthenticationConfig()
+	return &flags, nil
+}
+
+// checkConfiguration checks what upstream's options do not, or in words of their own.
+func (o *AuthenticationOptions) checkConfiguration(flags *kubeoptions.BuiltInAuthenticationOptions) error {
+	checked, anonymous := *flags, *o.Anonymous
+	checked.Anonymous, anonymous.FlagsSet = &anonymous, false
+	config, err := checked.ToAuthenticationConfig()
 	if err != nil {
-		return config, err
+		return err
 	}
 	if o.Anonymous.FlagsSet && config.AuthenticationConfig.Anonymous != nil {
-		return config, errors.New("--anonymous-auth and the anonymous section of --authentication-config exclude each other")
+		return errors.New("--anonymous-auth and the anonymous section of --authentication-config exclude each other")
 	}
 	// ToAuthenticationConfig does not compare the issuers with those of service accounts.
-	return config, validateConfiguration(config.AuthenticationConfig, config.ServiceAccountIssuers)
+	errs := apiservervalidation.ValidateAuthenticationConfiguration(authenticationcel.NewDefaultCompiler(), config.AuthenticationConfig, config.ServiceAccountIssuers)
+	if err := errs.ToAggregate(); err != nil {
+		return fmt.Errorf("invalid configuration: %w", err)
+	}
+	return nil
 }
 
 // loadClientCA reads the CAs of users.
@@ -86,14 +111,6 @@ func (a *Auth) loadClientCA(o *AuthenticationOptions) error {
 			return err
 		}
 		a.ClientCA = newCachedUnionCA(ca, serverCA)
-	}
-	return nil
-}
-
-func validateConfiguration(config *apiserver.AuthenticationConfiguration, issuers []string) error {
-	errs := apiservervalidation.ValidateAuthenticationConfiguration(authenticationcel.NewDefaultCompiler(), config, issuers)
-	if err := errs.ToAggregate(); err != nil {
-		return fmt.Errorf("invalid configuration: %w", err)
 	}
 	return nil
 }

@@ -100,7 +100,7 @@ func TestOptions_OwnCACountsAsAUsersCA(t *testing.T) {
 		if err := o.Authentication.validateOverlap(); err == nil {
 			t.Errorf("with --client-ca-file=%q: accepted by Validate", clients)
 		}
-		if _, err := new(Auth).configOf(&o.Authentication); err == nil {
+		if err := new(Auth).loadClientCA(&o.Authentication); err == nil {
 			t.Errorf("with --client-ca-file=%q: accepted when the files are loaded", clients)
 		}
 		o.Authentication.RequestHeader.AllowedNames = []string{"front"}
