@@ -35,8 +35,9 @@ func (a *Auth) buildAuthenticator(ctx context.Context, cfg Config) error {
 		return err
 	}
 	var info genericapiserver.AuthenticationInfo
-	secrets := lookup.Informer[corev1listers.SecretLister]{Of: secretLister{cfg.Reader}}
-	if err := flags.ApplyTo(ctx, &info, nil, cfg.EgressSelector, &common.Config{}, nil, cfg.Client, lookup.WithSecrets(cfg.Informers, secrets), cfg.ServerID); err != nil {
+	sources := lookup.WithSecrets(cfg.Informers, lookup.Informer[corev1listers.SecretLister]{Of: secretLister{cfg.Reader}})
+	err = flags.ApplyTo(ctx, &info, nil, cfg.EgressSelector, &common.Config{}, nil, cfg.Client, sources, cfg.ServerID)
+	if err != nil {
 		return err
 	}
 	a.Authenticator, a.APIAudiences, a.RequestHeader = info.Authenticator, a.TokenIssuer.Audiences, info.RequestHeaderConfig
@@ -63,7 +64,9 @@ func (l secretLister) Secrets(namespace string) corev1listers.SecretNamespaceLis
 
 // upstreamOptions returns the flags as upstream takes them, with what is read otherwise here: the CAs
 // of users, the keys of service accounts, and the objects that tokens name.
-func (a *Auth) upstreamOptions(o *AuthenticationOptions, reader *lookup.Reader) (*kubeoptions.BuiltInAuthenticationOptions, error) {
+func (a *Auth) upstreamOptions(
+	o *AuthenticationOptions, reader *lookup.Reader,
+) (*kubeoptions.BuiltInAuthenticationOptions, error) {
 	if err := a.loadClientCA(o); err != nil {
 		return nil, err
 	}
@@ -88,7 +91,8 @@ func (o *AuthenticationOptions) checkConfiguration(flags *kubeoptions.BuiltInAut
 		return errors.New("--anonymous-auth and the anonymous section of --authentication-config exclude each other")
 	}
 	// ToAuthenticationConfig does not compare the issuers with those of service accounts.
-	errs := apiservervalidation.ValidateAuthenticationConfiguration(authenticationcel.NewDefaultCompiler(), config.AuthenticationConfig, config.ServiceAccountIssuers)
+	errs := apiservervalidation.ValidateAuthenticationConfiguration(
+		authenticationcel.NewDefaultCompiler(), config.AuthenticationConfig, config.ServiceAccountIssuers)
 	if err := errs.ToAggregate(); err != nil {
 		return fmt.Errorf("invalid configuration: %w", err)
 	}
