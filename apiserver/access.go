@@ -37,12 +37,12 @@ func newAccess(ctx context.Context, o options.Completed, n network, s *storageBa
 		RBAC:            rbac.New(s.getter.Lookup, s.Feed),
 		ExternalAddress: n.address,
 		Dial:            n.egress.controlPlane,
-		EgressLookup:    n.egress.lookup,
+		EgressSelector:  n.egress.selector,
 	})
 	if err != nil {
 		return nil, err
 	}
-	audited, err := audit.New(o.Audit, n.egress.controlPlane)
+	audited, err := audit.New(o.Audit, n.egress.selector)
 	if err != nil {
 		return nil, err
 	}

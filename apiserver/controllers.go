@@ -29,7 +29,7 @@ func newControllers(o options.Completed, n network, s *storageBackend, files pki
 		WithScheduler:         o.WithScheduler,
 		Files: controllers.Files{
 			CACert: files.CACert, CAKey: files.CAKey,
-			ServiceAccountKey: o.Auth.Authentication.ServiceAccounts.SigningKeyFile,
+			ServiceAccountKey: o.Auth.Authentication.SigningKeyFile,
 		},
 		NewMetadataWatch: func(gr schema.GroupResource) *storage.MetadataWatch { return watchStored(s.getter, others.servers, gr) },
 		ServerID:         n.id,

@@ -3,19 +3,16 @@ package apiserver
 import (
 	"context"
 	"fmt"
-	"net"
 	"runtime"
 	"slices"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
-	"go.opentelemetry.io/otel/sdk/resource"
-	"google.golang.org/grpc"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/version"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/egressselector"
 	"k8s.io/apiserver/pkg/server/flagz"
 	"k8s.io/apiserver/pkg/server/mux"
+	genericoptions "k8s.io/apiserver/pkg/server/options"
 	"k8s.io/apiserver/pkg/server/routes"
 	"k8s.io/apiserver/pkg/server/statusz"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -82,25 +79,13 @@ func serveDebugSocket(ctx context.Context, path string) error {
 const traceTimeout = 5 * time.Second
 
 // newTracer makes the provider that sends spans, which starts sending; it is nil
-// without a configuration. dial, if not nil, connects to the collector.
-func newTracer(ctx context.Context, file, serverID string, dial utilnet.DialFunc) (tracing.TracerProvider, error) {
-	config, err := options.ReadTracing(file)
-	if config == nil || err != nil {
-		return nil, err
-	}
-	var exporter []otlptracegrpc.Option
-	if dial != nil {
-		exporter = append(exporter, otlptracegrpc.WithDialOption(grpc.WithContextDialer(
-			func(ctx context.Context, address string) (net.Conn, error) { return dial(ctx, "tcp", address) })))
-	}
-	provider, err := tracing.NewProvider(ctx, config, exporter, []resource.Option{resource.WithAttributes(
-		attribute.String("service.name", "apiserver"), // upstream's
-		attribute.String("service.instance.id", serverID),
-	)})
-	if err != nil {
+// without a configuration. The selector finds the collector's dialer; nil means a direct connection.
+func newTracer(file, serverID string, selector *egressselector.EgressSelector) (tracing.TracerProvider, error) {
+	config := genericapiserver.Config{APIServerID: serverID}
+	if err := (&genericoptions.TracingOptions{ConfigFile: file}).ApplyTo(selector, &config); err != nil {
 		return nil, fmt.Errorf("--tracing-config-file: %w", err)
 	}
-	return provider, nil
+	return config.TracerProvider, nil
 }
 
 // closeTracer sends the spans that are left, for at most traceTimeout.

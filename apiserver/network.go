@@ -37,9 +37,9 @@ type network struct {
 }
 
 // newNetwork binds the ports. A port in use is found at once, before the slow parts of a start, and
-// early clients wait in the listener's queue instead of being refused. The tracer sends until base ends.
+// early clients wait in the listener's queue instead of being refused.
 // The caller closes what the network has, also after an error.
-func newNetwork(ctx, base context.Context, o options.Completed) (n network, err error) {
+func newNetwork(ctx context.Context, o options.Completed) (n network, err error) {
 	if n.egress, err = newEgress(o.Cluster.EgressSelectorFile); err != nil {
 		return n, err
 	}
@@ -59,7 +59,7 @@ func newNetwork(ctx, base context.Context, o options.Completed) (n network, err 
 	if n.id, err = newID(n.port); err != nil {
 		return n, err
 	}
-	n.tracer, err = newTracer(base, o.TracingFile, n.id, n.egress.controlPlane)
+	n.tracer, err = newTracer(o.TracingFile, n.id, n.egress.selector)
 	return n, err
 }
 
@@ -80,7 +80,6 @@ func newID(port string) (string, error) {
 // function connects directly.
 type egress struct {
 	selector *egressselector.EgressSelector // nil without --egress-selector-config-file
-	lookup   egressselector.Lookup          // of selector; nil without it
 	// controlPlane dials issuers, webhooks by URL and trace collectors; cluster dials
 	// nodes, Pods and Services.
 	controlPlane, cluster utilnet.DialFunc
@@ -92,7 +91,7 @@ func newEgress(file string) (egress, error) {
 	if selector == nil || err != nil {
 		return egress{}, err
 	}
-	e := egress{selector: selector, lookup: selector.Lookup}
+	e := egress{selector: selector}
 	if e.controlPlane, err = selector.Lookup(egressselector.ControlPlane.AsNetworkContext()); err != nil {
 		return egress{}, fmt.Errorf("--egress-selector-config-file: %w", err)
 	}

@@ -74,7 +74,7 @@ func (s *Server) Address() net.Addr { return s.network.listener.Addr() }
 func (s *Server) build(ctx, base context.Context, config Config) error {
 	o := config.Options
 	var err error
-	if s.network, err = newNetwork(ctx, base, o); err != nil {
+	if s.network, err = newNetwork(ctx, o); err != nil {
 		return err
 	}
 	encryption, err := newEncryption(base, o.Store, s.network.id)

@@ -2,7 +2,6 @@ package console
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -14,41 +13,19 @@ import (
 	"github.com/pmezard/go-difflib/difflib"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
 	g "maragu.dev/gomponents"
 	h "maragu.dev/gomponents/html"
 	"sigs.k8s.io/yaml"
+
+	"byre/apiserver/history"
 )
 
 // clusterScoped stands for the namespace of objects without one, in the paths of pages.
 const clusterScoped = "-"
 
 // change is an item of the resource changes of history.byre.dev.
-type change struct {
-	Revision    int64     `json:"revision"`
-	Time        time.Time `json:"time"`
-	Who         string    `json:"who"`
-	RealUser    string    `json:"realUser"`
-	Verb        string    `json:"verb"`
-	Subresource string    `json:"subresource"`
-	Manager     string    `json:"manager"`
-	AuditID     string    `json:"auditID"`
-	Object      struct {
-		Group     string `json:"group"`
-		Resource  string `json:"resource"`
-		Namespace string `json:"namespace"`
-		Name      string `json:"name"`
-		UID       string `json:"uid"`
-	} `json:"object"`
-	Changed []struct {
-		Path string `json:"path"`
-		Old  string `json:"old"`
-		New  string `json:"new"`
-	} `json:"changed"`
-	MoreChanged int64           `json:"moreChanged"`
-	Unreadable  bool            `json:"unreadable"`
-	Before      json.RawMessage `json:"before"`
-	After       json.RawMessage `json:"after"`
-}
+type change struct{ history.Change }
 
 // Does is the verb, with the subresource.
 func (c *change) Does() string {
@@ -78,7 +55,7 @@ func undelete(r resource, namespace, name string) string {
 }
 
 const (
-	changesPath = "/apis/history.byre.dev/v1"
+	changesPath = "/apis/" + history.GroupName + "/v1"
 	// changesPerPage is how many changes a page shows.
 	changesPerPage = 200
 	// changesPerRequest is how many changes are asked for at once, and requestsPerPage how many requests
@@ -158,7 +135,7 @@ func (t *timeline) list(show func(change) g.Node, none string) g.Node {
 // when links to the page of a change, and says when it was.
 func (v *visit) when(c *change) g.Node {
 	revision := strconv.FormatInt(c.Revision, 10)
-	return g.Group{a(v.link(nil, "change", shownIn(c.Object.Namespace), revision), revision), g.Text(" "), v.ago(c.Time), g.Text(" ")}
+	return g.Group{a(v.link(nil, "change", shownIn(c.Object.Namespace), revision), revision), g.Text(" "), v.ago(c.Time.Time), g.Text(" ")}
 }
 
 // author is who made a change.
@@ -202,7 +179,7 @@ func (v *visit) showChange() error {
 		return err
 	}
 	v.render(http.StatusOK, "Revision "+revision,
-		facts(c.author(), say(": "+c.Does()+" "), v.of(&c, all), g.Text(", "), h.Time(h.DateTime(moment(c.Time)), g.Text(moment(c.Time))), labelled(", by ", c.Manager),
+		facts(c.author(), say(": "+c.Does()+" "), v.of(&c, all), g.Text(", "), h.Time(h.DateTime(moment(c.Time.Time)), g.Text(moment(c.Time.Time))), labelled(", by ", c.Manager),
 			g.If(c.AuditID != "", g.Group{g.Text(", audit ID "), h.Code(say(c.AuditID))}), g.Text(".")),
 		proposed("To reverse it:", command("kubectl", "byre", "undo", revision, "-n", namespace)),
 		g.If(c.Unreadable, problem("The object can't be read any more: its key is no longer in the encryption configuration.")),
@@ -264,11 +241,11 @@ func replaced(before, after []string) (lines []diffLine) {
 }
 
 // yamlLines returns an object as lines of YAML; none if there is no object.
-func yamlLines(object json.RawMessage) ([]string, error) {
-	if len(object) == 0 {
+func yamlLines(object *runtime.RawExtension) ([]string, error) {
+	if object == nil {
 		return nil, nil
 	}
-	text, err := yaml.JSONToYAML(object)
+	text, err := yaml.JSONToYAML(object.Raw)
 	return difflib.SplitLines(strings.TrimSuffix(string(text), "\n")), err
 }
 

@@ -18,6 +18,9 @@ import (
 	"time"
 
 	"golang.org/x/net/html"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"byre/apiserver/query"
 )
 
 // server is a stand-in for the server: it answers paths with JSON, and those that it does not know with a
@@ -118,7 +121,7 @@ func hostileServer(t *testing.T) *server {
 		metadata := object{"name": name, "namespace": name, "creationTimestamp": noon}
 		rows = append(rows, object{"cells": []any{name, name}, "object": object{"metadata": metadata}})
 		changes = append(changes, object{
-			"revision": i + 1, "time": noon, "who": name, "realUser": name, "verb": name, "manager": name,
+			"revision": i + 1, "time": metav1.NewMicroTime(noon), "who": name, "realUser": name, "verb": name, "manager": name,
 			"object":  object{"group": "", "resource": "pods", "namespace": name, "name": name},
 			"changed": []object{{"path": name, "old": name, "new": name}},
 		})
@@ -140,7 +143,7 @@ func hostileServer(t *testing.T) *server {
 		"/api/v1/namespaces/shop/pods/web": pod,
 		changesPath + "/changes":           list, changesPath + "/namespaces/shop/changes": list,
 		changesPath + "/namespaces/shop/changes/1": change,
-		queriesPath: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		query.Path: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			rows := result
 			if text, _ := io.ReadAll(r.Body); strings.Contains(string(text), "byre_tables") {
 				rows = nil
@@ -272,7 +275,7 @@ func TestConsole_ReadsOnly(t *testing.T) {
 // Every request that a page makes has the credentials of the request for the page, and no more.
 func TestConsole_AsksWithTheCredentialsOfTheRequest(t *testing.T) {
 	t.Parallel()
-	s := newServer(t, map[string]any{queriesPath: object{}})
+	s := newServer(t, map[string]any{query.Path: object{}})
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, Path+"sql?q=SELECT+1", nil)
 	r.Host, r.RemoteAddr, r.TLS = "localhost", "192.0.2.7:1234", &tls.ConnectionState{}
 	for name, value := range map[string]string{
@@ -299,7 +302,7 @@ func TestConsole_AsksWithTheCredentialsOfTheRequest(t *testing.T) {
 			t.Errorf("%s is from %s with %v, and accepts %s", asked[i], got.RemoteAddr, got.TLS, got.Header.Get("Accept"))
 		}
 	}
-	if want := []string{"GET " + Path + "sql?q=SELECT+1", "POST " + queriesPath}; !slices.Equal(asked, want) {
+	if want := []string{"GET " + Path + "sql?q=SELECT+1", "POST " + query.Path}; !slices.Equal(asked, want) {
 		t.Errorf("the server was asked %q, want %q", asked, want)
 	}
 }

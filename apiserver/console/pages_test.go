@@ -10,6 +10,12 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"byre/apiserver/history"
+	"byre/apiserver/query"
 )
 
 // A download is the server's answer to one request, as it is.
@@ -17,14 +23,14 @@ func TestConsole_DownloadsAreTheServersAnswers(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, map[string]any{
 		"/api/v1/namespaces/shop/pods":     object{"kind": "PodList"},
-		"/api/v1/namespaces/shop/pods/web": object{"kind": "Pod"}, queriesPath: object{"kind": "Query"},
+		"/api/v1/namespaces/shop/pods/web": object{"kind": "Pod"}, query.Path: object{"kind": "Query"},
 	})
 	for path, want := range map[string][2]string{
 		"r/core/v1/pods?namespace=shop&labelSelector=a%3Db&format=json": {"GET /api/v1/namespaces/shop/pods?labelSelector=a%3Db", "application/json"},
 		"o/core/v1/pods/shop/web?format=json":                           {"GET /api/v1/namespaces/shop/pods/web", "application/json"},
 		"o/core/v1/pods/shop/web?format=yaml":                           {"GET /api/v1/namespaces/shop/pods/web", "application/yaml"},
-		"sql?q=SELECT+1&format=csv":                                     {"POST " + queriesPath, "text/csv"},
-		"sql?q=SELECT+1&format=ndjson":                                  {"POST " + queriesPath, "application/x-ndjson"},
+		"sql?q=SELECT+1&format=csv":                                     {"POST " + query.Path, "text/csv"},
+		"sql?q=SELECT+1&format=ndjson":                                  {"POST " + query.Path, "application/x-ndjson"},
 	} {
 		w := s.get(Path + path)
 		last := s.requests[len(s.requests)-1]
@@ -118,7 +124,7 @@ func TestTable_DownloadHasAllPages(t *testing.T) {
 // An object that is gone has its history, and the command that brings it back.
 func TestObject_ThatIsGoneHasItsHistory(t *testing.T) {
 	t.Parallel()
-	gone := object{"items": []object{{"revision": 7, "time": noon.Add(-time.Hour), "who": "bob", "verb": "delete", "object": object{"resource": "pods", "namespace": "shop", "name": "web"}}}}
+	gone := object{"items": []object{{"revision": 7, "time": metav1.NewMicroTime(noon.Add(-time.Hour)), "who": "bob", "verb": "delete", "object": object{"resource": "pods", "namespace": "shop", "name": "web"}}}}
 	s := newServer(t, map[string]any{changesPath + "/namespaces/shop/changes": gone})
 	w := s.get(Path + "o/core/v1/pods/shop/web?since=24h")
 	for _, want := range []string{"kubectl byre undelete pods/web -n shop", "bob", "60m ago", `href="../../../../../change/shop/7"`} {
@@ -140,7 +146,7 @@ func TestObject_ThatIsGoneHasItsHistory(t *testing.T) {
 func TestObject_ShowsTheNewestChanges(t *testing.T) {
 	t.Parallel()
 	const path = changesPath + "/namespaces/shop/changes"
-	page := object{"metadata": object{"continue": "more"}, "items": slices.Repeat([]object{{"revision": 7, "time": noon, "who": "bob", "verb": "update"}}, 150)}
+	page := object{"metadata": object{"continue": "more"}, "items": slices.Repeat([]object{{"revision": 7, "time": metav1.NewMicroTime(noon), "who": "bob", "verb": "update"}}, 150)}
 	s := newServer(t, map[string]any{path: page})
 	body := s.get(Path + "o/core/v1/pods/shop/web").Body.String()
 	requests := slices.DeleteFunc(slices.Clone(s.requests), func(r *http.Request) bool { return r.URL.Path != path })
@@ -164,12 +170,12 @@ func TestChange_OfManyLinesIsShown(t *testing.T) {
 		fmt.Fprintf(&before, "%x\n%xb\n", i, i)
 		fmt.Fprintf(&after, "%x\n%xa\n", i, i)
 	}
-	of := func(data string) json.RawMessage {
+	of := func(data string) *runtime.RawExtension {
 		text, err := json.Marshal(object{"data": object{"a": data, "b": "same"}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return text
+		return &runtime.RawExtension{Raw: text}
 	}
 	for _, c := range []struct {
 		before, after string
@@ -180,7 +186,7 @@ func TestChange_OfManyLinesIsShown(t *testing.T) {
 		{before.String(), before.String() + "x\n", 2, diffLine{"place", "@@ -80003,0 +80003,1 @@"}, diffLine{"added", "+    x"}},
 		{before.String(), before.String(), 0, diffLine{}, diffLine{}},
 	} {
-		lines, err := (&change{Before: of(c.before), After: of(c.after)}).diff()
+		lines, err := (&change{history.Change{Before: of(c.before), After: of(c.after)}}).diff()
 		if err != nil || len(lines) != c.lines || c.lines > 0 && (lines[0] != c.first || lines[len(lines)-1] != c.last) {
 			t.Errorf("%d lines, %q to %q, %v", len(lines), lines[:min(1, len(lines))], lines[max(0, len(lines)-1):], err)
 		}

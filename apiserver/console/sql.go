@@ -10,40 +10,22 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	g "maragu.dev/gomponents"
 	h "maragu.dev/gomponents/html"
+
+	"byre/apiserver/query"
 )
 
-const (
-	queriesPath = "/apis/sql.byre.dev/v1/queries"
-	// resultRows is how many rows of a result a page shows.
-	resultRows = 1000
-)
-
-// query is a Query of sql.byre.dev.
-type query struct {
-	APIVersion string `json:"apiVersion"`
-	Kind       string `json:"kind"`
-	Spec       struct {
-		SQL        string   `json:"sql"`
-		Parameters []string `json:"parameters,omitempty"`
-		Limit      int      `json:"limit"`
-	} `json:"spec"`
-	Status struct {
-		ResourceVersion string                  `json:"resourceVersion"`
-		Columns         []struct{ Name string } `json:"columns"`
-		Rows            [][]json.RawMessage     `json:"rows"`
-		Truncated       bool                    `json:"truncated"`
-	} `json:"status,omitzero"`
-}
+// resultRows is how many rows of a result a page shows.
+const resultRows = 1000
 
 // query asks a statement.
-func (c *client) query(statement string, limit int, parameters ...string) (*query, error) {
-	q := &query{APIVersion: "sql.byre.dev/v1", Kind: "Query"}
-	q.Spec.SQL, q.Spec.Parameters, q.Spec.Limit = statement, parameters, limit
+func (c *client) query(statement string, limit int64, parameters ...string) (*query.Query, error) {
+	q := query.NewQuery(statement, query.Texts(parameters...)...)
+	q.Spec.Limit = &limit
 	body, err := json.Marshal(q)
 	if err != nil {
 		return nil, err
 	}
-	err = c.get(question{path: queriesPath, accept: asJSON, contentType: asJSON, body: body}, q)
+	err = c.get(question{path: query.Path, accept: asJSON, contentType: asJSON, body: body}, q)
 	if apierrors.IsNotFound(err) {
 		err = &apierrors.StatusError{ErrStatus: failure(http.StatusNotFound, "SQL is off on this server: --enable-sql")}
 	}
@@ -53,12 +35,12 @@ func (c *client) query(statement string, limit int, parameters ...string) (*quer
 // showSQL shows the result of the statement in the URL.
 func (v *visit) showSQL() error {
 	statement := v.param("q")
-	download := question{path: queriesPath, contentType: "application/sql", body: []byte(statement)}
+	download := question{path: query.Path, contentType: "application/sql", body: []byte(statement)}
 	switch v.param("format") {
 	case "csv":
-		download.accept = "text/csv"
+		download.accept = query.CSV
 	case "ndjson":
-		download.accept = "application/x-ndjson"
+		download.accept = query.NDJSON
 	}
 	if download.accept != "" {
 		v.client.forward(v.w, download)
@@ -95,7 +77,7 @@ func (v *visit) showSQL() error {
 }
 
 // result shows the rows of an answer.
-func (v *visit) result(q *query, took time.Duration) g.Node {
+func (v *visit) result(q *query.Query, took time.Duration) g.Node {
 	var names g.Group
 	for _, c := range q.Status.Columns {
 		names = append(names, h.Th(say(c.Name)))

@@ -43,32 +43,24 @@ func (a action) metricsScope(namespaced bool) string {
 	}
 }
 
+// verbNames are the verbs in discovery and RBAC, by those of actions.
+var verbNames = map[string]string{
+	request.MethodDelete: "delete", request.MethodDeleteCollection: "deletecollection",
+	request.MethodGet: "get", request.MethodList: "list",
+	request.MethodWatch: "watch", request.MethodWatchList: "watch",
+	request.MethodPost: "create", request.MethodPut: "update", request.MethodPatch: "patch",
+}
+
 // discoveryVerbs returns the verbs of the action in discovery and RBAC. For a connect these
 // are the verbs of its HTTP methods.
-func (a action) discoveryVerbs() []string {
+func (a action) discoveryVerbs() (verbs []string) {
 	names := []string{a.verb}
 	if a.verb == request.MethodConnect {
 		names = a.methods
 	}
-	var verbs []string
 	for _, name := range names {
-		switch name {
-		case request.MethodDelete:
-			verbs = append(verbs, "delete")
-		case request.MethodDeleteCollection:
-			verbs = append(verbs, "deletecollection")
-		case request.MethodGet:
-			verbs = append(verbs, "get")
-		case request.MethodList:
-			verbs = append(verbs, "list")
-		case request.MethodPatch:
-			verbs = append(verbs, "patch")
-		case request.MethodPost:
-			verbs = append(verbs, "create")
-		case request.MethodPut:
-			verbs = append(verbs, "update")
-		case request.MethodWatch, request.MethodWatchList:
-			verbs = append(verbs, "watch")
+		if verb := verbNames[name]; verb != "" {
+			verbs = append(verbs, verb)
 		}
 	}
 	return verbs
@@ -87,46 +79,44 @@ func (r *Resource) findActions() []action {
 		item += "/" + r.subresource
 		collection = item
 	}
-	actions := r.collectionActions(collection, false)
-	actions = append(actions, r.itemActions(item)...)
+	all := append(r.collectionActions(collection), r.itemActions(item)...)
 	if r.namespaced && r.subresource == "" {
-		for _, a := range r.collectionActions(r.resource, true) {
+		for _, a := range r.collectionActions(r.resource) {
 			if a.verb == request.MethodList || a.verb == request.MethodWatchList {
-				actions = append(actions, a)
+				a.allNamespaces = true
+				all = append(all, a)
 			}
 		}
 	}
-	return actions
+	return all
 }
 
-func (r *Resource) collectionActions(path string, allNamespaces bool) []action {
-	var actions []action
-	add := func(supported bool, verb, method, path string) {
-		if supported {
-			actions = append(actions, action{verb, []string{method}, path, allNamespaces})
-		}
+// actions are those of a resource.
+type actions []action
+
+// add adds an action if the storage supports it.
+func (all *actions) add(supported bool, verb, method, path string) {
+	if supported {
+		*all = append(*all, action{verb: verb, methods: []string{method}, path: path})
 	}
+}
+
+func (r *Resource) collectionActions(path string) (all actions) {
 	_, lists := r.storage.(rest.Lister)
 	_, watches := r.storage.(rest.Watcher)
 	_, creates := r.storage.(rest.Creater)
 	_, createsNamed := r.storage.(rest.NamedCreater)
 	_, deletes := r.storage.(rest.CollectionDeleter)
 
-	add(lists, request.MethodList, http.MethodGet, path)
-	add(creates || createsNamed, request.MethodPost, http.MethodPost, path)
-	add(deletes, request.MethodDeleteCollection, http.MethodDelete, path)
+	all.add(lists, request.MethodList, http.MethodGet, path)
+	all.add(creates || createsNamed, request.MethodPost, http.MethodPost, path)
+	all.add(deletes, request.MethodDeleteCollection, http.MethodDelete, path)
 	// The watch/ prefix is deprecated since Kubernetes 1.11 and still served.
-	add(lists && watches, request.MethodWatchList, http.MethodGet, "watch/"+path)
-	return actions
+	all.add(lists && watches, request.MethodWatchList, http.MethodGet, "watch/"+path)
+	return all
 }
 
-func (r *Resource) itemActions(path string) []action {
-	var actions []action
-	add := func(supported bool, verb, method, path string) {
-		if supported {
-			actions = append(actions, action{verb, []string{method}, path, false})
-		}
-	}
+func (r *Resource) itemActions(path string) (all actions) {
 	_, gets := r.storage.(rest.Getter)
 	withOptions, getsWithOptions := r.storage.(rest.GetterWithOptions)
 	_, updates := r.storage.(rest.Updater)
@@ -135,21 +125,21 @@ func (r *Resource) itemActions(path string) []action {
 	_, watches := r.storage.(rest.Watcher)
 	connecter, connects := r.storage.(rest.Connecter)
 
-	add(gets || getsWithOptions, request.MethodGet, http.MethodGet, path)
+	all.add(gets || getsWithOptions, request.MethodGet, http.MethodGet, path)
 	if getsWithOptions {
 		_, subpath, _ := withOptions.NewGetOptions()
-		add(subpath, request.MethodGet, http.MethodGet, path+restOfPath)
+		all.add(subpath, request.MethodGet, http.MethodGet, path+restOfPath)
 	}
-	add(updates, request.MethodPut, http.MethodPut, path)
-	add(patches, request.MethodPatch, http.MethodPatch, path)
-	add(deletes, request.MethodDelete, http.MethodDelete, path)
-	add(watches, request.MethodWatch, http.MethodGet, "watch/"+path)
+	all.add(updates, request.MethodPut, http.MethodPut, path)
+	all.add(patches, request.MethodPatch, http.MethodPatch, path)
+	all.add(deletes, request.MethodDelete, http.MethodDelete, path)
+	all.add(watches, request.MethodWatch, http.MethodGet, "watch/"+path)
 	if connects {
 		_, subpath, _ := connecter.NewConnectOptions()
-		actions = append(actions, action{request.MethodConnect, connecter.ConnectMethods(), path, false})
+		all = append(all, action{verb: request.MethodConnect, methods: connecter.ConnectMethods(), path: path})
 		if subpath {
-			actions = append(actions, action{request.MethodConnect, connecter.ConnectMethods(), path + restOfPath, false})
+			all = append(all, action{verb: request.MethodConnect, methods: connecter.ConnectMethods(), path: path + restOfPath})
 		}
 	}
-	return actions
+	return all
 }

@@ -51,7 +51,8 @@ type operationBuilder struct {
 }
 
 func (d *operationBuilder) build() {
-	kind, article := d.r.docKind, endpoints.GetArticleForNoun(d.r.docKind, " ")
+	kind := d.r.docKind
+	specified, one := "the specified "+kind, strings.TrimPrefix(endpoints.GetArticleForNoun(kind, " "), " ")+kind
 	if d.a.verb == request.MethodConnect {
 		d.connect(kind)
 		return
@@ -60,7 +61,7 @@ func (d *operationBuilder) build() {
 	switch d.a.verb {
 	case request.MethodGet:
 		d.named("read", "")
-		d.doc("read the specified "+kind, "read ", " of the specified "+kind)
+		d.doc("read", specified)
 		d.getOptions()
 		d.answers(d.produced(), http.StatusOK)
 	case request.MethodList:
@@ -69,49 +70,49 @@ func (d *operationBuilder) build() {
 			verb = "list or watch"
 		}
 		d.named("list", "")
-		d.doc(verb+" objects of kind "+kind, verb+" ", " of objects of kind "+kind)
+		d.doc(verb, "objects of kind "+kind)
 		d.options("ListOptions")
 		d.answers(d.list(), http.StatusOK)
 	case request.MethodPut:
 		d.named("replace", "")
-		d.doc("replace the specified "+kind, "replace ", " of the specified "+kind)
+		d.doc("replace", specified)
 		d.takes(d.object(d.r.kind), true)
 		d.options("UpdateOptions")
 		d.answers(d.produced(), http.StatusOK, http.StatusCreated)
 	case request.MethodPatch:
 		d.named("patch", "")
-		d.doc("partially update the specified "+kind, "partially update ", " of the specified "+kind)
+		d.doc("partially update", specified)
 		d.takes(metav1.Patch{}, true)
 		d.options("PatchOptions")
 		d.answers(d.produced(), http.StatusOK, http.StatusCreated)
 	case request.MethodPost:
 		d.named("create", "")
-		d.doc("create"+article+kind, "create ", " of"+article+kind)
+		d.doc("create", one)
 		d.takes(d.object(d.r.kind), true)
 		d.options("CreateOptions")
 		d.answers(d.produced(), http.StatusOK, http.StatusCreated, http.StatusAccepted)
 	case request.MethodDelete:
 		d.named("delete", "")
-		d.doc("delete"+article+kind, "delete ", " of"+article+kind)
+		d.doc("delete", one)
 		d.takes(d.object(optionsVersion.WithKind("DeleteOptions")), false)
 		d.options("DeleteOptions")
 		d.answers(d.deleted(), http.StatusOK, http.StatusAccepted)
 	case request.MethodDeleteCollection:
 		d.named("deletecollection", "")
-		d.doc("delete collection of "+kind, "delete collection of ", " of a "+kind)
+		d.doc("delete collection of", kind)
 		d.takes(d.object(optionsVersion.WithKind("DeleteOptions")), false)
 		d.options("DeleteOptions")
 		d.options("ListOptions", "watch", "allowWatchBookmarks")
 		d.answers(d.object(optionsVersion.WithKind("Status")), http.StatusOK)
 	case request.MethodWatch:
 		d.named("watch", "")
-		d.doc("watch changes to an object of kind "+kind, "watch changes to ", " of an object of kind "+kind)
+		d.doc("watch changes to", "an object of kind "+kind)
 		d.op.Doc += ". deprecated: use the 'watch' parameter with a list operation instead, filtered to a single item with the 'fieldSelector' parameter."
 		d.options("ListOptions")
 		d.answers(d.object(d.r.gv.WithKind("WatchEvent")), http.StatusOK)
 	case request.MethodWatchList:
 		d.named("watch", "List")
-		d.doc("watch individual changes to a list of "+kind, "watch individual changes to a list of ", " of "+kind)
+		d.doc("watch individual changes to a list of", kind)
 		d.op.Doc += ". deprecated: use the 'watch' parameter with a list operation instead."
 		d.options("ListOptions")
 		d.answers(d.object(d.r.gv.WithKind("WatchEvent")), http.StatusOK)
@@ -121,7 +122,7 @@ func (d *operationBuilder) build() {
 func (d *operationBuilder) connect(kind string) {
 	method := d.op.Method
 	d.named("connect"+title(strings.ToLower(method)), "")
-	d.doc("connect "+method+" requests to "+kind, "connect "+method+" requests to ", " of "+kind)
+	d.doc("connect "+method+" requests to", kind)
 	if options, _, _ := d.r.storage.(rest.Connecter).NewConnectOptions(); options != nil {
 		d.internalOptions(options)
 	}
@@ -150,14 +151,12 @@ func (d *operationBuilder) named(verb, list string) {
 	d.op.Operation = name
 }
 
-// doc sets the operation's text. It is resource for a resource; for a subresource it is
-// the subresource's name between before and after.
-func (d *operationBuilder) doc(resource, before, after string) {
-	if d.r.subresource == "" {
-		d.op.Doc = resource
-		return
+// doc sets the operation's text: what it does to an object, or to a subresource of it.
+func (d *operationBuilder) doc(does, object string) {
+	if d.r.subresource != "" {
+		object = d.r.subresource + " of " + object
 	}
-	d.op.Doc = before + d.r.subresource + after
+	d.op.Doc = does + " " + object
 }
 
 func (d *operationBuilder) takes(body any, required bool) {

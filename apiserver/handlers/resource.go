@@ -3,7 +3,7 @@ package handlers
 import (
 	"fmt"
 	"net/http"
-	"sort"
+	"slices"
 	"strings"
 
 	"github.com/emicklei/go-restful/v3"
@@ -258,18 +258,12 @@ func (r *Resource) storedKind() (schema.GroupVersionKind, bool, error) {
 }
 
 func (r *Resource) discoveryVerbs() metav1.Verbs {
-	seen := map[string]bool{}
+	verbs := metav1.Verbs{}
 	for _, a := range r.actions {
-		for _, verb := range a.discoveryVerbs() {
-			seen[verb] = true
-		}
+		verbs = append(verbs, a.discoveryVerbs()...)
 	}
-	verbs := make(metav1.Verbs, 0, len(seen))
-	for verb := range seen {
-		verbs = append(verbs, verb)
-	}
-	sort.Strings(verbs)
-	return verbs
+	slices.Sort(verbs)
+	return slices.Compact(verbs)
 }
 
 func (r *Resource) route(a action, method string) Route {

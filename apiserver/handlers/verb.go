@@ -36,7 +36,10 @@ func (r *Resource) handler(a action) http.HandlerFunc {
 	case request.MethodDelete:
 		return r.writes().Delete(r.storage.(rest.GracefulDeleter))
 	case request.MethodDeleteCollection:
-		return r.writes().DeleteCollection(r.storage.(rest.CollectionDeleter))
+		deleter := r.storage.(rest.CollectionDeleter)
+		return func(w http.ResponseWriter, req *http.Request) {
+			handlers.DeleteCollection(deleter, true, r.scope, admit)(w, req)
+		}
 	case request.MethodConnect:
 		connecter := r.storage.(rest.Connecter)
 		return func(w http.ResponseWriter, req *http.Request) {

@@ -68,6 +68,23 @@ type Query struct {
 	Status Status `json:"status,omitempty" description:"Status is the result."`
 }
 
+// NewQuery returns the Query of a statement, with the values of its parameters.
+func NewQuery(statement string, parameters ...json.RawMessage) *Query {
+	return &Query{
+		TypeMeta: metav1.TypeMeta{APIVersion: groupVersion.String(), Kind: queryKind.Kind},
+		Spec:     Spec{SQL: statement, Parameters: parameters},
+	}
+}
+
+// Texts returns the values of parameters that are texts, whatever they look like.
+func Texts(texts ...string) (values []json.RawMessage) {
+	for _, text := range texts {
+		value, _ := json.Marshal(text) // a string can't fail
+		values = append(values, value)
+	}
+	return values
+}
+
 // Spec is what is asked. A nil Limit means mostRows, or mostStreamed for an answer that is streamed.
 type Spec struct {
 	SQL            string            `json:"sql" description:"SQL is one SELECT, in SQLite's dialect. The tables are the plural names of resources, such as pods, or \"deployments.apps\"."`

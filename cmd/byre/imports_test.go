@@ -43,16 +43,16 @@ var parts = []part{
 	{"apiserver/handlers", 4},
 	{"apiserver/process", 4},
 	{"apiserver/access", 5},
-	{"apiserver/console", 5},
 	{"apiserver/controllers", 5},
 	{"apiserver/delegation", 5},
 	{"apiserver/history", 5},
 	{"apiserver/query", 5},
 	{"apiserver/registry", 5},
-	{"apiserver", 6},
-	{"aggregator", 6},
-	{"crd", 6},
-	{"cmd/byre", 7},
+	{"apiserver/console", 6},
+	{"apiserver", 7},
+	{"aggregator", 7},
+	{"crd", 7},
+	{"cmd/byre", 8},
 }
 
 // bans are what the packages of a folder, of the longest that matches, must not import.

@@ -203,9 +203,9 @@ func TestAudit_RefusesWrongSettings(t *testing.T) {
 		name, want string
 		flags      []string
 	}{
-		{"no policy", "--audit-policy-file", []string{"--audit-policy-file=/nonexistent"}},
+		{"no policy", "audit: loading audit policy file", []string{"--audit-policy-file=/nonexistent"}},
 		{"no directory", "--audit-log-path", []string{"--audit-policy-file=" + file, "--audit-log-path=" + file + "/log"}},
-		{"no webhook", "--audit-webhook-config-file", []string{"--audit-policy-file=" + file, "--audit-webhook-config-file=/nonexistent"}},
+		{"no webhook", "audit: initializing audit webhook", []string{"--audit-policy-file=" + file, "--audit-webhook-config-file=/nonexistent"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if _, err := New(options(t, test.flags...), nil); err == nil || !strings.HasPrefix(err.Error(), test.want) {

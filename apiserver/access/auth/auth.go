@@ -39,10 +39,10 @@ type Config struct {
 	// ExternalAddress is the host and port at which clients reach this server.
 	// The OpenID discovery document of service account tokens names it.
 	ExternalAddress string
-	// Dial connects to issuers and webhooks, and EgressLookup finds the dialers of the issuers
-	// that name one; nil means direct connections.
-	Dial         utilnet.DialFunc
-	EgressLookup egressselector.Lookup
+	// Dial connects to webhooks, and the dialers of EgressSelector to issuers; nil means direct
+	// connections.
+	Dial           utilnet.DialFunc
+	EgressSelector *egressselector.EgressSelector
 }
 
 // Auth is a server's authentication and authorization.
@@ -56,16 +56,14 @@ type Auth struct {
 	Authorizer    authorizer.Authorizer
 	RuleResolver  authorizer.RuleResolver
 
-	// ClientCA and RequestHeaderCA are nil if not configured. The listener accepts
-	// client certificates of both (see ClientCAs).
-	ClientCA        dynamiccertificates.CAContentProvider
-	RequestHeaderCA dynamiccertificates.CAContentProvider
+	// ClientCA has the CAs of users; nil if none is configured. The listener accepts client
+	// certificates of these and of RequestHeader (see ClientCAs).
+	ClientCA dynamiccertificates.CAContentProvider
 
 	// TokenIssuer issues service account tokens.
 	TokenIssuer *TokenIssuer
 
-	reloader       *authenticationConfigReloader // nil without --authentication-config
-	nodeAuthorizer *lazyNodeAuthorizer           // nil without the Node authorizer
+	nodeAuthorizer *lazyNodeAuthorizer // nil without the Node authorizer
 }
 
 // New builds the authenticators and authorizers. The goroutines that upstream's
@@ -86,16 +84,16 @@ func New(ctx context.Context, cfg Config) (*Auth, error) {
 	return a, nil
 }
 
-// ClientCAs returns the union of ClientCA and RequestHeaderCA: the CAs of the
-// certificates that clients may present. It returns nil if neither is configured.
+// ClientCAs returns the CAs of the certificates that clients may present, those of users and of
+// front proxies. It returns nil if neither is configured.
 func (a *Auth) ClientCAs() dynamiccertificates.CAContentProvider {
 	switch {
-	case a.ClientCA == nil:
-		return a.RequestHeaderCA
-	case a.RequestHeaderCA == nil:
+	case a.RequestHeader == nil:
 		return a.ClientCA
+	case a.ClientCA == nil:
+		return a.RequestHeader.CAContentProvider
 	default:
-		return dynamiccertificates.NewUnionCAContentProvider(a.ClientCA, a.RequestHeaderCA)
+		return dynamiccertificates.NewUnionCAContentProvider(a.ClientCA, a.RequestHeader.CAContentProvider)
 	}
 }
 
@@ -107,11 +105,14 @@ func (a *Auth) Ready() error {
 	return a.nodeAuthorizer.ready()
 }
 
-// Run watches the CA files, the authentication configuration and the Node authorizer's
-// Pods until ctx ends. It returns when all its goroutines have ended.
+// Run watches the CA files and the Node authorizer's Pods until ctx ends. It returns when all its goroutines have ended.
 func (a *Auth) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	for _, ca := range []dynamiccertificates.CAContentProvider{a.ClientCA, a.RequestHeaderCA} {
+	cas := []dynamiccertificates.CAContentProvider{a.ClientCA}
+	if a.RequestHeader != nil {
+		cas = append(cas, a.RequestHeader.CAContentProvider)
+	}
+	for _, ca := range cas {
 		if controller, ok := ca.(dynamiccertificates.ControllerRunner); ok {
 			group.Go(func() error {
 				controller.Run(ctx, 1)
@@ -124,9 +125,6 @@ func (a *Auth) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	})
-	if a.reloader != nil {
-		group.Go(func() error { return a.reloader.run(ctx) })
-	}
 	if a.nodeAuthorizer != nil {
 		group.Go(func() error { return a.nodeAuthorizer.run(ctx) })
 	}

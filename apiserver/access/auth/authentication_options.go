@@ -1,99 +1,33 @@
 package auth
 
 import (
-	"time"
-
 	"github.com/spf13/pflag"
+	genericoptions "k8s.io/apiserver/pkg/server/options"
 	cliflag "k8s.io/component-base/cli/flag"
-	"k8s.io/kubernetes/pkg/serviceaccount"
+	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
 )
 
 // AuthenticationOptions are the flags of authentication, with kube-apiserver's names and
 // defaults.
 type AuthenticationOptions struct {
-	ConfigFile      string
-	APIAudiences    []string
-	Anonymous       bool
-	BootstrapTokens bool
-	ClientCAFile    string
-	TokenFile       string
-	OIDC            OIDCOptions
-	RequestHeader   RequestHeaderOptions
-	ServiceAccounts ServiceAccountOptions
-	Webhook         TokenWebhookOptions
+	kubeoptions.BuiltInAuthenticationOptions
+	// SigningKeyFile has the key that signs service account tokens. SigningEndpoint is the socket of an
+	// external signer, which replaces it and ServiceAccounts.KeyFiles.
+	SigningKeyFile, SigningEndpoint string
 
 	// serverCAFile is the CA that the server generated or was given in pki/. Client
-	// certificates of it are accepted besides those of ClientCAFile: the
+	// certificates of it are accepted besides those of ClientCert: the
 	// administrator's kubeconfig, which the server writes, holds one.
 	serverCAFile string
-	// anonymousFlag says that --anonymous-auth was given. An anonymous section in
-	// ConfigFile is an error then.
-	anonymousFlag bool
 }
-
-// OIDCOptions configure one OpenID Connect issuer.
-type OIDCOptions struct {
-	IssuerURL      string
-	ClientID       string
-	CAFile         string
-	UsernameClaim  string
-	UsernamePrefix string
-	GroupsClaim    string
-	GroupsPrefix   string
-	SigningAlgs    []string
-	RequiredClaims map[string]string
-
-	// flags says that any of the --oidc-* flags was given.
-	flags bool
-}
-
-// RequestHeaderOptions configure the front proxies that may name a user in headers.
-type RequestHeaderOptions struct {
-	ClientCAFile        string
-	AllowedNames        []string
-	UsernameHeaders     []string
-	UIDHeaders          []string
-	GroupHeaders        []string
-	ExtraHeaderPrefixes []string
-}
-
-// ServiceAccountOptions configure how service account tokens are issued and verified.
-type ServiceAccountOptions struct {
-	Issuers        []string
-	KeyFiles       []string
-	SigningKeyFile string
-	// SigningEndpoint is the socket of an external signer, which replaces KeyFiles
-	// and SigningKeyFile.
-	SigningEndpoint  string
-	JWKSURI          string
-	Lookup           bool
-	MaxExpiration    time.Duration
-	ExtendExpiration bool
-}
-
-// TokenWebhookOptions configure the webhook that authenticates bearer tokens.
-type TokenWebhookOptions struct {
-	ConfigFile string
-	Version    string
-	CacheTTL   time.Duration
-}
-
-// maxExtendedExpiration is the lifetime, one year, of a token that admission injects
-// into a Pod while ExtendExpiration is on. It serves clients that never reread the file.
-const maxExtendedExpiration = serviceaccount.ExpirationExtensionSeconds * time.Second
 
 func newAuthenticationOptions() AuthenticationOptions {
-	return AuthenticationOptions{
-		Anonymous:       true,
-		OIDC:            OIDCOptions{UsernameClaim: "sub", SigningAlgs: []string{"RS256"}},
-		ServiceAccounts: ServiceAccountOptions{Lookup: true, ExtendExpiration: true},
-		Webhook:         TokenWebhookOptions{Version: "v1beta1", CacheTTL: 2 * time.Minute},
-	}
+	return AuthenticationOptions{BuiltInAuthenticationOptions: *kubeoptions.NewBuiltInAuthenticationOptions().WithAll()}
 }
 
-// complete sets the front proxy CA that the server generated and, where the flags leave
+// completeFrontProxy sets the front proxy CA that the server generated and, where the flags leave
 // them empty, the header names and the allowed name that kubeadm uses.
-func (o *RequestHeaderOptions) complete(files PKIFiles) {
+func completeFrontProxy(o *genericoptions.RequestHeaderAuthenticationOptions, files PKIFiles) {
 	o.ClientCAFile = files.FrontProxyCA
 	setDefault := func(list *[]string, value string) {
 		if len(*list) == 0 && value != "" {
@@ -109,26 +43,30 @@ func (o *RequestHeaderOptions) complete(files PKIFiles) {
 
 // AddFlags adds the authentication flags to fs.
 func (o *AuthenticationOptions) AddFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&o.ConfigFile, "authentication-config", o.ConfigFile,
+	fs.StringVar(&o.AuthenticationConfigFile, "authentication-config", o.AuthenticationConfigFile,
 		"File with an AuthenticationConfiguration: JWT issuers and anonymous access. Reloaded when it changes. Excludes the --oidc-* flags, and --anonymous-auth if it has an anonymous section.")
 	fs.StringSliceVar(&o.APIAudiences, "api-audiences", o.APIAudiences,
 		"Names of this API: a service account token must be meant for one of them. Defaults to the values of --service-account-issuer.")
-	fs.BoolVar(&o.Anonymous, "anonymous-auth", o.Anonymous,
+	fs.BoolVar(&o.Anonymous.Allow, "anonymous-auth", o.Anonymous.Allow,
 		"Let requests without credentials in as user system:anonymous of group system:unauthenticated; authorization still decides what they may do.")
-	track(fs, "anonymous-auth", &o.anonymousFlag)
-	fs.BoolVar(&o.BootstrapTokens, "enable-bootstrap-token-auth", o.BootstrapTokens,
+	track(fs, "anonymous-auth", &o.Anonymous.FlagsSet)
+	fs.BoolVar(&o.BootstrapToken.Enable, "enable-bootstrap-token-auth", o.BootstrapToken.Enable,
 		"Accept tokens kept in Secrets of type bootstrap.kubernetes.io/token in kube-system.")
-	fs.StringVar(&o.ClientCAFile, "client-ca-file", o.ClientCAFile,
+	fs.StringVar(&o.ClientCert.ClientCA, "client-ca-file", o.ClientCert.ClientCA,
 		"File with CA certificates. A client certificate signed by one of them authenticates its common name as user and its organizations as groups. The server's own CA is trusted besides. Reloaded when it changes.")
-	fs.StringVar(&o.TokenFile, "token-auth-file", o.TokenFile,
+	fs.StringVar(&o.TokenFile.TokenFile, "token-auth-file", o.TokenFile.TokenFile,
 		"CSV file of static tokens: token,user,uid,\"group1,group2\".")
-	o.OIDC.addFlags(fs)
-	o.RequestHeader.addFlags(fs)
-	o.ServiceAccounts.addFlags(fs)
-	o.Webhook.addFlags(fs)
+	fs.StringVar(&o.SigningKeyFile, "service-account-signing-key-file", o.SigningKeyFile,
+		"File with the private key that signs service account tokens.")
+	fs.StringVar(&o.SigningEndpoint, "service-account-signing-endpoint", o.SigningEndpoint,
+		"Path of the Unix socket (or @name of an abstract one) of an external signer of service account tokens. Excludes --service-account-signing-key-file and --service-account-key-file.")
+	addOIDCFlags(fs, o.OIDC)
+	addFrontProxyFlags(fs, o.RequestHeader)
+	addServiceAccountFlags(fs, o.ServiceAccounts)
+	addWebhookFlags(fs, o.WebHook)
 }
 
-func (o *OIDCOptions) addFlags(fs *pflag.FlagSet) {
+func addOIDCFlags(fs *pflag.FlagSet, o *kubeoptions.OIDCAuthenticationOptions) {
 	fs.StringVar(&o.IssuerURL, "oidc-issuer-url", o.IssuerURL,
 		"URL of the OpenID Connect issuer whose ID tokens are accepted (https only).")
 	fs.StringVar(&o.ClientID, "oidc-client-id", o.ClientID,
@@ -149,11 +87,11 @@ func (o *OIDCOptions) addFlags(fs *pflag.FlagSet) {
 		"A key=value that an ID token must carry. May be repeated.")
 	for _, name := range []string{"oidc-issuer-url", "oidc-client-id", "oidc-ca-file", "oidc-username-claim", "oidc-username-prefix",
 		"oidc-groups-claim", "oidc-groups-prefix", "oidc-signing-algs", "oidc-required-claim"} {
-		track(fs, name, &o.flags)
+		track(fs, name, &o.FlagsSet)
 	}
 }
 
-func (o *RequestHeaderOptions) addFlags(fs *pflag.FlagSet) {
+func addFrontProxyFlags(fs *pflag.FlagSet, o *genericoptions.RequestHeaderAuthenticationOptions) {
 	fs.StringVar(&o.ClientCAFile, "requestheader-client-ca-file", o.ClientCAFile,
 		"File with the CA certificates of front proxies. Only a client with a certificate from it may name users in headers.")
 	fs.StringSliceVar(&o.AllowedNames, "requestheader-allowed-names", o.AllowedNames,
@@ -168,15 +106,11 @@ func (o *RequestHeaderOptions) addFlags(fs *pflag.FlagSet) {
 		"Prefixes of headers that hold extra attributes, such as X-Remote-Extra-.")
 }
 
-func (o *ServiceAccountOptions) addFlags(fs *pflag.FlagSet) {
+func addServiceAccountFlags(fs *pflag.FlagSet, o *kubeoptions.ServiceAccountAuthenticationOptions) {
 	fs.StringArrayVar(&o.Issuers, "service-account-issuer", o.Issuers,
 		"Issuer of service account tokens, an https URL where discovery documents are to be served. May be repeated: the first issues, all are accepted.")
 	fs.StringArrayVar(&o.KeyFiles, "service-account-key-file", o.KeyFiles,
 		"File with PEM keys (RSA or ECDSA) that verify service account tokens. May be repeated.")
-	fs.StringVar(&o.SigningKeyFile, "service-account-signing-key-file", o.SigningKeyFile,
-		"File with the private key that signs service account tokens.")
-	fs.StringVar(&o.SigningEndpoint, "service-account-signing-endpoint", o.SigningEndpoint,
-		"Path of the Unix socket (or @name of an abstract one) of an external signer of service account tokens. Excludes --service-account-signing-key-file and --service-account-key-file.")
 	fs.StringVar(&o.JWKSURI, "service-account-jwks-uri", o.JWKSURI,
 		"URI of the key set named in the discovery document (https), if it is not served at this server's own address.")
 	fs.BoolVar(&o.Lookup, "service-account-lookup", o.Lookup,
@@ -187,7 +121,7 @@ func (o *ServiceAccountOptions) addFlags(fs *pflag.FlagSet) {
 		"Make tokens that admission injects into Pods valid for a year, for clients that don't reread them. Overrides --service-account-max-token-expiration for these.")
 }
 
-func (o *TokenWebhookOptions) addFlags(fs *pflag.FlagSet) {
+func addWebhookFlags(fs *pflag.FlagSet, o *kubeoptions.WebHookAuthenticationOptions) {
 	fs.StringVar(&o.ConfigFile, "authentication-token-webhook-config-file", o.ConfigFile,
 		"Kubeconfig file of a remote service that is asked about bearer tokens.")
 	fs.StringVar(&o.Version, "authentication-token-webhook-version", o.Version,

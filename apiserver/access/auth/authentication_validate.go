@@ -11,36 +11,38 @@ import (
 	"strings"
 	"time"
 
+	genericoptions "k8s.io/apiserver/pkg/server/options"
 	certutil "k8s.io/client-go/util/cert"
 )
 
 // Validate returns one error for each invalid flag.
 func (o *AuthenticationOptions) Validate() []error {
 	var errs []error
-	if o.ConfigFile != "" && o.OIDC.flags {
+	if o.AuthenticationConfigFile != "" && o.OIDC.FlagsSet {
 		errs = append(errs, errors.New("--authentication-config and the --oidc-* flags exclude each other"))
 	}
-	if o.ConfigFile == "" && o.OIDC.flags && (o.OIDC.IssuerURL == "" || o.OIDC.ClientID == "") {
+	if o.AuthenticationConfigFile == "" && o.OIDC.FlagsSet && (o.OIDC.IssuerURL == "" || o.OIDC.ClientID == "") {
 		errs = append(errs, errors.New("--oidc-issuer-url and --oidc-client-id are both required when any --oidc-* flag is set"))
 	}
-	errs = append(errs, o.ServiceAccounts.validate()...)
-	errs = append(errs, o.RequestHeader.validate()...)
+	errs = append(errs, o.validateServiceAccounts()...)
+	errs = append(errs, validateFrontProxy(o.RequestHeader)...)
 	if err := o.validateOverlap(); err != nil {
 		errs = append(errs, err)
 	}
 	return errs
 }
 
-func (o *ServiceAccountOptions) validate() []error {
+func (o *AuthenticationOptions) validateServiceAccounts() []error {
+	accounts := o.ServiceAccounts
 	var errs []error
-	if len(o.Issuers) == 0 {
+	if len(accounts.Issuers) == 0 {
 		errs = append(errs, errors.New("--service-account-issuer is required"))
 	}
-	for i, issuer := range o.Issuers {
+	for i, issuer := range accounts.Issuers {
 		switch {
 		case issuer == "":
 			errs = append(errs, errors.New("--service-account-issuer must not be empty"))
-		case slices.Contains(o.Issuers[:i], issuer):
+		case slices.Contains(accounts.Issuers[:i], issuer):
 			errs = append(errs, fmt.Errorf("--service-account-issuer %q is given twice", issuer))
 		case strings.Contains(issuer, ":"):
 			if _, err := url.Parse(issuer); err != nil {
@@ -49,13 +51,13 @@ func (o *ServiceAccountOptions) validate() []error {
 		}
 	}
 	errs = append(errs, o.validateKeys()...)
-	if o.JWKSURI != "" {
-		if u, err := url.Parse(o.JWKSURI); err != nil || u.Scheme != "https" {
-			errs = append(errs, fmt.Errorf("--service-account-jwks-uri %q is not an https URL", o.JWKSURI))
+	if accounts.JWKSURI != "" {
+		if u, err := url.Parse(accounts.JWKSURI); err != nil || u.Scheme != "https" {
+			errs = append(errs, fmt.Errorf("--service-account-jwks-uri %q is not an https URL", accounts.JWKSURI))
 		}
 	}
-	if o.MaxExpiration != 0 && (o.MaxExpiration < time.Hour || o.MaxExpiration > (1<<32)*time.Second) {
-		errs = append(errs, fmt.Errorf("--service-account-max-token-expiration must be between 1 hour and 2^32 seconds, not %v", o.MaxExpiration))
+	if accounts.MaxExpiration != 0 && (accounts.MaxExpiration < time.Hour || accounts.MaxExpiration > (1<<32)*time.Second) {
+		errs = append(errs, fmt.Errorf("--service-account-max-token-expiration must be between 1 hour and 2^32 seconds, not %v", accounts.MaxExpiration))
 	}
 	return errs
 }
@@ -64,10 +66,10 @@ func (o *ServiceAccountOptions) validate() []error {
 var abstractSocket = regexp.MustCompile(`^@([a-zA-Z0-9_-]+\.)*[a-zA-Z0-9_-]+$`)
 
 // validateKeys checks that either key files or an external signer are configured.
-func (o *ServiceAccountOptions) validateKeys() []error {
+func (o *AuthenticationOptions) validateKeys() []error {
 	var errs []error
 	if o.SigningEndpoint != "" {
-		if o.SigningKeyFile != "" || len(o.KeyFiles) > 0 {
+		if o.SigningKeyFile != "" || len(o.ServiceAccounts.KeyFiles) > 0 {
 			errs = append(errs, errors.New("--service-account-signing-endpoint excludes --service-account-signing-key-file and --service-account-key-file"))
 		}
 		if strings.HasPrefix(o.SigningEndpoint, "@") && !abstractSocket.MatchString(o.SigningEndpoint) {
@@ -75,7 +77,7 @@ func (o *ServiceAccountOptions) validateKeys() []error {
 		}
 		return errs
 	}
-	if len(o.KeyFiles) == 0 {
+	if len(o.ServiceAccounts.KeyFiles) == 0 {
 		errs = append(errs, errors.New("--service-account-key-file is required"))
 	}
 	if o.SigningKeyFile == "" {
@@ -84,7 +86,7 @@ func (o *ServiceAccountOptions) validateKeys() []error {
 	return errs
 }
 
-func (o *RequestHeaderOptions) validate() []error {
+func validateFrontProxy(o *genericoptions.RequestHeaderAuthenticationOptions) []error {
 	var errs []error
 	for _, list := range []struct {
 		flag   string
@@ -112,7 +114,7 @@ func (o *RequestHeaderOptions) validate() []error {
 // validateOverlap returns an error if users and front proxies share a CA and
 // AllowedNames is empty: every user with a client certificate could then act as a front
 // proxy and name any user. Files that cannot be read are ignored, because the server
-// generates its own CA after Validate. loadCAs calls validateOverlap again and reports
+// generates its own CA after Validate. loadClientCA calls validateOverlap again and reports
 // missing files.
 func (o *AuthenticationOptions) validateOverlap() error {
 	if o.RequestHeader.ClientCAFile == "" || len(o.RequestHeader.AllowedNames) > 0 {
@@ -120,10 +122,10 @@ func (o *AuthenticationOptions) validateOverlap() error {
 	}
 	proxies, err := certutil.CertsFromFile(o.RequestHeader.ClientCAFile)
 	if err != nil {
-		return nil //nolint:nilerr // loadCAs reports a file that cannot be read
+		return nil //nolint:nilerr // loadClientCA reports a file that cannot be read
 	}
 	for _, client := range []struct{ file, name string }{
-		{o.ClientCAFile, "--client-ca-file"},
+		{o.ClientCert.ClientCA, "--client-ca-file"},
 		{o.serverCAFile, "the server's own CA " + o.serverCAFile},
 	} {
 		if client.file == "" {

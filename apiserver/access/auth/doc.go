@@ -21,7 +21,7 @@
 // compares a server's keys with those that the database was served with.
 //
 // New reads files and starts no goroutine of its own. Upstream's OIDC authenticators
-// and upstream's reload of --authorization-config start goroutines in their
+// and upstream's reload of --authentication-config and --authorization-config start goroutines in their
 // constructors; those end with the context given to New. Run owns all other goroutines
 // and joins them.
 package auth

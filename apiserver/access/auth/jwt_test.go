@@ -15,7 +15,6 @@ import (
 
 	jose "gopkg.in/go-jose/go-jose.v2"
 	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 
 	"byre/sqlstore/eventually"
@@ -132,34 +131,6 @@ func TestAuthenticationConfig_Reloads(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually.True(t, "the new configuration", func() bool { return ask(t, server, nil, bearer(red)...).Name != "" })
-}
-
-func TestAuthenticationConfig_RefusesWrongFiles(t *testing.T) {
-	t.Parallel()
-	i := newIssuer(t)
-	file := write(t, "authn.yaml", configuration(i, "blue"))
-	o := options(t, "--authorization-mode=AlwaysDeny", "--authentication-config="+file)
-	client := fake.NewClientset()
-	a, err := New(t.Context(), Config{Options: o, Client: client, Informers: informers.NewSharedInformerFactory(client, 0)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for what, bad := range map[string]string{
-		"nothing":             "",
-		"not a configuration": "a: b",
-		"a misspelt field":    "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\njwts: []\n",
-		"another anonymous":   "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n",
-	} {
-		if err := os.WriteFile(file, []byte(bad), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := a.reloader.reloadIfChanged(t.Context()); err == nil {
-			t.Errorf("%s was taken over", what)
-		}
-		if err := a.reloader.reloadIfChanged(t.Context()); err != nil {
-			t.Errorf("%s is tried again though it hasn't changed: %v", what, err)
-		}
-	}
 }
 
 func TestAuthenticationConfig_ExcludesFlags(t *testing.T) {

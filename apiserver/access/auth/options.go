@@ -38,15 +38,15 @@ const DefaultIssuer = "https://kubernetes.default.svc.cluster.local"
 // settings that depend on other flags. The caller calls it before Validate.
 func (o *Options) Complete(files PKIFiles) {
 	a := &o.Authentication
-	if a.ClientCAFile == "" {
-		a.ClientCAFile = files.ClientCA
+	if a.ClientCert.ClientCA == "" {
+		a.ClientCert.ClientCA = files.ClientCA
 	}
 	a.serverCAFile = files.ClientCA
 	if a.RequestHeader.ClientCAFile == "" && files.FrontProxyCA != "" {
-		a.RequestHeader.complete(files)
+		completeFrontProxy(a.RequestHeader, files)
 	}
-	if s := a.ServiceAccounts; s.SigningKeyFile == "" && len(s.KeyFiles) == 0 && s.SigningEndpoint == "" {
-		a.ServiceAccounts.SigningKeyFile = files.ServiceAccountKey
+	if a.SigningKeyFile == "" && len(a.ServiceAccounts.KeyFiles) == 0 && a.SigningEndpoint == "" {
+		a.SigningKeyFile = files.ServiceAccountKey
 		if files.ServiceAccountPub != "" {
 			a.ServiceAccounts.KeyFiles = []string{files.ServiceAccountPub}
 		}
@@ -56,9 +56,9 @@ func (o *Options) Complete(files PKIFiles) {
 	}
 	// With AlwaysAllow, anonymous requests would be allowed everything.
 	// kube-apiserver turns anonymous authentication off in this case too.
-	if a.Anonymous && o.Authorization.hasMode(modes.ModeAlwaysAllow) {
+	if a.Anonymous.Allow && o.Authorization.hasMode(modes.ModeAlwaysAllow) {
 		klog.Warning("--authorization-mode=AlwaysAllow turns --anonymous-auth off")
-		a.Anonymous = false
+		a.Anonymous.Allow = false
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/spf13/pflag"
-	kubeauthenticator "k8s.io/kubernetes/pkg/kubeapiserver/authenticator"
 )
 
 func TestOptions_Validate(t *testing.T) {
@@ -74,7 +73,7 @@ func TestOptions_RefuseASharedCAWithoutNames(t *testing.T) {
 	t.Parallel()
 	file := write(t, "ca.crt", newAuthority(t, "ca").pem())
 	o := NewOptions()
-	o.Authentication.ClientCAFile, o.Authentication.RequestHeader.ClientCAFile = file, file
+	o.Authentication.ClientCert.ClientCA, o.Authentication.RequestHeader.ClientCAFile = file, file
 	if err := o.Authentication.validateOverlap(); err == nil {
 		t.Error("accepted")
 	}
@@ -92,7 +91,7 @@ func TestOptions_OwnCACountsAsAUsersCA(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "ca.crt")
 	for _, clients := range []string{"", write(t, "users.crt", newAuthority(t, "users").pem())} {
 		o := NewOptions()
-		o.Authentication.ClientCAFile = clients
+		o.Authentication.ClientCert.ClientCA = clients
 		o.Authentication.RequestHeader.ClientCAFile = file
 		o.Complete(PKIFiles{ClientCA: file, FrontProxyCA: "front-proxy-ca.crt", FrontProxyUserName: "front-proxy-client"})
 		if err := os.WriteFile(file, own, 0o600); err != nil {
@@ -101,7 +100,7 @@ func TestOptions_OwnCACountsAsAUsersCA(t *testing.T) {
 		if err := o.Authentication.validateOverlap(); err == nil {
 			t.Errorf("with --client-ca-file=%q: accepted by Validate", clients)
 		}
-		if err := new(Auth).loadCAs(&o.Authentication, new(kubeauthenticator.Config)); err == nil {
+		if err := new(Auth).loadClientCA(&o.Authentication); err == nil {
 			t.Errorf("with --client-ca-file=%q: accepted when the files are loaded", clients)
 		}
 		o.Authentication.RequestHeader.AllowedNames = []string{"front"}
@@ -117,21 +116,21 @@ func TestOptions_Complete(t *testing.T) {
 	o := NewOptions()
 	o.Complete(files)
 	a := o.Authentication
-	if a.ClientCAFile != "ca" || a.RequestHeader.ClientCAFile != "front" || a.ServiceAccounts.SigningKeyFile != "key" ||
+	if a.ClientCert.ClientCA != "ca" || a.RequestHeader.ClientCAFile != "front" || a.SigningKeyFile != "key" ||
 		!slices.Equal(a.ServiceAccounts.KeyFiles, []string{"pub"}) || !slices.Equal(a.ServiceAccounts.Issuers, []string{DefaultIssuer}) ||
-		!slices.Equal(a.RequestHeader.AllowedNames, []string{"front-proxy-client"}) || !a.Anonymous {
+		!slices.Equal(a.RequestHeader.AllowedNames, []string{"front-proxy-client"}) || !a.Anonymous.Allow {
 		t.Errorf("got %+v", a)
 	}
 
 	o = NewOptions()
-	o.Authentication.ClientCAFile, o.Authentication.ServiceAccounts.SigningKeyFile = "mine", "mine"
+	o.Authentication.ClientCert.ClientCA, o.Authentication.SigningKeyFile = "mine", "mine"
 	o.Authorization.Modes = []string{"AlwaysAllow"}
 	o.Complete(files)
 	a = o.Authentication
-	if a.ClientCAFile != "mine" || a.ServiceAccounts.SigningKeyFile != "mine" || len(a.ServiceAccounts.KeyFiles) != 0 {
+	if a.ClientCert.ClientCA != "mine" || a.SigningKeyFile != "mine" || len(a.ServiceAccounts.KeyFiles) != 0 {
 		t.Errorf("what was given was replaced: %+v", a)
 	}
-	if a.Anonymous {
+	if a.Anonymous.Allow {
 		t.Error("anonymous requests would be allowed anything")
 	}
 }

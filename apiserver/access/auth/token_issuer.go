@@ -39,16 +39,16 @@ func newTokenIssuer(ctx context.Context, o AuthenticationOptions, externalAddres
 		Audiences:             o.APIAudiences,
 		MaxExpiration:         o.ServiceAccounts.MaxExpiration,
 		ExtendExpiration:      o.ServiceAccounts.ExtendExpiration,
-		MaxExtendedExpiration: maxExtendedExpiration,
+		MaxExtendedExpiration: o.ServiceAccounts.MaxExtendedExpiration,
 	}
 	if len(t.Audiences) == 0 {
 		t.Audiences = o.ServiceAccounts.Issuers
 	}
 	setKeys := t.loadKeyFiles
-	if o.ServiceAccounts.SigningEndpoint != "" {
+	if o.SigningEndpoint != "" {
 		setKeys = t.connectExternalSigner
 	}
-	if err := setKeys(ctx, &o.ServiceAccounts); err != nil {
+	if err := setKeys(ctx, o); err != nil {
 		return nil, err
 	}
 	// An issuer that is not an https URL is allowed, but has no OpenID metadata.
@@ -58,16 +58,16 @@ func newTokenIssuer(ctx context.Context, o AuthenticationOptions, externalAddres
 }
 
 // loadKeyFiles sets the generator and the public keys from the key files.
-func (t *TokenIssuer) loadKeyFiles(_ context.Context, o *ServiceAccountOptions) error {
+func (t *TokenIssuer) loadKeyFiles(_ context.Context, o AuthenticationOptions) error {
 	signer, err := keyutil.PrivateKeyFromFile(o.SigningKeyFile)
 	if err != nil {
 		return fmt.Errorf("--service-account-signing-key-file: %w", err)
 	}
-	if t.Generator, err = serviceaccount.JWTTokenGenerator(o.Issuers[0], signer); err != nil {
+	if t.Generator, err = serviceaccount.JWTTokenGenerator(o.ServiceAccounts.Issuers[0], signer); err != nil {
 		return fmt.Errorf("--service-account-signing-key-file: %w", err)
 	}
 	var public []any
-	for _, file := range o.KeyFiles {
+	for _, file := range o.ServiceAccounts.KeyFiles {
 		keys, err := keyutil.PublicKeysFromFile(file)
 		if err != nil {
 			return fmt.Errorf("--service-account-key-file: %w", err)
@@ -90,8 +90,8 @@ const (
 // connectExternalSigner connects to an external signer (KEP-740), which signs tokens and
 // publishes the keys that verify them. It lowers MaxExpiration and
 // MaxExtendedExpiration to the signer's longest lifetime.
-func (t *TokenIssuer) connectExternalSigner(ctx context.Context, o *ServiceAccountOptions) error {
-	signer, keys, err := plugin.New(ctx, o.Issuers[0], o.SigningEndpoint, keySyncTimeout, false)
+func (t *TokenIssuer) connectExternalSigner(ctx context.Context, o AuthenticationOptions) error {
+	signer, keys, err := plugin.New(ctx, o.ServiceAccounts.Issuers[0], o.SigningEndpoint, keySyncTimeout, false)
 	if err != nil {
 		return fmt.Errorf("--service-account-signing-endpoint: %w", err)
 	}

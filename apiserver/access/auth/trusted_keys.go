@@ -50,7 +50,7 @@ var (
 
 // readTrustedKeys reads the keys of the files that authentication is configured with.
 func readTrustedKeys(o AuthenticationOptions) (trustedKeys, error) {
-	authorities, err := certutil.CertsFromFile(o.ClientCAFile)
+	authorities, err := certutil.CertsFromFile(o.ClientCert.ClientCA)
 	if err != nil {
 		return trustedKeys{}, fmt.Errorf("--client-ca-file: %w", err)
 	}
@@ -58,7 +58,7 @@ func readTrustedKeys(o AuthenticationOptions) (trustedKeys, error) {
 	for _, ca := range authorities {
 		cas.Insert(fingerprintOf(ca.RawSubjectPublicKeyInfo))
 	}
-	if o.ServiceAccounts.SigningEndpoint != "" {
+	if o.SigningEndpoint != "" {
 		// The keys are those of the external signer, which rotates them itself.
 		return trustedKeys{ClientCAs: sets.List(cas)}, nil
 	}
@@ -69,7 +69,7 @@ func readTrustedKeys(o AuthenticationOptions) (trustedKeys, error) {
 		}
 		verifying.Insert(keys...)
 	}
-	signing, err := signingFingerprint(o.ServiceAccounts.SigningKeyFile)
+	signing, err := signingFingerprint(o.SigningKeyFile)
 	if err != nil {
 		return trustedKeys{}, fmt.Errorf("--service-account-signing-key-file: %w", err)
 	}
@@ -150,11 +150,7 @@ func (e *UntrustedKeyError) Error() string { return e.reason }
 // remedy says how an administrator gives the server the keys that the other servers
 // have.
 func (k *TrustedKeys) remedy(e *UntrustedKeyError) string {
-	files := map[string][]string{
-		"client-ca-file":                   {k.options.ClientCAFile},
-		"service-account-signing-key-file": {k.options.ServiceAccounts.SigningKeyFile},
-		"service-account-key-file":         k.options.ServiceAccounts.KeyFiles,
-	}[e.flag]
+	files := k.files[e.flag]
 	isGenerated := func(file string) bool { return filepath.Dir(file) == filepath.Clean(k.certDir) }
 	if slices.ContainsFunc(files, isGenerated) {
 		return fmt.Sprintf("put the pki/ of the other servers, or a backup of it, in %s", k.certDir)
@@ -170,7 +166,7 @@ func (own trustedKeys) equal(other trustedKeys) bool {
 // TrustedKeys are the keys of a server, which it compares with those of the database.
 type TrustedKeys struct {
 	own       trustedKeys
-	options   AuthenticationOptions // name the files that the keys were read from
+	files     map[string][]string // that the keys were read from, by their flags
 	certDir   string
 	acceptNew bool
 }
@@ -183,7 +179,15 @@ func ReadTrustedKeys(o AuthenticationOptions, certDir string, acceptNew bool) (*
 	if err != nil {
 		return nil, err
 	}
-	return &TrustedKeys{own, o, certDir, acceptNew}, nil
+	return &TrustedKeys{own, keyFiles(o), certDir, acceptNew}, nil
+}
+
+func keyFiles(o AuthenticationOptions) map[string][]string {
+	return map[string][]string{
+		"client-ca-file":                   {o.ClientCert.ClientCA},
+		"service-account-signing-key-file": {o.SigningKeyFile},
+		"service-account-key-file":         o.ServiceAccounts.KeyFiles,
+	}
 }
 
 // keyReader reads a record of the database, and keyStore also writes one.

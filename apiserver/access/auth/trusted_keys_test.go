@@ -106,8 +106,10 @@ func TestTrustedKeys_RefusalNamesWhereTheKeysCameFrom(t *testing.T) {
 	store := runStore(t)
 	stored := trustedKeys{[]string{"ca"}, []string{"a"}, "a"}
 	generated := pki.Paths("/data/pki")
-	named := func(clientCA, signingKey string) AuthenticationOptions {
-		return AuthenticationOptions{ClientCAFile: clientCA, ServiceAccounts: ServiceAccountOptions{SigningKeyFile: signingKey}}
+	named := func(clientCA, signingKey string) map[string][]string {
+		o := newAuthenticationOptions()
+		o.ClientCert.ClientCA, o.SigningKeyFile = clientCA, signingKey
+		return keyFiles(o)
 	}
 	files := named(generated.CACert, generated.ServiceAccountKey)
 	if err := (&TrustedKeys{own: stored}).Record(t.Context(), store); err != nil {
@@ -118,7 +120,7 @@ func TestTrustedKeys_RefusalNamesWhereTheKeysCameFrom(t *testing.T) {
 	for _, test := range []struct {
 		name       string
 		own        trustedKeys
-		options    AuthenticationOptions
+		files      map[string][]string
 		want, lack string
 	}{
 		{"generated CA", otherCA, files, "pki/ of the other servers, or a backup of it, in /data/pki", "--client-ca-file"},
@@ -127,7 +129,7 @@ func TestTrustedKeys_RefusalNamesWhereTheKeysCameFrom(t *testing.T) {
 		{"service account key by flag", otherKey, flags, "--service-account-signing-key-file=/etc/sa.key", "pki"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			err := (&TrustedKeys{own: test.own, options: test.options, certDir: "/data/pki"}).Check(t.Context(), store)
+			err := (&TrustedKeys{own: test.own, files: test.files, certDir: "/data/pki"}).Check(t.Context(), store)
 			if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), test.lack) {
 				t.Errorf("got %v, want %q and not %q", err, test.want, test.lack)
 			}

@@ -8,7 +8,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metainternalversionscheme "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	metav1beta1 "k8s.io/apimachinery/pkg/apis/meta/v1beta1"
 	tablevalidation "k8s.io/apimachinery/pkg/apis/meta/v1beta1/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -22,11 +21,6 @@ func (r *write) answer(status int, result runtime.Object) error {
 	if r.AnswerStored != nil && r.record != nil {
 		if stored, ok := r.record.Stored(result); ok && r.AnswerStored(r.w, r.req, status, stored) {
 			return nil
-		}
-	}
-	if meta.IsListType(result) && meta.LenList(result) == 0 {
-		if err := meta.SetList(result, []runtime.Object{}); err != nil { // not null
-			return err
 		}
 	}
 	gv, serializer := r.Scope.Kind.GroupVersion(), r.Scope.Serializer
@@ -51,33 +45,10 @@ func (r *write) transform(result runtime.Object, target schema.GroupVersionKind)
 	if _, ok := result.(*metav1.Status); ok {
 		return result, nil
 	}
-	isList := target.Kind == "PartialObjectMetadataList"
-	if isList != meta.IsListType(result) {
-		if isList {
-			return nil, notAcceptable(fmt.Sprintf("you requested PartialObjectMetadataList, but the requested object is not a list (%T)", result))
-		}
-		return nil, notAcceptable(fmt.Sprintf("you requested PartialObjectMetadata, but the requested object is a list (%T)", result))
+	if target.Kind == "PartialObjectMetadataList" {
+		return nil, notAcceptable(fmt.Sprintf("you requested PartialObjectMetadataList, but the requested object is not a list (%T)", result))
 	}
-	if !isList {
-		return Partial(result, target.GroupVersion())
-	}
-	list := &metav1.PartialObjectMetadataList{}
-	if err := meta.EachListItem(result, func(obj runtime.Object) error {
-		item, err := Partial(obj, target.GroupVersion())
-		if err == nil {
-			list.Items = append(list.Items, *item)
-		}
-		return err
-	}); err != nil {
-		return nil, err
-	}
-	if of, ok := result.(metav1.ListInterface); ok {
-		list.ResourceVersion, list.Continue, list.RemainingItemCount = of.GetResourceVersion(), of.GetContinue(), of.GetRemainingItemCount()
-	}
-	if target.GroupVersion() == metav1beta1.SchemeGroupVersion {
-		return &metav1beta1.PartialObjectMetadataList{ListMeta: list.ListMeta, Items: list.Items}, nil
-	}
-	return list, nil
+	return Partial(result, target.GroupVersion())
 }
 
 // Partial returns the metadata of an object in a version of PartialObjectMetadata.

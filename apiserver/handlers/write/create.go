@@ -23,10 +23,10 @@ var namespaceResource = schema.GroupVersionResource{Version: "v1", Resource: "na
 // Create serves the creates of a storage, which is a rest.Creater or a rest.NamedCreater.
 func (h *Handlers) Create(s rest.Storage) http.HandlerFunc {
 	if named, ok := s.(rest.NamedCreater); ok {
-		return h.serve("Create", timeout, func(r *write) error { return r.create(named, true) })
+		return h.serve("Create", func(r *write) error { return r.create(named, true) })
 	}
 	unnamed := unnamedCreater{s.(rest.Creater)}
-	return h.serve("Create", timeout, func(r *write) error { return r.create(unnamed, false) })
+	return h.serve("Create", func(r *write) error { return r.create(unnamed, false) })
 }
 
 // unnamedCreater creates objects whose names are not in the path.

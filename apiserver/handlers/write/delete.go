@@ -12,14 +12,12 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/handlers"
 	requestmetrics "k8s.io/apiserver/pkg/endpoints/handlers/metrics"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
-	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/util/apihelpers"
@@ -29,7 +27,7 @@ import (
 
 // Delete serves the deletes of a storage.
 func (h *Handlers) Delete(s rest.GracefulDeleter) http.HandlerFunc {
-	return h.serve("Delete", timeout, func(r *write) error { return r.delete(s) })
+	return h.serve("Delete", func(r *write) error { return r.delete(s) })
 }
 
 func (r *write) delete(deleter rest.GracefulDeleter) error {
@@ -39,7 +37,7 @@ func (r *write) delete(deleter rest.GracefulDeleter) error {
 	if err := r.negotiate(); err != nil {
 		return err
 	}
-	options, err := r.deleteOptions(requestmetrics.Delete)
+	options, err := r.deleteOptions()
 	if err != nil {
 		return err
 	}
@@ -69,57 +67,15 @@ func (r *write) delete(deleter rest.GracefulDeleter) error {
 		status = http.StatusAccepted
 	}
 	if result == nil {
-		result = success(status, metav1.StatusDetails{Name: r.name, Kind: r.Scope.Kind.Kind})
+		result = &metav1.Status{
+			Status: metav1.StatusSuccess, Code: int32(status),
+			Details: &metav1.StatusDetails{Name: r.name, Kind: r.Scope.Kind.Kind},
+		}
 	}
 	return r.answer(status, result)
 }
 
-// DeleteCollection serves the deletes of a storage's collections.
-func (h *Handlers) DeleteCollection(s rest.CollectionDeleter) http.HandlerFunc {
-	return h.serve("Delete", 0, func(r *write) error { return r.deleteCollection(s) })
-}
-
-func (r *write) deleteCollection(deleter rest.CollectionDeleter) (err error) {
-	if r.namespace, err = r.Scope.Namer.Namespace(r.req); err != nil {
-		return err
-	}
-	r.ctx = request.WithNamespace(r.ctx, r.namespace)
-	if err := r.negotiate(); err != nil {
-		return err
-	}
-	list, err := DecodeListOptions(r.Scope, r.req)
-	if err != nil {
-		return err
-	}
-	options, err := r.deleteOptions(requestmetrics.DeleteCollection)
-	if err != nil {
-		return err
-	}
-	errs := validation.ValidateDeleteOptions(options)
-	if len(errs) == 0 && ignoresReadErrors(options) {
-		errs = field.ErrorList{field.Invalid(field.NewPath("ignoreStoreReadErrorWithClusterBreakingPotential"), true,
-			"is not allowed with DELETECOLLECTION, try again after removing the option")}
-	}
-	if err := checkOptions("DeleteOptions", &options.TypeMeta, errs); err != nil {
-		return err
-	}
-	attributes := r.attributes(admission.Delete, nil, nil, options, options.DryRun)
-	result, err := r.finish(deleter.DeleteCollection(r.ctx, rest.AdmissionToValidateObjectDeleteFunc(r.admit, attributes, r.Scope), options, list))
-	if err != nil {
-		return err
-	}
-	if result == nil {
-		result = success(http.StatusOK, metav1.StatusDetails{Kind: r.Scope.Kind.Kind})
-	}
-	return r.answer(http.StatusOK, result)
-}
-
-// success is the answer to a delete that returns no object.
-func success(code int, details metav1.StatusDetails) *metav1.Status {
-	return &metav1.Status{Status: metav1.StatusSuccess, Code: int32(code), Details: &details}
-}
-
-// DecodeListOptions decodes the options that say which objects are listed or deleted.
+// DecodeListOptions decodes the options that say which objects are listed.
 func DecodeListOptions(scope *handlers.RequestScope, req *http.Request) (*metainternalversion.ListOptions, error) {
 	options := &metainternalversion.ListOptions{}
 	if err := decodeQuery(req, scope.MetaGroupVersion, options); err != nil {
@@ -145,9 +101,9 @@ func DecodeListOptions(scope *handlers.RequestScope, req *http.Request) (*metain
 
 // deleteOptions decodes the options of a delete from the body, or from the query if there is no
 // body.
-func (r *write) deleteOptions(verb requestmetrics.RequestBodyVerb) (*metav1.DeleteOptions, error) {
+func (r *write) deleteOptions() (*metav1.DeleteOptions, error) {
 	options := &metav1.DeleteOptions{}
-	body, err := r.readBody(verb)
+	body, err := r.readBody(requestmetrics.Delete)
 	if err != nil {
 		return nil, err
 	}

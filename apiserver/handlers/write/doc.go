@@ -1,5 +1,5 @@
-// Package write serves the requests that change objects: create, update, patch, apply,
-// delete and delete-collection. Each verb is one function that is read from top to bottom.
+// Package write serves the requests that change objects: create, update, patch, apply and
+// delete. Each verb is one function that is read from top to bottom.
 //
 // The order of the steps, the words of the errors and the warnings are those of
 // k8s.io/apiserver/pkg/endpoints/handlers, whose functions a client must not be able to
@@ -10,7 +10,7 @@
 //	update.go   update.go: UpdateResource, withAuthorization, updateToCreateOptions
 //	patch.go    patch.go: PatchResource, patcher
 //	mechanism.go  patch.go: jsonPatcher, smpPatcher, applyPatcher
-//	delete.go   delete.go: DeleteResource, DeleteCollection, authorizeUnsafeDelete
+//	delete.go   delete.go: DeleteResource, authorizeUnsafeDelete
 //	object.go   rest.go: transformDecodeError, hasUID, checkName, dedupOwnerReferences
 //	answer.go   response.go: transformResponseObject, asTable, asPartialObjectMetadata
 //	request.go  what they have in common, and finisher/finisher.go: FinishRequest

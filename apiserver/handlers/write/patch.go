@@ -26,7 +26,7 @@ import (
 
 // Patch serves the patches of a storage, and applies.
 func (h *Handlers) Patch(s rest.Patcher) http.HandlerFunc {
-	return h.serve("Patch", timeout, func(r *write) error { return r.patch(s) })
+	return h.serve("Patch", func(r *write) error { return r.patch(s) })
 }
 
 func (r *write) patch(patcher rest.Patcher) error {

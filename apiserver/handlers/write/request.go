@@ -75,16 +75,13 @@ type write struct {
 
 // serve returns a handler that calls verb for each request and answers with its error, if it
 // returns one.
-func (h *Handlers) serve(name string, limit time.Duration, verb func(*write) error) http.HandlerFunc {
+func (h *Handlers) serve(name string, verb func(*write) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		ctx, span := tracing.Start(req.Context(), name, TraceFields(req)...)
 		defer span.End(slow)
 		req = req.WithContext(ctx)
-		if limit > 0 {
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeout(ctx, limit)
-			defer cancel()
-		}
+		ctx, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
 		r := &write{Handlers: h, w: w, req: req, ctx: ctx, span: span, admit: admission.WithAudit(h.Admission)}
 		r.user, _ = request.UserFrom(ctx)
 		if err := verb(r); err != nil {

@@ -22,7 +22,7 @@ import (
 
 // Update serves the updates of a storage.
 func (h *Handlers) Update(s rest.Updater) http.HandlerFunc {
-	return h.serve("Update", timeout, func(r *write) error { return r.update(s) })
+	return h.serve("Update", func(r *write) error { return r.update(s) })
 }
 
 func (r *write) update(updater rest.Updater) error {

@@ -45,30 +45,45 @@ func (Informer[L]) Informer() cache.SharedIndexInformer { return nil }
 
 // WithPods returns a factory of informers with another informer of Pods.
 func WithPods(factory informers.SharedInformerFactory, pods corev1informers.PodInformer) informers.SharedInformerFactory {
-	return podFactory{factory, pods}
+	return coreFactory{factory, func(v corev1informers.Interface) corev1informers.Interface { return withPods{v, pods} }}
 }
 
-type podFactory struct {
+// WithSecrets returns a factory of informers with another informer of Secrets.
+func WithSecrets(factory informers.SharedInformerFactory, secrets corev1informers.SecretInformer) informers.SharedInformerFactory {
+	return coreFactory{factory, func(v corev1informers.Interface) corev1informers.Interface { return withSecrets{v, secrets} }}
+}
+
+// coreFactory is a factory whose informers of the core group replace makes of those of the factory.
+type coreFactory struct {
 	informers.SharedInformerFactory
-	pods corev1informers.PodInformer
+	replace func(corev1informers.Interface) corev1informers.Interface
 }
 
-func (f podFactory) Core() coreinformers.Interface {
-	return podGroup{f.SharedInformerFactory.Core(), f.pods}
+func (f coreFactory) Core() coreinformers.Interface {
+	return coreGroup{f.SharedInformerFactory.Core(), f.replace}
 }
 
-type podGroup struct {
+type coreGroup struct {
 	coreinformers.Interface
-	pods corev1informers.PodInformer
+	replace func(corev1informers.Interface) corev1informers.Interface
 }
 
-func (g podGroup) V1() corev1informers.Interface { return podVersion{g.Interface.V1(), g.pods} }
+func (g coreGroup) V1() corev1informers.Interface { return g.replace(g.Interface.V1()) }
 
-type podVersion struct {
+type withPods struct {
 	corev1informers.Interface
 	pods corev1informers.PodInformer
 }
 
-func (v podVersion) Pods() corev1informers.TypedPodInformer {
+func (v withPods) Pods() corev1informers.TypedPodInformer {
 	return corev1informers.ToTypedPodInformer(v.pods)
+}
+
+type withSecrets struct {
+	corev1informers.Interface
+	secrets corev1informers.SecretInformer
+}
+
+func (v withSecrets) Secrets() corev1informers.TypedSecretInformer {
+	return corev1informers.ToTypedSecretInformer(v.secrets)
 }

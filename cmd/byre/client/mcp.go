@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"byre/apiserver"
+	"byre/apiserver/query"
 	"byre/cmd/byre/plugin"
 )
 
@@ -148,7 +149,7 @@ func (t *mcpTools) atMost(limit int) int {
 }
 
 func (t *mcpTools) ask(ctx context.Context, statement, at string, limit int, parameters ...json.RawMessage) (*queryOutput, error) {
-	q := newQuery(statement, parameters)
+	q := query.NewQuery(statement, parameters...)
 	q.Spec.Limit, q.Spec.At = new(int64(limit)), at
 	warnings, err := t.sql.answer(ctx, q)
 	if err != nil {

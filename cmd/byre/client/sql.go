@@ -48,7 +48,7 @@ func newSQLCommand(owners ...*cobra.Command) *cobra.Command {
 				return err
 			}
 			newQuery := func(statement string) *query.Query {
-				q := newQuery(statement, parseParameters(parameters))
+				q := query.NewQuery(statement, parseParameters(parameters)...)
 				q.Spec.At = at
 				return q
 			}
@@ -113,13 +113,6 @@ func parseParameters(parameters []string) (values []json.RawMessage) {
 		values = append(values, value)
 	}
 	return values
-}
-
-func newQuery(statement string, parameters []json.RawMessage) *query.Query {
-	return &query.Query{
-		TypeMeta: metav1.TypeMeta{Kind: "Query", APIVersion: query.GroupName + "/v1"},
-		Spec:     query.Spec{SQL: statement, Parameters: parameters},
-	}
 }
 
 // sqlClient sends queries to a server.

@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -70,26 +69,16 @@ func printDescription(cmd *cobra.Command, flags *ClusterFlags, output *cli.Outpu
 
 // describe prints the rows of selectTables, or of selectColumns for a table.
 func (c *sqlClient) describe(ctx context.Context, cmd *cobra.Command, output *cli.Output, statement string, parameters ...string) error {
-	rows, err := c.print(ctx, cmd, newTextQuery(statement, parameters...), output)
+	rows, err := c.print(ctx, cmd, query.NewQuery(statement, query.Texts(parameters...)...), output)
 	if err == nil && rows == 0 && len(parameters) > 0 {
 		err = fmt.Errorf("there is no table %q: \"byre sql tables\" lists them", parameters[0])
 	}
 	return err
 }
 
-// newTextQuery is newQuery with parameters that are texts, whatever they look like.
-func newTextQuery(statement string, parameters ...string) *query.Query {
-	q := newQuery(statement, nil)
-	for _, p := range parameters {
-		value, _ := json.Marshal(p) // a string can't fail
-		q.Spec.Parameters = append(q.Spec.Parameters, value)
-	}
-	return q
-}
-
 // texts returns the first column of an answer, for completion: nil if there is no answer.
 func (c *sqlClient) texts(ctx context.Context, statement string, parameters ...string) (texts []string) {
-	q := newTextQuery(statement, parameters...)
+	q := query.NewQuery(statement, query.Texts(parameters...)...)
 	if _, err := c.answer(ctx, q); err != nil {
 		return nil
 	}
