@@ -64,7 +64,7 @@ func openPostgres(ctx context.Context, dsn string) (connection, error) {
 	// QueryExecModeExec uses no prepared statements, which a pooler in transaction mode may
 	// lose.
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec
-	conn, err := pgx.ConnectConfig(ctx, config)
+	conn, err := dbserver.Connect(ctx, config)
 	if err != nil {
 		return nil, dbserver.Explain(config, err)
 	}
