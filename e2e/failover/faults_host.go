@@ -50,7 +50,9 @@ var hostFaults = []fault{
 	},
 	{
 		name: "the primary's disk is full; after 5 s its write-ahead log needs a new file", restarts: true,
-		needs: func(c *cluster) bool { return c.nodes[0].disk != nil },
+		// Without a synchronous standby repmgr does not attach the other standby to the new primary: the old one panics in
+		// the middle of a record, and repmgr finds that the timeline began before the page that the standby has received.
+		needs: func(c *cluster) bool { return c.nodes[0].disk != nil && (c.isSynchronous || !c.leavesOld) },
 		inject: func(ctx context.Context, c *cluster, e *robustness.Env, primary *node, lose func()) error {
 			lose()
 			if err := errors.Join(primary.disk.Fill(), e.Pause(ctx, 5*time.Second)); err != nil {
