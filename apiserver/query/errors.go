@@ -34,7 +34,7 @@ func apiError(ctx context.Context, sql string, timeout time.Duration, err error)
 	case errors.Is(context.Cause(ctx), errTimeout):
 		return newError(http.StatusRequestTimeout, metav1.StatusReasonTimeout, fmt.Sprintf("the query took longer than %s", timeout))
 	case ctx.Err() != nil:
-		return ctx.Err()
+		return changes.APIError(ctx.Err())
 	case errors.As(err, &status):
 		return status
 	case errors.Is(err, errTooLarge), errors.Is(err, sqlite3.TOOBIG), errors.Is(err, sqlite3.NOMEM):

@@ -78,8 +78,12 @@ func (r *records) apiError(err error, path string) error {
 	}
 	var status apierrors.APIStatus
 	var corrupt *encoding.CorruptError
-	if errors.As(err, &status) || errors.As(err, &corrupt) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+	switch {
+	case errors.As(err, &status), errors.As(err, &corrupt), errors.Is(err, context.Canceled):
 		return err
+	case errors.Is(err, context.DeadlineExceeded):
+		// Upstream's writer of answers would make 500 of it.
+		return apierrors.NewTimeoutError("request did not complete within requested timeout", 0)
 	}
 	// The client does not get the database's message, which may hold SQL or paths.
 	klog.ErrorS(err, "The database failed", "path", path)

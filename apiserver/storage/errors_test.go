@@ -62,6 +62,7 @@ func TestErrors_RetryOnlyWhatWasNotWritten(t *testing.T) {
 		{fmt.Errorf("%w: relation \"secret\" does not exist", sqlstore.ErrDatabase), http.StatusInternalServerError, metav1.StatusReasonInternalError, false, "the database failed"},
 		{fmt.Errorf("%w: /secret/byre.db: malformed", sqlstore.ErrDamaged), http.StatusInternalServerError, metav1.StatusReasonInternalError, false, "the database is damaged"},
 		{fmt.Errorf("%w: dial unix /secret", sqlstore.ErrUnknown), http.StatusGatewayTimeout, metav1.StatusReasonTimeout, false, "did not confirm"},
+		{fmt.Errorf("reading in /secret: %w", context.DeadlineExceeded), http.StatusGatewayTimeout, metav1.StatusReasonTimeout, false, "requested timeout"},
 		{errors.New("ERROR: index row of secret size (SQLSTATE 54000)"), http.StatusInternalServerError, metav1.StatusReasonInternalError, false, "the database failed"},
 	} {
 		driver := &failing{Driver: storetest.NewModel()}

@@ -2,6 +2,9 @@ package failover
 
 import (
 	"context"
+	"fmt"
+	"net"
+	"path/filepath"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -30,24 +33,30 @@ func newAutoFailover(s *site, isSynchronous bool) *cluster {
 		s.Fatal(err)
 	}
 	var addresses []string
-	for _, name := range []string{"db1", "db2"} {
+	var first string
+	for i, name := range []string{"db1", "db2"} {
 		n := s.newNode(name)
-		n.store = links{s.newLink(monitor)}
-		data := s.dir + "/" + name
+		host := fmt.Sprintf("127.0.0.%d", i+2)
+		n.store, n.inbound = links{s.newLink(monitor)}, s.newLinkAt(net.JoinHostPort(host, n.port), n.address())
+		data, bin := n.addHost(s)
+		if first == "" {
+			first = data
+		}
+		programs := "export PG_CONFIG=" + filepath.Join(bin, "pg_config") + "\n"
 		replace := []string{
 			"/var/lib/postgresql/byre", data, "--pgport 5432", "--pgport " + n.port,
-			"--hostname db1.example.com", "--hostname 127.0.0.1", "--name db1", "--name " + name,
+			"--hostname db1.example.com", "--hostname " + host + " --listen 127.0.0.1", "--name db1", "--name " + name,
 			"mon.example.com:5432", n.store.addresses(), "10.0.0.0/8", "127.0.0.1/32",
-			"hostssl byre byre", "host all all", //nolint:dupword // database and role
+			"hostssl byre byre", "host replication all 127.0.0.1/32 trust\nhost all all", //nolint:dupword // database and role
 			"scram-sha-256", "trust",
 		}
 		if !isSynchronous {
 			replace = append(replace, "--ssl-self-signed", "--ssl-self-signed --replication-quorum false")
 		}
-		if err := s.runScript(s.Context(), s.settings("On each server of PostgreSQL", replace...)); err != nil {
+		if err := s.runScript(s.Context(), programs+s.settings("On each server of PostgreSQL", replace...)); err != nil {
 			s.Fatal(err)
 		}
-		run := s.settings("On each server of PostgreSQL, by its service", "/var/lib/postgresql/byre", data)
+		run := programs + s.settings("On each server of PostgreSQL, by its service", "/var/lib/postgresql/byre", data)
 		n.start = func() (*process, error) { return s.start(name, "/bin/sh", "-ec", run) }
 		if err := n.resume(); err != nil {
 			s.Fatal(err)
@@ -57,7 +66,7 @@ func newAutoFailover(s *site, isSynchronous bool) *cluster {
 	c.endpoint = dsn(serverRole, serverRole, "", addresses...)
 	c.isSteady = func(ctx context.Context) (bool, error) { return isSteady(ctx, monitor) }
 	c.switchover = func(ctx context.Context, _ *node) error {
-		_, err := s.run(ctx, "pg_autoctl", "perform", "switchover", "--pgdata", s.dir+"/db1")
+		_, err := s.run(ctx, "pg_autoctl", "perform", "switchover", "--pgdata", first)
 		return err
 	}
 	return c

@@ -20,8 +20,10 @@ import (
 // node is a server of PostgreSQL with its manager.
 type node struct {
 	name, port string
-	// proxy is how the other nodes reach the server; nil where the manager gives them its own address.
-	proxy *pgtest.Proxy
+	// proxy or inbound is how the other nodes, and a monitor, reach the server; both are nil where the manager gives
+	// them its own address.
+	proxy   *pgtest.Proxy
+	inbound *link
 	// store are the ways to the manager's etcd or monitor; nil where there are none.
 	store links
 	// clock is the file that sets the server's clock, and disk that with its data; neither where there is none.

@@ -88,11 +88,17 @@ func runFaults(t *testing.T, c *cluster) {
 			continue
 		}
 		result := robustness.RunFault(t, e, f.on(c), *out)
-		if t.Failed() {
+		isLate := result != nil && result.Unavailable > c.timeout+grace
+		if t.Failed() || isLate {
 			for _, r := range e.Replicas {
 				t.Logf("%s logged:\n%s", r.Name, r.Server.LogTail())
 			}
+		}
+		if t.Failed() {
 			return
+		}
+		if isLate { // another process may have taken the processors
+			c.logTails()
 		}
 		if c.isSynchronous && result.Lost > 0 {
 			t.Errorf("%s: %d acknowledged writes are lost", f.name, result.Lost)

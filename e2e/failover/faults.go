@@ -111,6 +111,13 @@ func (c *cluster) cutOff(primary *node) (repair func() error, err error) {
 			return nil
 		}, nil
 	}
+	if primary.inbound != nil {
+		primary.inbound.cut()
+		return func() error {
+			primary.inbound.mend()
+			return nil
+		}, nil
+	}
 	var receivers []processes.Process
 	for _, n := range c.nodes {
 		all, err := n.process.all()

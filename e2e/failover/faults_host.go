@@ -33,8 +33,26 @@ var hostFaults = []fault{
 		},
 	},
 	{
+		name: "the network between the primary and all but byre swallows everything", restarts: true,
+		needs: func(c *cluster) bool {
+			return c.nodes[0].store != nil && (c.nodes[0].proxy != nil || c.nodes[0].inbound != nil)
+		},
+		inject: func(ctx context.Context, c *cluster, e *robustness.Env, primary *node, lose func()) error {
+			lose()
+			repair, err := c.cutOff(primary)
+			if err != nil {
+				return err
+			}
+			primary.store.cut()
+			defer primary.store.mend()
+			return errors.Join(c.awaitReaction(ctx, e, primary), repair())
+		},
+	},
+	{
 		name: "the primary's disk is full; after 5 s its write-ahead log needs a new file", restarts: true,
-		needs: func(c *cluster) bool { return c.nodes[0].disk != nil },
+		// Without a synchronous standby repmgr does not attach the other standby to the new primary: the old one panics in
+		// the middle of a record, and repmgr finds that the timeline began before the page that the standby has received.
+		needs: func(c *cluster) bool { return c.nodes[0].disk != nil && (c.isSynchronous || !c.leavesOld) },
 		inject: func(ctx context.Context, c *cluster, e *robustness.Env, primary *node, lose func()) error {
 			lose()
 			if err := errors.Join(primary.disk.Fill(), e.Pause(ctx, 5*time.Second)); err != nil {
@@ -44,7 +62,10 @@ var hostFaults = []fault{
 			_ = primary.execute(ctx, "postgres",
 				`SELECT pg_switch_wal()`, `CREATE TABLE full_disk ()`, `SELECT pg_switch_wal()`, `DROP TABLE full_disk`)
 			_, err := c.awaitReplacedFor(ctx, primary, breakage)
-			return errors.Join(err, primary.disk.Free())
+			if err = errors.Join(err, primary.disk.Free()); err != nil || !c.leavesOld {
+				return err
+			}
+			return c.replace(ctx, e, primary)
 		},
 	},
 	{
@@ -97,6 +118,21 @@ func (c *cluster) awaitReaction(ctx context.Context, e *robustness.Env, primary 
 	return e.AwaitWrites(ctx, writesAfter)
 }
 
+// addHost gives the node's server a clock of its own, and a small disk where the test may mount one. It returns a folder
+// for the data, which does not exist yet, and the one with PostgreSQL's programs.
+func (n *node) addHost(s *site) (data, bin string) {
+	s.Helper()
+	data = filepath.Join(s.dir, n.name)
+	if os.Getuid() == 0 {
+		named := data // turn-off finds the server there
+		data = filepath.Join(n.addDisk(s), "data")
+		if err := os.Symlink(data, named); err != nil {
+			s.Fatal(err)
+		}
+	}
+	return data, n.addClock(s)
+}
+
 // addDisk gives the node a small disk, and returns a folder on it.
 func (n *node) addDisk(s *site) (dir string) {
 	s.Helper()
@@ -123,7 +159,7 @@ func (n *node) addClock(s *site) (bin string) {
 		s.Fatal(err)
 	}
 	for _, p := range programs {
-		if p.Name() == "postgres" {
+		if p.Name() == "postgres" || p.Name() == "pg_config" {
 			continue
 		}
 		if err := os.Symlink(filepath.Join(s.bin(), p.Name()), filepath.Join(bin, p.Name())); err != nil {
@@ -133,6 +169,7 @@ func (n *node) addClock(s *site) (bin string) {
 	s.script(n.name+".bin/postgres", fmt.Sprintf(`export LD_PRELOAD=%s FAKETIME_TIMESTAMP_FILE=%s
 export FAKETIME_DONT_FAKE_MONOTONIC=1 FAKETIME_CACHE_DURATION=1
 exec %s "$@"`, library, n.clock, filepath.Join(s.bin(), "postgres")))
+	s.script(n.name+".bin/pg_config", "echo "+bin) // pg_autoctl asks for --bindir
 	return bin
 }
 

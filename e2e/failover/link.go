@@ -23,9 +23,15 @@ type link struct {
 // newLink makes a link that ends with the test.
 func (s *site) newLink(to string) *link {
 	s.Helper()
+	return s.newLinkAt("127.0.0.1:0", to)
+}
+
+// newLinkAt is newLink whose end has an address.
+func (s *site) newLinkAt(address, to string) *link {
+	s.Helper()
 	l := &link{to: to, conns: map[net.Conn]bool{}}
 	var err error
-	if l.listener, err = new(net.ListenConfig).Listen(s.Context(), "tcp", "127.0.0.1:0"); err != nil {
+	if l.listener, err = new(net.ListenConfig).Listen(s.Context(), "tcp", address); err != nil {
 		s.Fatal(err)
 	}
 	l.running.Go(l.accept)

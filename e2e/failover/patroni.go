@@ -127,7 +127,7 @@ func newPatroniNodes(s *site, isSynchronous, isWhole bool) (*cluster, []*patroni
 		n.store = c.etcd.links()
 		data, bin := s.dir+"/"+name, s.bin()
 		if isWhole {
-			data, bin = n.addDisk(s), n.addClock(s)
+			data, bin = n.addHost(s)
 		}
 		host, port := n.proxyAddress()
 		replace := []string{

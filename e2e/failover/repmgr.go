@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"syscall"
 	"time"
 )
@@ -17,16 +18,17 @@ const repmgrTimeout = 20 * time.Second
 // repmgrNode is a server with repmgrd.
 type repmgrNode struct {
 	*node
-	cluster      *cluster
-	data, config string
+	cluster *cluster
+	// pipe tells the service manager what to do; bin is the folder of PostgreSQL's programs.
+	data, config, pipe, bin string
 }
 
 // repmgrService is the service manager of a node: it starts and stops PostgreSQL when its pipe says so.
-// $1 is the folder of the data, $2 the pipe, $3 the action that it begins with, and $4 the port, which is
-// in no file: pg_rewind copies those of the other server.
+// $1 is the folder of the data, $2 the pipe, $3 the action that it begins with, $4 the server's program, and $5 the
+// port, which is in no file: pg_rewind copies those of the other server.
 const repmgrService = `
-pg_ctl -w -D "$1" -o "-p $4" "$3" || true
-while read -r action <"$2"; do pg_ctl -w -D "$1" -o "-p $4" $action || true; done`
+pg_ctl -w -D "$1" -p "$4" -o "-p $5" "$3" || true
+while read -r action <"$2"; do pg_ctl -w -D "$1" -p "$4" -o "-p $5" $action || true; done`
 
 // newRepmgr starts repmgr with three servers, which byre's endpoint names.
 func newRepmgr(s *site, isSynchronous bool) *cluster {
@@ -39,20 +41,21 @@ exec sh -c "$*"`)
 	var nodes []*repmgrNode
 	var addresses []string
 	for i, name := range []string{"db1", "db2", "db3"} {
-		n := &repmgrNode{node: s.newNode(name), cluster: c, data: s.dir + "/" + name}
-		pipe := n.data + ".service"
-		if err := errors.Join(syscall.Mkfifo(pipe, 0o600), s.own(pipe)); err != nil {
+		config := filepath.Join(s.dir, name+".conf")
+		n := &repmgrNode{node: s.newNode(name), cluster: c, pipe: filepath.Join(s.dir, name+".service")}
+		n.data, n.bin = n.addHost(s)
+		if err := errors.Join(syscall.Mkfifo(n.pipe, 0o600), s.own(n.pipe)); err != nil {
 			s.Fatal(err)
 		}
 		promote := s.script("promote-"+name, s.settings("/usr/local/bin/fence-and-promote",
-			"host=db1.example.com port=5432", n.host(), "/etc/repmgr.conf", n.data+".conf"))
+			"host=db1.example.com port=5432", n.host(), "/etc/repmgr.conf", config))
 		n.config = s.write(name+".conf", s.settings("/etc/repmgr.conf",
 			"node_id=1", fmt.Sprintf("node_id=%d", i+1), "node_name='db1'", "node_name='"+name+"'",
 			"host=db1.example.com port=5432", n.host(),
-			"/var/lib/postgresql/15/byre", n.data, "/usr/lib/postgresql/15/bin", s.bin(),
-			"sudo systemctl start postgresql@15-byre", "echo start >"+pipe,
-			"sudo systemctl stop postgresql@15-byre", "echo -m fast stop >"+pipe,
-			"/usr/local/bin/fence-and-promote", promote, "/etc/repmgr.conf", n.data+".conf"))
+			"/var/lib/postgresql/15/byre", n.data, "/usr/lib/postgresql/15/bin", n.bin,
+			"sudo systemctl start postgresql@15-byre", "echo start >"+n.pipe,
+			"sudo systemctl stop postgresql@15-byre", "echo -m fast stop >"+n.pipe,
+			"/usr/local/bin/fence-and-promote", promote, "/etc/repmgr.conf", config))
 		n.start = n.run
 		if err := n.make(nodes); err != nil {
 			s.Fatal(err)
@@ -139,10 +142,10 @@ func (n *repmgrNode) run() (*process, error) {
 				"host=db2.example.com port=5432", other.host())
 		}
 	}
-	script := fmt.Sprintf(`sh -c '%s' service %s %s.service %s %s &
+	script := fmt.Sprintf(`sh -c '%s' service %s %s %s %s/postgres %s &
 %s
 until psql "%s user=repmgr dbname=repmgr" -Atc "SELECT node_name FROM nodes" 2>/dev/null | grep -qx %s; do sleep 0.3; done
 repmgrd -f %s --daemonize=false --no-pid-file
-wait`, repmgrService, n.data, n.data, first, n.port, begin, n.host(), n.name, n.config)
+wait`, repmgrService, n.data, n.pipe, first, n.bin, n.port, begin, n.host(), n.name, n.config)
 	return n.cluster.site.start(n.name, "/bin/sh", "-c", script)
 }

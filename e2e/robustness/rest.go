@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net"
+	"net/http"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
@@ -153,8 +154,11 @@ func (c *restClient) Classify(err error) (history.Outcome, string) {
 		if reason == "" {
 			reason = "status " + strconv.Itoa(int(s.Code))
 		}
-		if s.Reason == metav1.StatusReasonGone {
+		switch {
+		case s.Reason == metav1.StatusReasonGone:
 			reason = history.Expired
+		case s.Code == http.StatusInternalServerError:
+			reason = history.Internal
 		}
 		if retries {
 			reason += " with Retry-After"

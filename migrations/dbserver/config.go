@@ -3,8 +3,10 @@ package dbserver
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -38,6 +40,32 @@ func Parse(dsn string) (*pgxpool.Config, error) {
 	}
 	config.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error { return RefreshCredentials(dsn, c) }
 	return config, nil
+}
+
+const (
+	// replayTime is how long Connect waits for a standby, and replayPause is the time between two attempts.
+	replayTime  = 10 * time.Second
+	replayPause = 200 * time.Millisecond
+)
+
+// Connect is pgx.ConnectConfig for the first connection of a program. Where the endpoint names several hosts, it waits
+// for the database for a while: pgx does not go on to the next host if one does not have the database, and a standby
+// may not have replayed the statement that made it.
+func Connect(ctx context.Context, config *pgx.ConnConfig) (*pgx.Conn, error) {
+	ends := time.Now().Add(replayTime)
+	for {
+		conn, err := pgx.ConnectConfig(ctx, config)
+		var refused *pgconn.PgError
+		mayBeStandby := errors.As(err, &refused) && refused.Code == codeInvalidCatalogName && strings.Contains(Address(config), ",")
+		if !mayBeStandby || time.Now().After(ends) {
+			return conn, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(replayPause):
+		}
+	}
 }
 
 func setDefaults(config *pgx.ConnConfig) {

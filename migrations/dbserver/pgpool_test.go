@@ -3,6 +3,7 @@ package dbserver_test
 import (
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -15,6 +16,8 @@ import (
 type fakePooler struct {
 	answers map[string][][]string
 	asked   chan string
+	// lacks is how many connections are refused because there is no such database.
+	lacks atomic.Int32
 }
 
 func (p *fakePooler) start(t *testing.T) (dsn string) {
@@ -40,6 +43,11 @@ func (p *fakePooler) serve(conn net.Conn) {
 	defer conn.Close()
 	backend := pgproto3.NewBackend(conn, conn)
 	if _, err := backend.ReceiveStartupMessage(); err != nil {
+		return
+	}
+	if p.lacks.Add(-1) >= 0 {
+		backend.Send(&pgproto3.ErrorResponse{Severity: "FATAL", Code: "3D000", Message: `database "byre" does not exist`})
+		_ = backend.Flush()
 		return
 	}
 	backend.Send(&pgproto3.AuthenticationOk{})
@@ -131,5 +139,25 @@ func TestPgpool_IsCheckedFirst(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A standby among several hosts may not have the new database yet. A single host without it is refused at once.
+func TestConnect_WaitsUntilAStandbyHasTheDatabase(t *testing.T) {
+	t.Parallel()
+	for others, isRefused := range map[string]bool{",127.0.0.1:1": false, "": true} {
+		p := &fakePooler{answers: map[string][][]string{`SELECT inet_client_port()`: {{"1"}}, `show transaction_read_only`: {{"off"}}}, asked: make(chan string, 16)}
+		p.lacks.Store(2)
+		config, err := dbserver.Parse(strings.Replace(p.start(t), "/byre?", others+"/byre?", 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn, err := dbserver.Connect(t.Context(), config.ConnConfig)
+		if (err != nil) != isRefused {
+			t.Errorf("with the other hosts %q: %v", others, err)
+		}
+		if err == nil {
+			conn.Close(t.Context())
+		}
 	}
 }

@@ -49,6 +49,9 @@ CREATE TABLE resources (
     UNIQUE ("group", resource, defined_by)
 ) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
 
+-- The program that runs this step sets the compression of both columns value: lz4, where the server was
+-- built with it.
+
 -- There is no index on revision: it would take from every update the chance to
 -- stay on its page (HOT), and whoever has a revision has the key from undo_log.
 CREATE TABLE current_objects (
@@ -102,16 +105,6 @@ CREATE TABLE undo_log (
 CREATE INDEX undo_log_resource ON undo_log (resource_id, revision);
 -- Serves the history of one object and the successor of a revision (key and replaces).
 CREATE INDEX undo_log_key ON undo_log (resource_id, namespace, name, replaces, revision);
-
--- lz4 where the server was built with it: several times faster than pglz.
-DO $$
-BEGIN
-    EXECUTE 'ALTER TABLE current_objects ALTER COLUMN value SET COMPRESSION lz4';
-    EXECUTE 'ALTER TABLE undo_log ALTER COLUMN value SET COMPRESSION lz4';
-EXCEPTION WHEN feature_not_supported OR syntax_error THEN
-    NULL;
-END
-$$;
 
 CREATE VIEW counters AS
 SELECT s.id, s.program,

@@ -86,3 +86,40 @@ func TestCommit_WhatProvesThatNothingHappened(t *testing.T) {
 		}
 	}
 }
+
+// What a server answers that crashes, stops, recovers, is promoted or has lost its disk passes: the
+// client is told to try again, or that the outcome is not known. Only what the next attempt would get
+// again is an internal error.
+func TestErrors_OfAFailoverAreNotInternal(t *testing.T) {
+	t.Parallel()
+	for code, text := range map[string]string{
+		"08000": "connection exception", "08001": "can't establish the connection", "08003": "no connection",
+		"08004": "the server rejects the connection", "08006": "the pooler has lost the server", "08007": "transaction resolution unknown",
+		"08P01": "server conn crashed?", "0A000": "cached plan must not change result type",
+		"23505": "duplicate key", "25001": "a transaction is in progress", "25006": "read-only transaction", "25P01": "no transaction",
+		"25P02": "current transaction is aborted", "25P03": "idle in transaction", "25P04": "transaction timeout",
+		"26000": "prepared statement does not exist", "28000": "no pg_hba.conf entry", "28P01": "password authentication failed",
+		"3D000": "database does not exist", "40001": "conflict with recovery", "40P01": "deadlock", "42P01": "relation does not exist",
+		"53000": "insufficient resources", "53100": "no space left on device", "53200": "out of memory", "53300": "too many clients",
+		"55000": "recovery is in progress", "55006": "database is being accessed", "55P03": "lock timeout",
+		"57014": "statement timeout", "57P01": "terminating connection due to administrator command",
+		"57P02": "crash of another server process", "57P03": "the database system is starting up", "57P04": "database dropped",
+		"57P05": "idle session", "58000": "system error", "58030": "could not write to file", "58P01": "could not open file",
+		"XX000": "cannot assign TransactionIds during recovery", "XX001": "invalid page", "XX002": "index corrupted",
+	} {
+		for _, severity := range []string{"ERROR", "FATAL"} {
+			err := &pgconn.PgError{Severity: severity, SeverityUnlocalized: severity, Code: code, Message: text, TableName: "current_objects"}
+			if got := postgres.Translate(err); !errors.Is(got, sqlstore.ErrUnavailable) || errors.Is(got, sqlstore.ErrDatabase) {
+				t.Errorf("%s %s (%s) of a read: %v", severity, code, text, got)
+			}
+			for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeExec} {
+				for _, committing := range []bool{false, true} {
+					got := postgres.TranslateCommit(mode, err, committing)
+					if errors.Is(got, sqlstore.ErrUnavailable) == errors.Is(got, sqlstore.ErrUnknown) || errors.Is(got, sqlstore.ErrDatabase) {
+						t.Errorf("%s %s (%s) of a batch (%v, committing %v): %v", severity, code, text, mode, committing, got)
+					}
+				}
+			}
+		}
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -42,10 +43,12 @@ var causes = map[string]error{
 }
 
 // unavailable are the first characters of the codes of a server that can't serve now: lost
-// connections, refused users and missing privileges, conflicts of transactions, a lack of
-// resources, intervention of an operator, I/O errors, damage.
+// connections, transactions that the server has ended or takes no writes in, refused users and
+// missing privileges, conflicts of transactions, a lack of resources, a state that does not allow
+// the statement (such as recovery), intervention of an operator, I/O errors, damage; and a prepared
+// statement that is lost or that a change of the schema has made obsolete (codeNotSupported).
 var unavailable = []string{
-	"08", "28", "3D", "3F", "40", "53", "57", "58", "XX", codeNoStatement,
+	"08", "25", "28", "3D", "3F", "40", "53", "55", "57", "58", "XX", codeNoStatement, codeNotSupported,
 	codeNoPrivilege, codeNoTable,
 }
 
@@ -64,10 +67,9 @@ func (s *server) translate(err error) error {
 	if cause := causes[server.Code]; cause != nil {
 		return fmt.Errorf("%w: %w", cause, explained)
 	}
-	for _, code := range unavailable {
-		if strings.HasPrefix(server.Code, code) {
-			return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, explained)
-		}
+	isUnavailable := func(code string) bool { return strings.HasPrefix(server.Code, code) }
+	if slices.ContainsFunc(unavailable, isUnavailable) || isLostRace(server) {
+		return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, explained)
 	}
 	return fmt.Errorf("%w: %w", sqlstore.ErrDatabase, explained)
 }
@@ -108,18 +110,24 @@ func isOfSession(err *pgconn.PgError) bool {
 }
 
 // hasLostRace reports whether the server rolled back a batch that may succeed when it is
-// repeated: a conflict with another transaction, a deadlock, or a revision or the id of a
-// resource that another transaction has given meanwhile.
+// repeated.
 func hasLostRace(err error) bool {
 	var server *pgconn.PgError
-	if !errors.As(err, &server) || errors.Is(err, sqlstore.ErrUnknown) {
-		return false
-	}
-	switch server.Code {
+	return errors.As(err, &server) && !errors.Is(err, sqlstore.ErrUnknown) && isLostRace(server)
+}
+
+// isLostRace reports whether an error is a conflict with another transaction, a deadlock, or a revision, the
+// id of a resource or the key of an object that another transaction has given meanwhile. The latter
+// happens where a batch got no writers' lock (see lock), as while synchronous_standby_names changes: each
+// session reads it at a time of its own.
+func isLostRace(err *pgconn.PgError) bool {
+	switch err.Code {
 	case codeSerialization, codeDeadlock:
 		return true
+	case codeDuplicate:
+		return slices.Contains([]string{"undo_log", "resources", "current_objects"}, err.TableName)
 	}
-	return server.Code == codeDuplicate && (server.TableName == "undo_log" || server.TableName == "resources")
+	return false
 }
 
 // nothingWasSent reports whether a batch failed because the first write to the connection

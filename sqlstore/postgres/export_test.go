@@ -14,6 +14,9 @@ func (d *Driver) IsDone(ctx context.Context, pid uint32) (bool, error) {
 // IsAlone is isAlone, for tests.
 func (d *Driver) IsAlone() bool { return d.isAlone.Load() }
 
+// Translate is translate of a driver without a connection, for tests.
+func Translate(err error) error { return (&server{config: &pgx.ConnConfig{}}).translate(err) }
+
 // TranslateCommit is translateCommit of a driver without a connection, for tests.
 func TranslateCommit(mode pgx.QueryExecMode, err error, committing bool) error {
 	s := &server{config: &pgx.ConnConfig{DefaultQueryExecMode: mode}}

@@ -17,7 +17,7 @@ func TestCommit_RepeatsALostRace(t *testing.T) {
 	t.Parallel()
 	for _, raise := range []string{
 		`ERRCODE = '40001'`, `ERRCODE = '40P01'`, `ERRCODE = '23505', TABLE = 'undo_log'`,
-		`ERRCODE = '23505', TABLE = 'resources'`,
+		`ERRCODE = '23505', TABLE = 'resources'`, `ERRCODE = '23505', TABLE = 'current_objects'`,
 	} {
 		driver, dsn := open(t, postgres.Options{})
 		defer driver.Close()

@@ -110,12 +110,14 @@ func IsInternal(key sqlstore.Key) bool {
 // APIError converts an error of the driver to one of the API; nil stays nil.
 func APIError(err error) error {
 	switch {
-	case err == nil, errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+	case err == nil, errors.Is(err, context.Canceled):
 		return err
 	case errors.Is(err, sqlstore.ErrUnavailable), errors.Is(err, sqlstore.ErrClosed), errors.Is(err, watch.ErrClosed):
 		unavailable := apierrors.NewServiceUnavailable(sqlstore.Public(err))
 		unavailable.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
 		return unavailable
+	case errors.Is(err, context.DeadlineExceeded):
+		return apierrors.NewTimeoutError("request did not complete within requested timeout", 0)
 	}
 	// The client does not get the database's message, which may hold SQL or paths.
 	klog.ErrorS(err, "The history can't be read")

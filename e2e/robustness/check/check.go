@@ -36,6 +36,7 @@ const (
 	WatchOrder   = "events come in order, each once"
 	WatchWhole   = "a watch leaves nothing out and shows nothing else"
 	Bookmarks    = "a bookmark means that all before it was sent"
+	Answers      = "no answer is an internal error"
 	Equal        = "replicas, caches and database are equal at the end"
 )
 
@@ -59,10 +60,11 @@ func (j *judge) report(at time.Duration, promise, format string, args ...any) {
 
 // History judges a history. patience bounds the time that porcupine takes for each object.
 func History(h *history.History, patience time.Duration) []Violation {
-	if h.Loss != nil {
-		return checkLoss(h, patience)
-	}
 	j := &judge{}
+	j.checkAnswers(h)
+	if h.Loss != nil {
+		return append(j.violations, checkLoss(h, patience)...)
+	}
 	j.checkHistory(h, newReference(j, h), patience)
 	return j.violations
 }
@@ -74,4 +76,19 @@ func (j *judge) checkHistory(h *history.History, ref *reference, patience time.D
 	j.checkReads(h, ref)
 	j.checkWatches(h, ref)
 	j.checkLinearizable(h, ref, patience)
+}
+
+// checkAnswers reports the answers with status 500. A request that met a fault of the database gets 503, or 504
+// where it may have taken effect.
+func (j *judge) checkAnswers(h *history.History) {
+	for _, o := range h.Operations {
+		if o.Error == history.Internal {
+			j.report(o.End, Answers, "%s of %q on %s: %s", o.Kind, o.Object.Name, o.Replica, o.Detail)
+		}
+	}
+	for _, w := range h.Watches {
+		if w.Error == history.Internal {
+			j.report(w.End, Answers, "a watch on %s after %d", w.Replica, w.After)
+		}
+	}
 }

@@ -135,6 +135,12 @@ func TestHistory_FindsViolations(t *testing.T) {
 		{"a latest list is stale", func(h *history.History) {
 			h.Operations[2].Begin, h.Operations[2].End = 13*second, 14*second
 		}, Latest},
+		{"an answer is an internal error", func(h *history.History) {
+			h.Operations[5].Outcome, h.Operations[5].Error = history.Unknown, history.Internal
+		}, Answers},
+		{"a watch ends with an internal error", func(h *history.History) {
+			h.Watches[0].Error = history.Internal
+		}, Answers},
 		{"a list lacks an object", func(h *history.History) {
 			h.Operations[2].Items = nil
 		}, Snapshot},

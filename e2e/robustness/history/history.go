@@ -52,12 +52,14 @@ const (
 	Unknown Outcome = "unknown" // it took effect once or not at all
 )
 
-// The kinds of errors that say something about the object.
+// The kinds of errors that say something about the object, or about the server.
 const (
 	AlreadyExists = "AlreadyExists"
 	NotFound      = "NotFound"
 	Conflict      = "Conflict"
 	Expired       = "Expired"
+	// Internal is any answer with status 500.
+	Internal = "InternalError"
 )
 
 // Operation is one call of a client.
