@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -83,9 +84,15 @@ func (w *writers) Enqueue() {
 	w.closeIdle(w.connected.Swap(&connected{t, err}))
 }
 
-// reads reports whether a request changes nothing.
-func reads(req *http.Request) bool {
-	return req.Method == http.MethodGet || req.Method == http.MethodHead || req.Method == http.MethodOptions
+// takes reports whether a request may change what is stored. Other paths than those of the API, and of byre's
+// own requests, are about the server that is asked, such as /debug/flags/v.
+func (*writers) takes(req *http.Request) bool {
+	switch req.Method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions:
+		return false
+	}
+	root, _, _ := strings.Cut(strings.TrimPrefix(req.URL.Path, "/"), "/")
+	return root == "api" || root == "apis" || root == "byre"
 }
 
 // forward sends a request to a server that writes, and the answer to the client.

@@ -138,7 +138,7 @@ func builtinRoots(registry *discovery.Registry) sets.Set[string] {
 // ServeHTTP proxies requests that an APIService routes, and serves APIServices. A server that only reads
 // forwards what changes something.
 func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	if s.writers != nil && !reads(req) {
+	if s.writers != nil && s.writers.takes(req) {
 		s.writers.forward(w, req)
 		return
 	}

@@ -61,9 +61,6 @@ func inspectStandby(ctx context.Context, config *pgx.ConnConfig, primary *Driver
 	config = config.Copy()
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec
 	conn, err := pgx.ConnectConfig(ctx, config)
-	if errors.Is(err, pgconn.ErrPrimaryConnection) {
-		return false, fmt.Errorf("PostgreSQL at %s is no hot standby", dbserver.Address(config))
-	}
 	if err != nil {
 		return false, fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, dbserver.Explain(config, err))
 	}
