@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/time/rate"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -43,6 +44,8 @@ type writers struct {
 	config    delegation.Writers
 	kube      kubernetes.Interface
 	transport *transportConfig
+	// logged bounds the log while no server that writes answers.
+	logged rate.Sometimes
 }
 
 // writersService is the Service whose name is in the certificates of all servers.
@@ -58,7 +61,7 @@ var errNoWriter = errors.New("this server only reads, and no server that writes 
 
 // newWriters makes writers, whose transport is shared but for the connections.
 func newWriters(d delegation.Dependencies, shared *transportConfig) *writers {
-	w := &writers{config: *d.Writers, kube: d.Client}
+	w := &writers{config: *d.Writers, kube: d.Client, logged: rate.Sometimes{Interval: logInterval}}
 	own := *shared
 	own.Dial, own.RejectRedirects = w.dial, false
 	w.transport = &own
@@ -76,7 +79,7 @@ func (w *writers) Enqueue() {
 		})
 	}
 	if err == nil {
-		t.proxy.ErrorHandler, t.proxy.ModifyResponse = writeForwardError, dropOwnHeaders
+		t.proxy.ErrorHandler, t.proxy.ModifyResponse = w.writeError, dropOwnHeaders
 	} else {
 		klog.ErrorS(err, "The servers that write can't be connected to")
 		err = fmt.Errorf("%w: %w", errNoWriter, err)
@@ -106,7 +109,7 @@ func (w *writers) forward(rw http.ResponseWriter, req *http.Request) {
 		err = errNoUser
 	}
 	if err != nil {
-		writeForwardError(rw, req, err)
+		w.writeError(rw, req, err)
 		return
 	}
 	ctx := req.Context()
@@ -130,15 +133,20 @@ func (w *writers) forward(rw http.ResponseWriter, req *http.Request) {
 	t.proxy.ServeHTTP(rw, outgoing)
 }
 
-// writeForwardError tells a client why its request could not be forwarded.
-func writeForwardError(rw http.ResponseWriter, req *http.Request, err error) {
+// logInterval is the shortest time between two lines of the log about requests that could not be forwarded.
+const logInterval = 10 * time.Second
+
+// writeError tells a client why its request could not be forwarded.
+func (w *writers) writeError(rw http.ResponseWriter, req *http.Request, err error) {
 	status := apierrors.NewTimeoutError("the server that writes broke off: the request took effect once or not at all", 0)
 	if errors.Is(err, errNoWriter) {
 		status = apierrors.NewServiceUnavailable(errNoWriter.Error())
 		status.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
 	}
 	if req.Context().Err() == nil {
-		klog.ErrorS(err, "A request could not be forwarded to a server that writes", "method", req.Method, "path", req.URL.Path)
+		w.logged.Do(func() {
+			klog.ErrorS(err, "A request could not be forwarded to a server that writes", "method", req.Method, "path", req.URL.Path)
+		})
 	}
 	responsewriters.ErrorNegotiated(status, legacyscheme.Codecs, schema.GroupVersion{Version: "v1"}, rw, req)
 }
