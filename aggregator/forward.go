@@ -19,6 +19,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
@@ -26,11 +27,12 @@ import (
 	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
+	"k8s.io/kube-aggregator/pkg/apis/apiregistration/install"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
-	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/streaming/pkg/httpstream"
 
 	"byre/apiserver/delegation"
+	"byre/apiserver/handlers"
 	"byre/apiserver/storage"
 )
 
@@ -44,6 +46,7 @@ type writers struct {
 	config    delegation.Writers
 	kube      kubernetes.Interface
 	transport *transportConfig
+	codecs    serializer.CodecFactory // of errors
 	// logged bounds the log while no server that writes answers.
 	logged rate.Sometimes
 }
@@ -62,6 +65,7 @@ var errNoWriter = errors.New("this server only reads, and no server that writes 
 // newWriters makes writers, whose transport is shared but for the connections.
 func newWriters(d delegation.Dependencies, shared *transportConfig) *writers {
 	w := &writers{config: *d.Writers, kube: d.Client, logged: rate.Sometimes{Interval: logInterval}}
+	w.codecs = handlers.NewCodecs(handlers.NewScheme(install.Install))
 	own := *shared
 	own.Dial, own.RejectRedirects = w.dial, false
 	w.transport = &own
@@ -79,6 +83,7 @@ func (w *writers) Enqueue() {
 		})
 	}
 	if err == nil {
+		t.proxy.Transport = forwarder{next: t.traced, keeps: true}
 		t.proxy.ErrorHandler, t.proxy.ModifyResponse = w.writeError, dropOwnHeaders
 	} else {
 		klog.ErrorS(err, "The servers that write can't be connected to")
@@ -148,14 +153,14 @@ func (w *writers) writeError(rw http.ResponseWriter, req *http.Request, err erro
 			klog.ErrorS(err, "A request could not be forwarded to a server that writes", "method", req.Method, "path", req.URL.Path)
 		})
 	}
-	responsewriters.ErrorNegotiated(status, legacyscheme.Codecs, schema.GroupVersion{Version: "v1"}, rw, req)
+	responsewriters.ErrorNegotiated(status, w.codecs, schema.GroupVersion{Version: "v1"}, rw, req)
 }
 
 // dropOwnHeaders removes from an answer the headers that this server has set already.
 func dropOwnHeaders(response *http.Response) error {
-	for _, name := range []string{
+	for _, name := range append(slices.Clone(corsHeaders),
 		auditinternal.HeaderAuditID, "Cache-Control", "Strict-Transport-Security", "X-Kubernetes-Pf-Flowschema-Uid", "X-Kubernetes-Pf-Prioritylevel-Uid",
-	} {
+	) {
 		response.Header.Del(name)
 	}
 	return nil
@@ -178,7 +183,7 @@ func (w *writers) dial(ctx context.Context, network, _ string) (net.Conn, error)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNoWriter, err)
 	}
-	var errs []error
+	errs := []error{fmt.Errorf("%d identity Leases", len(leases.Items))}
 	for _, address := range addressesOf(leases.Items, w.config.Self) {
 		dialer := &net.Dialer{Timeout: writerTimeout, KeepAlive: keepAlive}
 		conn, err := dialer.DialContext(ctx, network, address)
