@@ -17,7 +17,8 @@ import (
 // Invariant: a read is as fresh as one of a Driver. State asks the primary; the last revision that it has seen
 // is the read index (Raft, 6.4). What the standby answers holds that revision: a read waits for
 // the replay, and asks the primary instead if the standby is more than replayTimeout behind, is gone, or is not a
-// standby of the primary any more. Reads that return what is current call State first.
+// standby of the primary any more. Get, RevisionAt and a List of what is current call State first. The others
+// show at least what State has returned before: the feed, and who reads history, have called it.
 //
 // A ReadOnly takes no lock, and the processes that write do not know of it. So it gets no notification from
 // them: Listen looks at the standby.
@@ -148,7 +149,7 @@ func (r *ReadOnly) Get(ctx context.Context, key sqlstore.Key) (record sqlstore.R
 func (r *ReadOnly) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (
 	listed sqlstore.ListResult, err error,
 ) {
-	if q.At == 0 {
+	if q.At == 0 || q.At > r.primary.lineage.last().revision {
 		if _, err := r.State(ctx); err != nil {
 			return listed, err
 		}

@@ -57,6 +57,31 @@ func (p twoProcesses) Commit(ctx context.Context, batch []sqlstore.Write) ([]sql
 	return p.writer.Commit(ctx, batch)
 }
 
+// The suite reads what it has written by another process without a State in between.
+func (p twoProcesses) Changes(ctx context.Context, q sqlstore.ChangesQuery) ([]sqlstore.Change, error) {
+	_, err := p.State(ctx)
+	changes, readErr := p.ReadOnly.Changes(ctx, q)
+	return changes, errors.Join(err, readErr)
+}
+
+func (p twoProcesses) Histories(ctx context.Context) ([]sqlstore.History, error) {
+	_, err := p.State(ctx)
+	histories, readErr := p.ReadOnly.Histories(ctx)
+	return histories, errors.Join(err, readErr)
+}
+
+func (p twoProcesses) Compacted(ctx context.Context, of sqlstore.Resource) (int64, error) {
+	_, err := p.State(ctx)
+	compacted, readErr := p.ReadOnly.Compacted(ctx, of)
+	return compacted, errors.Join(err, readErr)
+}
+
+func (p twoProcesses) Usage(ctx context.Context) (sqlstore.Usage, error) {
+	_, err := p.State(ctx)
+	usage, readErr := p.ReadOnly.Usage(ctx)
+	return usage, errors.Join(err, readErr)
+}
+
 func (p twoProcesses) CountChanges(ctx context.Context, of sqlstore.Resource, limit int64) (count, oldest int64, err error) {
 	return p.writer.CountChanges(ctx, of, limit)
 }
