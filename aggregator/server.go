@@ -49,6 +49,8 @@ type Server struct {
 	metrics     *aggregatorMetrics
 	controller  *controller
 	registrar   *registrar
+	// writers gets what changes something; nil unless this server only reads.
+	writers *writers
 
 	// builtin has the paths of the built-in group versions.
 	builtin sets.Set[string]
@@ -116,6 +118,10 @@ func New(d delegation.Dependencies, o Options, delegate http.Handler) (*Server, 
 		buffers:     &bufferPool{},
 	})
 	s.certificate.AddListener(s.controller)
+	if d.Writers != nil {
+		s.writers = newWriters(d, s.controller.transport)
+		s.certificate.AddListener(s.writers)
+	}
 	return s, nil
 }
 
@@ -129,8 +135,13 @@ func builtinRoots(registry *discovery.Registry) sets.Set[string] {
 	return all
 }
 
-// ServeHTTP proxies requests that an APIService routes, and serves APIServices.
+// ServeHTTP proxies requests that an APIService routes, and serves APIServices. A server that only reads
+// forwards what changes something.
 func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	if s.writers != nil && s.writers.takes(req) {
+		s.writers.forward(w, req)
+		return
+	}
 	if !s.waitForRoutes(req) {
 		http.Error(w, unavailable.message, unavailable.code)
 		return
@@ -177,9 +188,17 @@ func (s *Server) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("aggregator: %w", err)
 	}
-	available, err := localstatus.New(services, s.client.ApiregistrationV1(), s.metrics.availability)
-	if err != nil {
-		return fmt.Errorf("aggregator: availability of what is served here: %w", err)
+	if s.writers == nil { // the servers that write keep the APIServices
+		available, err := localstatus.New(services, s.client.ApiregistrationV1(), s.metrics.availability)
+		if err != nil {
+			return fmt.Errorf("aggregator: availability of what is served here: %w", err)
+		}
+		parts.Go(func() error {
+			awaitServices(ctx, services)
+			available.Run(workers, ctx.Done()) // also if ctx has ended: it stops what New started
+			return nil
+		})
+		parts.Go(func() error { return s.runRegistrar(ctx, services) })
 	}
 	s.factory.StartWithContext(ctx)
 	defer s.factory.Shutdown()
@@ -187,12 +206,6 @@ func (s *Server) Run(ctx context.Context) error {
 		pki.Follow(ctx, s.certificate, s.controller.transport.ProxyCert, s.controller.transport.ProxyKey)
 		return nil
 	})
-	parts.Go(func() error {
-		awaitServices(ctx, services)
-		available.Run(workers, ctx.Done()) // also if ctx has ended: it stops what New started
-		return nil
-	})
-	parts.Go(func() error { return s.runRegistrar(ctx, services) })
 	parts.Go(func() error { return s.runBackends(ctx, services, registered.HasSyncedChecker()) })
 	close(s.started)
 	return parts.Wait()
@@ -244,10 +257,15 @@ func (s *Server) runBackends(ctx context.Context, services registration.APIServi
 	case <-s.controller.hasBackends:
 	}
 	slices := s.slices.Discovery().V1().EndpointSlices()
-	available, err := remote.New(services, s.informers.Core().V1().Services(), slices, s.client.ApiregistrationV1(),
-		s.controller.transport.dialHolder(), s.certificate.CurrentCertKeyContent, s.controller.resolver, s.metrics.availability)
-	if err != nil {
-		return fmt.Errorf("aggregator: availability of backends: %w", err)
+	slices.Informer()
+	run := func(_ int, stop <-chan struct{}) { <-stop }
+	if s.writers == nil {
+		available, err := remote.New(services, s.informers.Core().V1().Services(), slices, s.client.ApiregistrationV1(),
+			s.controller.transport.dialHolder(), s.certificate.CurrentCertKeyContent, s.controller.resolver, s.metrics.availability)
+		if err != nil {
+			return fmt.Errorf("aggregator: availability of backends: %w", err)
+		}
+		run = available.Run
 	}
 	s.slices.StartWithContext(ctx)
 	defer s.slices.Shutdown()
@@ -262,7 +280,7 @@ func (s *Server) runBackends(ctx context.Context, services registration.APIServi
 		s.controller.waitForDiscovery(ctx)
 		discovered()
 	})
-	available.Run(workers, ctx.Done())
+	run(workers, ctx.Done())
 	return nil
 }
 
@@ -274,8 +292,11 @@ func (s *Server) Checks() []health.Checker {
 		"kube-apiserver-autoregistration",
 		// openapi.Service merges the documents of backends: no controller of its own starts.
 		"apiservice-openapi-controller", "apiservice-openapiv3-controller")
-	return append(checks,
+	checks = append(checks,
 		health.PostStartHook("apiservice-registration-controller", s.routesSynced),
-		health.PostStartHook("apiservice-discovery-controller", s.discovered),
-		healthz.NamedCheck("autoregister-completion", s.registrar.ready))
+		health.PostStartHook("apiservice-discovery-controller", s.discovered))
+	if s.writers == nil {
+		checks = append(checks, healthz.NamedCheck("autoregister-completion", s.registrar.ready))
+	}
+	return checks
 }

@@ -103,7 +103,7 @@ func (c *transportConfig) newReverseProxy(next http.RoundTripper) *httputil.Reve
 		// ReverseProxy would drop the client's Forwarded and X-Forwarded-For headers,
 		// which kube-apiserver forwards.
 		Director:      func(*http.Request) {},
-		Transport:     forwarder{next},
+		Transport:     forwarder{next: next},
 		FlushInterval: flushInterval,
 		BufferPool:    c.buffers,
 		ErrorLog:      log.New(proxyLog{}, "", log.LstdFlags),
@@ -122,7 +122,11 @@ func (c *transportConfig) newReverseProxy(next http.RoundTripper) *httputil.Reve
 // Invariant: the identity headers that a backend gets are those that this server has set.
 // forwarder sets them after the ReverseProxy has removed the headers that the client's
 // Connection header names. Otherwise a client could have its identity removed.
-type forwarder struct{ next http.RoundTripper }
+type forwarder struct {
+	next http.RoundTripper
+	// keeps has it return answers and errors as they are: those of a server of this cluster.
+	keeps bool
+}
 
 func (f forwarder) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx := req.Context()
@@ -134,6 +138,9 @@ func (f forwarder) RoundTrip(req *http.Request) (*http.Response, error) {
 		req.Header.Set(auditinternal.HeaderAuditID, string(id))
 	}
 	setIdentity(req, u)
+	if f.keeps {
+		return f.next.RoundTrip(req)
+	}
 	rewriting := proxy.Transport{Scheme: req.URL.Scheme, Host: req.URL.Host, RoundTripper: f.next}
 	response, err := rewriting.RoundTrip(req)
 	if err != nil {

@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"cmp"
 	"net"
 	"net/http"
 	"slices"
@@ -116,6 +117,10 @@ const parsedFieldBytes = 8 << 20
 // newDependencies makes what all servers of the delegation chain share. Its discovery tells clients
 // within the cluster the address of the kubernetes Service, and other clients the external address.
 func newDependencies(o options.Completed, n network, s *storageBackend, files pki.Files, c clients, a *access, api *builtinAPI) delegation.Dependencies {
+	var writers *delegation.Writers
+	if o.Store.ReadsOnly() {
+		writers = &delegation.Writers{CA: cmp.Or(o.Serving.RootCAFile, files.CACert), Self: n.id}
+	}
 	return delegation.Dependencies{
 		Storage:          s.Backend,
 		EffectiveVersion: effectiveVersion(),
@@ -139,6 +144,7 @@ func newDependencies(o options.Completed, n network, s *storageBackend, files pk
 		ServiceResolver:       c.resolver,
 		WebhookAuthentication: c.webhooks,
 		Backends:              newBackends(o.Cluster, n, files),
+		Writers:               writers,
 	}
 }
 

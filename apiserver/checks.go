@@ -19,7 +19,7 @@ func newChecks(o options.Completed, s *storageBackend, c clients, a *access, b *
 	store, storeReady := health.Store(s.checkDatabase)
 	return health.Checks{
 		Always:           slices.Concat([]health.Checker{healthz.LogHealthz, store}, s.encryption.checks),
-		BootSequence:     newBootChecks(a, b, h, signals),
+		BootSequence:     newBootChecks(o, a, b, h, signals),
 		Writes:           append([]health.Checker{s.writable(storeReady)}, s.quotaCheck(o.Store.DatabaseQuota.Value())...),
 		ReadyzOnly:       []health.Checker{informerCheck(a.auth.Ready, c.informers), healthz.NewShutdownHealthz(signals.ShutdownInitiated.Signaled())},
 		Separate:         s.replicationCheck(),
@@ -40,7 +40,7 @@ func informerCheck(isReady func() error, shared informers.SharedInformerFactory)
 }
 
 // newBootChecks makes the checks that pass once the parts of this server have started.
-func newBootChecks(a *access, b *registry.Builtin, h *hooks, signals *lifecycle.Signals) []health.Checker {
+func newBootChecks(o options.Completed, a *access, b *registry.Builtin, h *hooks, signals *lifecycle.Signals) []health.Checker {
 	started := signals.MuxAndDiscoveryComplete.Signaled()
 	checks := health.PostStartHooks(started,
 		// MuxAndDiscoveryComplete is signaled after the store has its first revision
@@ -53,6 +53,9 @@ func newBootChecks(a *access, b *registry.Builtin, h *hooks, signals *lifecycle.
 		checks = append(checks, health.PostStartHook("max-in-flight-filter", started))
 	} else {
 		checks = append(checks, health.PostStartHooks(started, "priority-and-fairness-config-consumer", "priority-and-fairness-filter")...)
+	}
+	if o.Store.ReadsOnly() {
+		return checks // the other parts write
 	}
 	checks = append(checks, health.PostStartHook("start-service-ip-repair-controllers", b.Repaired()))
 	checks = append(checks, h.bootstrap.Checks()...)

@@ -43,7 +43,7 @@ func (s *Server) stages() []lifecycle.Stage {
 		{
 			Name: "built-in API",
 			Components: []lifecycle.Component{
-				{Name: "built-in groups", Run: s.registry.Run},
+				{Name: "built-in groups", Run: s.runRegistry},
 				{Name: "watches of changes", Run: s.api.changes.Run},
 			},
 			Prepare: s.startInformers,
@@ -66,6 +66,16 @@ func (s *Server) stages() []lifecycle.Stage {
 			Release:    s.http.closeListeners,
 		},
 	}
+}
+
+// runRegistry runs what repairs the allocations of the built-in groups, unless the server only reads.
+func (s *Server) runRegistry(ctx context.Context) error {
+	if !s.options.Store.ReadsOnly() {
+		return s.registry.Run(ctx)
+	}
+	<-ctx.Done()
+	s.registry.Close()
+	return nil
 }
 
 // requestComponents are the components that the handling of a request relies on.
@@ -105,12 +115,15 @@ func (s *Server) startInformers(ctx context.Context) {
 func (s *Server) workComponents() []lifecycle.Component {
 	ready := s.signals.HasBeenReady.Signaled()
 	components := []lifecycle.Component{
-		{Name: "bootstrap objects", Run: s.hooks.runBootstrap},
 		{Name: "readiness", Run: s.awaitReady, MayEnd: true},
-		{Name: "record of trusted keys", Run: after(s.hooks.bootstrap.Done(), s.hooks.keys.run), MayEnd: true},
 		// systemd, too, starts its watchdog at READY=1.
 		{Name: "watchdog", Run: after(ready, func(ctx context.Context) error { return systemd.RunWatchdog(ctx, s.clients.checkLive) }), MayEnd: true},
 		{Name: "memory", Run: func(ctx context.Context) error { return memory.Tune(ctx, ready) }},
+	}
+	if !s.options.Store.ReadsOnly() {
+		components = append(components,
+			lifecycle.Component{Name: "bootstrap objects", Run: s.hooks.runBootstrap},
+			lifecycle.Component{Name: "record of trusted keys", Run: after(s.hooks.bootstrap.Done(), s.hooks.keys.run), MayEnd: true})
 	}
 	// A fork may have the configuration of the cluster that it is of, whose backups it must not delete.
 	if s.options.Backup.Schedule != "" && s.storage.fork == nil {
@@ -140,8 +153,11 @@ func (s *Server) workComponents() []lifecycle.Component {
 
 // membershipComponents are what this server does as a member of a cluster: it is an
 // endpoint of the kubernetes Service, holds an identity Lease, and, where other servers
-// use the database too, is a candidate for running the controllers.
+// use the database too, is a candidate for running the controllers. A server that only reads is no member.
 func (s *Server) membershipComponents() []lifecycle.Component {
+	if s.options.Store.ReadsOnly() {
+		return nil
+	}
 	components := []lifecycle.Component{
 		{Name: "endpoint of the kubernetes Service", Run: s.hooks.bootstrap.PublishEndpoints},
 		// The bootstrap component creates the namespace that the control plane writes to.

@@ -70,12 +70,20 @@ func newController(d delegation.Dependencies, r *resolver, own *group) (*control
 	c.informer = c.factory.InformerFor(&apiextensionsv1.CustomResourceDefinition{}, func(_ clientset.Interface, resync time.Duration) cache.SharedIndexInformer {
 		return own.newInformer(resync)
 	})
-	definitions, api := c.factory.Apiextensions().V1().CustomResourceDefinitions(), statusClient{client.ApiextensionsV1()}
+	if d.Writers == nil {
+		c.addControllers(statusClient{client.ApiextensionsV1()})
+	}
+	return c, nil
+}
+
+// addControllers makes upstream's controllers. A server that only reads has none.
+func (c *controller) addControllers(api statusClient) {
+	definitions := c.factory.Apiextensions().V1().CustomResourceDefinitions()
 	c.establishing = establish.NewEstablishingController(definitions, api)
 	naming := status.NewNamingConditionController(klog.Background(), definitions, api)
 	structural := nonstructuralschema.NewConditionController(definitions, api)
 	approval := apiapproval.NewKubernetesAPIApprovalPolicyConformantConditionController(definitions, api)
-	finalizing := finalizer.NewCRDFinalizer(definitions, api, cleaners{r, c.calls})
+	finalizing := finalizer.NewCRDFinalizer(definitions, api, cleaners{c.resolver, c.calls})
 	c.controllers = []func(context.Context){
 		c.establishing.RunWithContext,
 		naming.RunWithContext,
@@ -83,7 +91,6 @@ func newController(d delegation.Dependencies, r *resolver, own *group) (*control
 		func(ctx context.Context) { approval.RunWithContext(controllerWorkers, ctx) },
 		func(ctx context.Context) { finalizing.RunWithContext(controllerWorkers, ctx) },
 	}
-	return c, nil
 }
 
 // releaseInterval is how long compiled validation and types stay in memory without a
@@ -146,7 +153,7 @@ func (c *controller) onChange(object any) {
 		return
 	}
 	c.resolver.put(crd, false)
-	if apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted) && !definition.IsEstablished(crd) {
+	if c.establishing != nil && apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted) && !definition.IsEstablished(crd) {
 		// Upstream delays this until other servers have seen the definition. Here every
 		// server reads what its informer has not shown yet; see resolver.
 		c.establishing.QueueCRD(crd.Name, 0)

@@ -17,6 +17,10 @@ type Options struct {
 	// Registerer registers the byre_store_* metrics. By default they are not registered.
 	Registerer prometheus.Registerer
 
+	// ReadOnly is for a process that writes nothing: Commit fails with ErrReadOnly, nothing expires and
+	// nothing is compacted.
+	ReadOnly bool
+
 	// Retention is the age at which changes are deleted; the default is 7 days. Negative means
 	// never.
 	Retention time.Duration

@@ -56,7 +56,7 @@ func New(driver Driver, options Options) *Store {
 
 // Commit queues one write and waits until it is durable. It returns the change that the
 // write has made. Its errors are ErrExists, ErrNotFound, ErrConflict, ErrInvalid, ErrQuota,
-// ErrUnavailable, ErrUnknown, ErrDatabase, ErrClosed, and the context's error if ctx ended
+// ErrUnavailable, ErrReadOnly, ErrUnknown, ErrDatabase, ErrClosed, and the context's error if ctx ended
 // before the transaction of the write began; the write did not happen then. Once the
 // transaction has begun, Commit waits for its end even if ctx ends, for outcomeTimeout: it
 // then fails with ErrUnknown.
@@ -65,6 +65,9 @@ func (s *Store) Commit(ctx context.Context, w Write) (change Change, err error) 
 	defer func() { end(err) }()
 	if err := w.Check(); err != nil {
 		return Change{}, err
+	}
+	if s.options.ReadOnly {
+		return Change{}, ErrReadOnly
 	}
 	if err := s.checkSpace(&w); err != nil {
 		return Change{}, err
@@ -102,13 +105,18 @@ func (s *Store) Run(ctx context.Context) error { return s.run(ctx, yield) }
 
 func (s *Store) run(ctx context.Context, yield func()) error {
 	var services sync.WaitGroup
-	services.Go(func() { s.write(ctx, yield) })
-	services.Go(func() { s.housekeeping.run(ctx) })
 	services.Go(func() {
 		if err := s.Driver.Maintain(ctx); err != nil && ctx.Err() == nil {
 			s.options.Logger.Error("store: maintenance of the database ended", "err", err)
 		}
 	})
+	if s.options.ReadOnly {
+		s.housekeeping.runEvery(ctx, "metrics of the history", s.options.CompactInterval, s.housekeeping.recordState)
+		services.Wait()
+		return nil
+	}
+	services.Go(func() { s.write(ctx, yield) })
+	services.Go(func() { s.housekeeping.run(ctx) })
 	if s.options.Quota > 0 {
 		services.Go(func() { s.watchQuota(ctx) })
 	}

@@ -63,6 +63,9 @@ func (o *Options) Complete() (Completed, error) {
 		ServiceAccountKey:  files.ServiceAccountKey,
 		ServiceAccountPub:  files.ServiceAccount,
 	})
+	if o.Store.ReadsOnly() && !o.flags.FlagSet("controllers").Changed("controllers") {
+		o.Controllers = nil
+	}
 	if errs := o.Validate(); len(errs) > 0 {
 		return Completed{}, errors.Join(errs...)
 	}

@@ -151,6 +151,7 @@ func (o *Options) Validate() []error {
 	errs.unless(len(o.Backup.Recipients) == 0 || o.Backup.Schedule != "" || len(o.Store.ReplicateTo) > 0,
 		"--age-recipient needs --backup-schedule or --replicate-to, beside whose copies the keys are")
 	errs.add(o.SQL.checkSchema(&o.Store))
+	errs = append(errs, o.checkReadOnly()...)
 	errs = slices.Concat(errs, o.Serving.Validate(), o.Cluster.Validate(), o.Auth.Validate(), o.Admission.Validate(),
 		o.Audit.Validate(), o.Filters.Validate(), o.Metrics.Validate(), compatibility.DefaultComponentGlobalsRegistry.Validate())
 	_, err := controllers.Select(o.Controllers, o.WithControllerManager)

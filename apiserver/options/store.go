@@ -26,6 +26,7 @@ import (
 // each flag says what its field means.
 type StoreOptions struct {
 	DataDir, Endpoint, DatabaseSchema string
+	ReadOnlyCache                     string
 	Retention, CompactionInterval     time.Duration
 	RetentionChanges                  int64
 	RetentionFor                      map[string]string
@@ -75,6 +76,9 @@ func (o *StoreOptions) AddDatabaseFlags(fs *pflag.FlagSet) {
 func (o *StoreOptions) AddFlags(fs *pflag.FlagSet) {
 	o.AddDatabaseFlags(fs)
 	fs.Lookup("data-dir").Usage = "Directory for the database, the certificates (pki/) and admin.kubeconfig."
+	fs.StringVar(&o.ReadOnlyCache, "read-only-cache", o.ReadOnlyCache,
+		"Read from this hot standby of the PostgreSQL of --endpoint, postgres://..., and write nothing: the server answers lists, gets and watches, as fresh as any other, sends all other requests on to the servers that write, and takes one connection of the primary. No controllers run.")
+	_ = fs.SetAnnotation("read-only-cache", "classified", []string{"true"})
 	fs.DurationVar(&o.Retention, "retention", o.Retention,
 		"How long history is kept: a watch resumes, and a list reads, from any revision younger than this. 0 keeps it for ever. That of pods, nodes, leases, events, endpoints and endpointslices is kept for 24h at most.")
 	fs.Int64Var(&o.RetentionChanges, "retention-changes", o.RetentionChanges,

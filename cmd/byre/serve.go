@@ -117,6 +117,9 @@ func openDatabaseBehind(ctx context.Context, o options.StoreOptions, l *lease.Le
 		return apiserver.Database{}, err
 	}
 	logger := slog.New(logr.ToSlogHandler(klog.Background()))
+	if o.ReadsOnly() {
+		return openReadOnly(ctx, o, dsn, logger)
+	}
 	isChecked := true
 	if dialect == migrations.SQLite {
 		if err := sqlite.ReleaseReserve(dsn); err != nil {
@@ -176,6 +179,32 @@ func openDatabaseBehind(ctx context.Context, o options.StoreOptions, l *lease.Le
 	}
 	recordUsedDatabase(o, name)
 	return database, nil
+}
+
+// openReadOnly opens the database of a server with --read-only-cache. It migrates nothing.
+func openReadOnly(ctx context.Context, o options.StoreOptions, primary string, logger *slog.Logger) (apiserver.Database, error) {
+	endpoint, err := o.StandbyDSN()
+	if err != nil {
+		return apiserver.Database{}, err
+	}
+	_, standby, err := migrations.ParseEndpoint(endpoint)
+	if err != nil {
+		return apiserver.Database{}, err
+	}
+	name, err := o.NameDatabase()
+	if err != nil {
+		return apiserver.Database{}, err
+	}
+	schema, err := migrations.Latest(migrations.Postgres) // the schema of a database that can be opened
+	if err != nil {
+		return apiserver.Database{}, err
+	}
+	driver, err := postgres.OpenReadOnly(ctx, primary, standby, postgres.Options{AllowLoss: o.AllowUnsafeDurability, Logger: logger})
+	if err != nil {
+		return apiserver.Database{}, err
+	}
+	recordUsedDatabase(o, name)
+	return apiserver.Database{Driver: driver, Kind: name.Kind, Name: name.Name, Schema: int(schema), Shared: true}, nil
 }
 
 // metrics is the registry of the process, which upstream's metrics are in too.

@@ -75,8 +75,11 @@ func (w *watchdog) pause() {
 var errStatementWaits = errors.New("the server answers, but has not ended a read in time: see pg_stat_activity for the lock " +
 	"or the load that the statement waits for")
 
+// readFunc reads on a connection, from a snapshot that holds a last seen change; see readFrom.
+type readFunc func(context.Context, *pgxpool.Conn, *watchdog, lastSeen) error
+
 // read is readFrom with the pool for reads.
-func (d *Driver) read(ctx context.Context, f func(context.Context, *pgxpool.Conn, *watchdog, lastSeen) error) error {
+func (d *Driver) read(ctx context.Context, f readFunc) error {
 	return d.readFrom(ctx, d.server.reads, f)
 }
 
@@ -87,7 +90,10 @@ func (d *Driver) read(ctx context.Context, f func(context.Context, *pgxpool.Conn
 // driver calls readFrom. If the server does not answer, or is not the primary any more, readFrom
 // drops the idle connections of the pools, which may lead to the same host. If f fails with
 // errNotHeld, readFrom follows the instance and calls f again.
-func (d *Driver) readFrom(ctx context.Context, pool *pgxpool.Pool, f func(context.Context, *pgxpool.Conn, *watchdog, lastSeen) error) error {
+func (d *Driver) readFrom(ctx context.Context, pool *pgxpool.Pool, f readFunc) error {
+	if d.replayed != nil {
+		return d.readReplayed(ctx, pool, f)
+	}
 	for attempt := 1; ; attempt++ {
 		before := d.lineage.last()
 		err := d.readOnce(ctx, pool, before, f)
@@ -103,7 +109,7 @@ func (d *Driver) readFrom(ctx context.Context, pool *pgxpool.Pool, f func(contex
 	}
 }
 
-func (d *Driver) readOnce(ctx context.Context, pool *pgxpool.Pool, before lastSeen, f func(context.Context, *pgxpool.Conn, *watchdog, lastSeen) error) error {
+func (d *Driver) readOnce(ctx context.Context, pool *pgxpool.Pool, before lastSeen, f readFunc) error {
 	began := time.Now()
 	reading, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -133,7 +139,7 @@ func (d *Driver) readOnce(ctx context.Context, pool *pgxpool.Pool, before lastSe
 		return d.server.silent()
 	case errors.Is(err, errNotHeld):
 		return err
-	case errors.Is(err, pgconn.ErrReadOnlyConnection):
+	case errors.Is(err, pgconn.ErrReadOnlyConnection), errors.Is(err, pgconn.ErrPrimaryConnection):
 		d.server.reset()
 	}
 	return d.server.translate(err)

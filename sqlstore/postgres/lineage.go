@@ -134,6 +134,8 @@ func (o *observation) shows(p lastSeen) bool {
 // reads calls it before it returns what it has read.
 func (d *Driver) check(before lastSeen, o *observation) error {
 	switch {
+	case d.replayed != nil:
+		return d.checkReplay(before, o)
 	case o.standby || o.readOnly:
 		return d.server.notPrimary()
 	case before.instance != "" && o.instance != before.instance, !o.holds(before):
@@ -150,7 +152,8 @@ func (s *server) notPrimary() error {
 // followInstance makes the instance that a new connection leads to the one that this process follows. It
 // begins a new epoch unless it is certain that the server has every commit that any process has
 // acknowledged: then it fails with errLost, except in a process that starts. before is the
-// last seen change that the caller has failed with; the zero value for a process that starts.
+// last seen change that the caller has failed with; the zero value for a process that starts. With
+// Options.readsOnly it fails instead of writing: another process records the lineage first.
 //
 // The new epoch begins beyond all revisions that were given before, and all before it is marked
 // as compacted. So every watch and every list that continues from a revision of the lost history,
@@ -182,10 +185,14 @@ func (d *Driver) followInstance(ctx context.Context, before lastSeen) error {
 	var o observation
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		f, err := d.find(ctx, tx, before)
-		if err == nil && (f.stored != f.present || !f.holds) {
+		switch {
+		case err != nil:
+		case d.server.options.readsOnly && !(f.isSame() && f.holds):
+			err = errNotRecorded
+		case !d.server.options.readsOnly && (f.stored != f.present || !f.holds):
 			begun, err = d.record(ctx, tx, before)
 		}
-		if err == nil && before.revision > 0 && !f.isShown {
+		if err == nil && before.revision > 0 && !f.isShown && !d.server.options.readsOnly {
 			_, err = tx.Exec(ctx, compactAll) // what this process has seen may be lost
 		}
 		if err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"byre/migrations"
 	"byre/migrations/dbserver"
@@ -39,6 +40,20 @@ type Options struct {
 	// Logger logs new epochs, and what an operator should change on the server. By
 	// default nothing is logged.
 	Logger *slog.Logger
+
+	// readsOnly is true for the primary of a ReadOnly: all pools are one, of one connection, and
+	// followInstance writes nothing.
+	readsOnly bool
+}
+
+func (o Options) withDefaults() Options {
+	o.LockTimeout = cmp.Or(o.LockTimeout, 5*time.Second)
+	o.CommitTimeout = cmp.Or(o.CommitTimeout, 10*time.Second)
+	o.ReadTimeout = cmp.Or(o.ReadTimeout, 5*time.Second)
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return o
 }
 
 // Driver implements sqlstore.Driver and sqlstore.Shared.
@@ -46,8 +61,11 @@ type Driver struct {
 	server server
 	// isAlone is true while this process knows that no other one uses the database.
 	isAlone atomic.Bool
-	lineage lineage
-	waiting batchWait
+	lineage *lineage
+	// replayed is the greatest revision that reads have found on the standby of a ReadOnly; nil for a
+	// primary.
+	replayed *atomic.Int64
+	waiting  batchWait
 	// known has the sqlstore.Resources that this process knows to have an id.
 	known sync.Map
 }
@@ -74,12 +92,20 @@ func Open(ctx context.Context, dsn string, options Options) (*Driver, error) {
 // OpenWithoutServing is Open for a process that serves no clients. It begins no epoch: the
 // next process that serves clients does.
 func OpenWithoutServing(ctx context.Context, dsn string, options Options) (*Driver, error) {
-	options.LockTimeout = cmp.Or(options.LockTimeout, 5*time.Second)
-	options.CommitTimeout = cmp.Or(options.CommitTimeout, 10*time.Second)
-	options.ReadTimeout = cmp.Or(options.ReadTimeout, 5*time.Second)
-	if options.Logger == nil {
-		options.Logger = slog.New(slog.DiscardHandler)
+	options = options.withDefaults()
+	config, err := parsePool(dsn)
+	if err != nil {
+		return nil, err
 	}
+	pooled, err := inspect(ctx, config.ConnConfig, options)
+	if err != nil {
+		return nil, err
+	}
+	return newDriver(ctx, config, pooled, options, &lineage{following: make(chan struct{}, 1)})
+}
+
+// parsePool parses a connection string, with the defaults of the pool for reads.
+func parsePool(dsn string) (*pgxpool.Config, error) {
 	config, err := dbserver.Parse(dsn)
 	if err != nil {
 		return nil, err
@@ -93,17 +119,14 @@ func OpenWithoutServing(ctx context.Context, dsn string, options Options) (*Driv
 	if !strings.Contains(dsn, "pool_health_check_period") {
 		config.HealthCheckPeriod = defaultCheckPeriod
 	}
-	pooled, err := inspect(ctx, config.ConnConfig, options)
-	if err != nil {
-		return nil, err
-	}
+	return config, nil
+}
+
+func newDriver(ctx context.Context, config *pgxpool.Config, pooled bool, options Options, l *lineage) (*Driver, error) {
 	if pooled && config.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
 		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
 	}
-	d := &Driver{
-		server:  server{options: options, config: config.ConnConfig, refresh: config.BeforeConnect},
-		lineage: lineage{following: make(chan struct{}, 1)},
-	}
+	d := &Driver{server: server{options: options, config: config.ConnConfig, refresh: config.BeforeConnect}, lineage: l}
 	if err := d.server.openPools(ctx, config); err != nil {
 		return nil, errors.Join(fmt.Errorf("endpoint: %w", err), d.Close())
 	}

@@ -72,8 +72,16 @@ func (s *server) openPools(ctx context.Context, config *pgxpool.Config) (err err
 	config.PingTimeout = cmp.Or(config.PingTimeout, s.options.ReadTimeout)
 	config.BeforeConnect = closeSoon(true, s.refresh)
 	config.AfterConnect = s.prepareReads
+	if s.options.readsOnly {
+		config = resized(config, 1)
+		config.BeforeConnect = closeSoon(false, s.refresh) // a cancel request is a connection too
+	}
 	if s.reads, err = pgxpool.NewWithConfig(ctx, config); err != nil {
 		return err
+	}
+	if s.options.readsOnly {
+		s.feed, s.writes = s.reads, s.reads // followInstance uses writes, to read
+		return nil
 	}
 	if s.feed, err = pgxpool.NewWithConfig(ctx, resized(config, maxFeed)); err != nil {
 		return err

@@ -15,16 +15,20 @@ import (
 // State implements sqlstore.Driver.
 func (d *Driver) State(ctx context.Context) (sqlstore.State, error) {
 	var o observation
-	err := d.readFrom(ctx, d.server.feedPool(), func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, before lastSeen) error {
-		if err := conn.QueryRow(ctx, selectState, before.revision).Scan(o.columns()...); err != nil {
-			return err
-		}
-		return d.check(before, &o)
-	})
-	if err != nil {
+	if err := d.readFrom(ctx, d.server.feedPool(), d.observe(&o)); err != nil {
 		return sqlstore.State{}, err
 	}
 	return o.State, nil
+}
+
+// observe returns a function for readFrom that reads the state alone.
+func (d *Driver) observe(o *observation) readFunc {
+	return func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, before lastSeen) error {
+		if err := conn.QueryRow(ctx, selectState, before.revision).Scan(o.columns()...); err != nil {
+			return err
+		}
+		return d.check(before, o)
+	}
 }
 
 // Get implements sqlstore.Driver.

@@ -12,8 +12,9 @@ import (
 
 // Histories implements sqlstore.Driver.
 func (d *Driver) Histories(ctx context.Context) (histories []sqlstore.History, err error) {
-	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, _ lastSeen) (err error) {
-		rows, _ := conn.Query(ctx, selectHistories) // CollectRows returns the error
+	queue := func(b *pgx.Batch) { b.Queue(selectHistories) }
+	err = d.snapshot(ctx, d.server.reads, nil, queue, func(results pgx.BatchResults, _ sqlstore.State, _ *watchdog) (err error) {
+		rows, _ := results.Query() // CollectRows returns the error
 		histories, err = pgx.CollectRows(rows, scanHistory)
 		return err
 	})
@@ -43,8 +44,9 @@ func (d *Driver) Compacted(ctx context.Context, of sqlstore.Resource) (compacted
 
 // RevisionAt implements sqlstore.Driver.
 func (d *Driver) RevisionAt(ctx context.Context, moment time.Time) (revision int64, err error) {
-	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, _ lastSeen) error {
-		return conn.QueryRow(ctx, selectRevisionAt, formatTime(moment)).Scan(&revision)
+	queue := func(b *pgx.Batch) { b.Queue(selectRevisionAt, formatTime(moment)) }
+	err = d.snapshot(ctx, d.server.reads, nil, queue, func(results pgx.BatchResults, _ sqlstore.State, _ *watchdog) error {
+		return results.QueryRow().Scan(&revision)
 	})
 	return revision, err
 }

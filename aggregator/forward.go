@@ -1,0 +1,214 @@
+package aggregator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/time/rate"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	auditinternal "k8s.io/apiserver/pkg/apis/audit"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
+	"k8s.io/kube-aggregator/pkg/apis/apiregistration/install"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	"k8s.io/streaming/pkg/httpstream"
+
+	"byre/apiserver/delegation"
+	"byre/apiserver/handlers"
+	"byre/apiserver/storage"
+)
+
+// writers forwards requests to the servers that write, in the name of their users, as to an aggregated API
+// server: to the one that has renewed its identity Lease last, or to the next one if that can't be connected to.
+//
+// Invariant: a request is sent once. Another server is tried only before a connection is made; a request that
+// breaks off afterwards has an unknown outcome, and its answer has no Retry-After.
+type writers struct {
+	client
+	config    delegation.Writers
+	kube      kubernetes.Interface
+	transport *transportConfig
+	codecs    serializer.CodecFactory // of errors
+	// logged bounds the log while no server that writes answers.
+	logged rate.Sometimes
+}
+
+// writersService is the Service whose name is in the certificates of all servers.
+var writersService = apiregistrationv1.ServiceReference{Namespace: metav1.NamespaceDefault, Name: "kubernetes"}
+
+// forwardedHeader marks a request that a server has forwarded; upstream's peerproxy.PeerProxiedHeader. A
+// server that only reads does not forward such a request again: the Lease of a server that wrote
+// before may be left.
+const forwardedHeader = "X-Kubernetes-Peer-Proxied"
+
+// errNoWriter means that a request was not sent.
+var errNoWriter = errors.New("this server only reads, and no server that writes can be reached")
+
+// newWriters makes writers, whose transport is shared but for the connections.
+func newWriters(d delegation.Dependencies, shared *transportConfig) *writers {
+	w := &writers{config: *d.Writers, kube: d.Client, logged: rate.Sometimes{Interval: logInterval}}
+	w.codecs = handlers.NewCodecs(handlers.NewScheme(install.Install))
+	own := *shared
+	own.Dial, own.RejectRedirects = w.dial, false
+	w.transport = &own
+	w.Enqueue()
+	return w
+}
+
+// Enqueue implements dynamiccertificates.Listener: the client certificate of this server has changed.
+func (w *writers) Enqueue() {
+	ca, err := os.ReadFile(w.config.CA)
+	var t *backendTransport
+	if err == nil {
+		t, err = w.transport.newBackendTransport(&apiregistrationv1.APIService{
+			Spec: apiregistrationv1.APIServiceSpec{Service: &writersService, CABundle: ca},
+		})
+	}
+	if err == nil {
+		t.proxy.Transport = forwarder{next: t.traced, keeps: true}
+		t.proxy.ErrorHandler, t.proxy.ModifyResponse = w.writeError, dropOwnHeaders
+	} else {
+		klog.ErrorS(err, "The servers that write can't be connected to")
+		err = fmt.Errorf("%w: %w", errNoWriter, err)
+	}
+	w.closeIdle(w.connected.Swap(&connected{t, err}))
+}
+
+// takes reports whether a request may change what is stored. Other paths than those of the API, and of byre's
+// own requests, are about the server that is asked, such as /debug/flags/v.
+func (*writers) takes(req *http.Request) bool {
+	switch req.Method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions:
+		return false
+	}
+	root, _, _ := strings.Cut(strings.TrimPrefix(req.URL.Path, "/"), "/")
+	return root == "api" || root == "apis" || root == "byre"
+}
+
+// forward sends a request to a server that writes, and the answer to the client.
+func (w *writers) forward(rw http.ResponseWriter, req *http.Request) {
+	t, err := w.client.transport()
+	if req.Header.Get(forwardedHeader) != "" {
+		err = errNoWriter
+	}
+	who, ok := request.UserFrom(req.Context())
+	if err == nil && !ok {
+		err = errNoUser
+	}
+	if err != nil {
+		w.writeError(rw, req, err)
+		return
+	}
+	ctx := req.Context()
+	if name := storage.RealUser(ctx); name != "" {
+		extra := maps.Clone(who.GetExtra())
+		if extra == nil {
+			extra = map[string][]string{}
+		}
+		extra[storage.RealUserExtra] = []string{name}
+		ctx = request.WithUser(ctx, &user.DefaultInfo{Name: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups(), Extra: extra})
+	}
+	outgoing := req.Clone(ctx)
+	outgoing.Host = writersService.Name + "." + writersService.Namespace + ".svc"
+	outgoing.URL = &url.URL{Scheme: "https", Host: outgoing.Host, Path: req.URL.Path, RawPath: req.URL.RawPath, RawQuery: req.URL.RawQuery}
+	outgoing.Header.Set(forwardedHeader, "true")
+	utilflowcontrol.RequestDelegated(ctx)
+	if httpstream.IsUpgradeRequest(req) {
+		proxyUpgrade(rw, outgoing, t)
+		return
+	}
+	t.proxy.ServeHTTP(rw, outgoing)
+}
+
+// logInterval is the shortest time between two lines of the log about requests that could not be forwarded.
+const logInterval = 10 * time.Second
+
+// writeError tells a client why its request could not be forwarded.
+func (w *writers) writeError(rw http.ResponseWriter, req *http.Request, err error) {
+	status := apierrors.NewTimeoutError("the server that writes broke off: the request took effect once or not at all", 0)
+	if errors.Is(err, errNoWriter) {
+		status = apierrors.NewServiceUnavailable(errNoWriter.Error())
+		status.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
+	}
+	if req.Context().Err() == nil {
+		w.logged.Do(func() {
+			klog.ErrorS(err, "A request could not be forwarded to a server that writes", "method", req.Method, "path", req.URL.Path)
+		})
+	}
+	responsewriters.ErrorNegotiated(status, w.codecs, schema.GroupVersion{Version: "v1"}, rw, req)
+}
+
+// dropOwnHeaders removes from an answer the headers that this server has set already.
+func dropOwnHeaders(response *http.Response) error {
+	for _, name := range append(slices.Clone(corsHeaders),
+		auditinternal.HeaderAuditID, "Cache-Control", "Strict-Transport-Security", "X-Kubernetes-Pf-Flowschema-Uid", "X-Kubernetes-Pf-Prioritylevel-Uid",
+	) {
+		response.Header.Del(name)
+	}
+	return nil
+}
+
+const (
+	// writerTimeout bounds the dialing of one server, and listTimeout the reading of the Leases.
+	writerTimeout = 3 * time.Second
+	listTimeout   = 5 * time.Second
+)
+
+// dial connects to a server that writes, whatever the address is.
+func (w *writers) dial(ctx context.Context, network, _ string) (net.Conn, error) {
+	// The context has values of the request that needs the connection.
+	listing, cancel := context.WithTimeout(context.Background(), listTimeout)
+	defer cancel()
+	leases, err := w.kube.CoordinationV1().Leases(metav1.NamespaceSystem).List(listing, metav1.ListOptions{
+		LabelSelector: "apiserver.kubernetes.io/identity=kube-apiserver", ResourceVersion: "0",
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errNoWriter, err)
+	}
+	errs := []error{fmt.Errorf("%d identity Leases", len(leases.Items))}
+	for _, address := range addressesOf(leases.Items, w.config.Self) {
+		dialer := &net.Dialer{Timeout: writerTimeout, KeepAlive: keepAlive}
+		conn, err := dialer.DialContext(ctx, network, address)
+		if err == nil {
+			return conn, nil
+		}
+		errs = append(errs, err)
+	}
+	return nil, fmt.Errorf("%w: %w", errNoWriter, errors.Join(errs...))
+}
+
+// addressesOf returns where the servers with the identity Leases are reached, without self, and the one first
+// that has renewed its Lease last: a server that was killed leaves its Lease.
+func addressesOf(leases []coordinationv1.Lease, self string) (addresses []string) {
+	renewed := func(l *coordinationv1.Lease) time.Time {
+		if l.Spec.RenewTime == nil {
+			return time.Time{}
+		}
+		return l.Spec.RenewTime.Time
+	}
+	slices.SortFunc(leases, func(a, b coordinationv1.Lease) int { return renewed(&b).Compare(renewed(&a)) })
+	for _, lease := range leases {
+		if address := lease.Annotations[corev1.AnnotationPeerAdvertiseAddress]; address != "" && lease.Name != self {
+			addresses = append(addresses, address)
+		}
+	}
+	return addresses
+}

@@ -1,0 +1,182 @@
+package aggregator_test
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/streaming/pkg/httpstream"
+	"k8s.io/streaming/pkg/httpstream/spdy"
+
+	"byre/aggregator"
+	"byre/apiserver/delegation"
+)
+
+// startReader starts a server that only reads, and a server that writes, which handler serves.
+func startReader(t *testing.T, handler http.Handler) (reader *server, writer *httptest.Server) {
+	t.Helper()
+	ca, file := newAuthority(t, "ca"), filepath.Join(t.TempDir(), "ca.crt")
+	if err := os.WriteFile(file, ca.pem, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	reader = start(t, func(d *delegation.Dependencies, _ *aggregator.Options) {
+		d.Writers = &delegation.Writers{CA: file, Self: "self"}
+	})
+	pair, err := tls.X509KeyPair(ca.issue(t, "kube-apiserver", "kubernetes.default.svc"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	frontProxies := x509.NewCertPool()
+	frontProxies.AddCert(reader.frontProxyCA.cert)
+	writer = httptest.NewUnstartedServer(handler)
+	writer.TLS = &tls.Config{
+		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: frontProxies,
+	}
+	writer.EnableHTTP2 = true
+	writer.Config.ErrorLog = log.New(io.Discard, "", 0)
+	writer.StartTLS()
+	t.Cleanup(func() {
+		writer.CloseClientConnections()
+		writer.Close()
+	})
+	return reader, writer
+}
+
+// addLease adds the identity Lease of a server that is reached at an address.
+func (s *server) addLease(t *testing.T, name, address string, age time.Duration) {
+	t.Helper()
+	renewed := metav1.NewMicroTime(time.Now().Add(-age))
+	_, err := s.cluster.CoordinationV1().Leases("kube-system").Create(t.Context(), &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Labels: map[string]string{"apiserver.kubernetes.io/identity": "kube-apiserver"},
+			Annotations: map[string]string{"kubernetes.io/peer-advertise-address": address},
+		},
+		Spec: coordinationv1.LeaseSpec{RenewTime: &renewed},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// post sends a POST request, which each server that only reads forwards.
+func (s *server) post(t *testing.T, path, body string, header ...string) (int, string, http.Header) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.front.URL+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Add(header[i], header[i+1])
+	}
+	return do(t, req)
+}
+
+func TestForward_SendsWritesToTheServerThatWrites(t *testing.T) {
+	t.Parallel()
+	reader, writer := startReader(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		body, _ := io.ReadAll(req.Body)
+		w.Header().Set("Warning", `299 - "w"`)
+		w.WriteHeader(http.StatusConflict)
+		_, _ = io.WriteString(w, req.URL.String()+" "+string(body)+" "+req.Header.Get("X-Remote-User")+" "+strings.Join(req.Header["X-Remote-Group"], ","))
+	}))
+	reader.addLease(t, "dead", unserved(t).String(), 0)
+	reader.addLease(t, "alive", writer.Listener.Addr().String(), time.Second)
+	reader.addLease(t, "old", unserved(t).String(), time.Hour)
+	reader.addLease(t, "self", reader.front.Listener.Addr().String(), 0)
+	for range 2 {
+		status, answer, header := reader.post(t, "/api/v1/a%2Fb?x=1", "hello", "X-Remote-User", "admin", "X-Remote-Group", "system:masters")
+		if want := "/api/v1/a%2Fb?x=1 hello tess testers,system:authenticated"; status != http.StatusConflict || answer != want {
+			t.Errorf("%d %q, want %q", status, answer, want)
+		}
+		if header.Get("Warning") == "" {
+			t.Errorf("no warning: %v", header)
+		}
+	}
+	if status, body, _ := get(t, reader.front.URL+"/api/v1/pods"); status != http.StatusNotFound || !strings.Contains(body, "not routed") {
+		t.Errorf("a GET: %d %q", status, body)
+	}
+}
+
+// A request that was not sent may be repeated, one that broke off may not.
+func TestForward_SaysWhetherARequestMayBeRepeated(t *testing.T) {
+	t.Parallel()
+	var sent atomic.Int32
+	reader, writer := startReader(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		sent.Add(1)
+		panic(http.ErrAbortHandler)
+	}))
+	status, answer, header := reader.post(t, "/api/v1/pods", "{}")
+	if status != http.StatusServiceUnavailable || header.Get("Retry-After") != "1" || !strings.Contains(answer, "this server only reads") {
+		t.Errorf("without a server that writes: %d %v %s", status, header, answer)
+	}
+	reader.addLease(t, "dead", unserved(t).String(), 0)
+	if status, _, header := reader.post(t, "/api/v1/pods", "{}"); status != http.StatusServiceUnavailable || header.Get("Retry-After") != "1" {
+		t.Errorf("with a dead one: %d %v", status, header)
+	}
+	reader.addLease(t, "alive", writer.Listener.Addr().String(), time.Second)
+	if status, _, header := reader.post(t, "/api/v1/pods", "{}", "X-Kubernetes-Peer-Proxied", "true"); status != http.StatusServiceUnavailable || sent.Load() != 0 {
+		t.Errorf("of another server that only reads: %d %v", status, header)
+	}
+	status, answer, header = reader.post(t, "/api/v1/pods", "{}")
+	if status != http.StatusGatewayTimeout || header.Get("Retry-After") != "" || sent.Load() != 1 {
+		t.Errorf("broken off: %d %v %s, sent %d times", status, header, answer, sent.Load())
+	}
+}
+
+// kubectl exec over SPDY is a POST request that takes over its connection.
+func TestForward_CarriesUpgrades(t *testing.T) {
+	t.Parallel()
+	reader, writer := startReader(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		streams := make(chan httpstream.Stream, 1)
+		conn := spdy.NewResponseUpgrader().UpgradeResponse(w, req, func(stream httpstream.Stream, _ <-chan struct{}) error {
+			streams <- stream
+			return nil
+		})
+		if conn == nil {
+			return
+		}
+		defer conn.Close()
+		stream := <-streams
+		_, _ = io.WriteString(stream, req.Header.Get("X-Remote-User")+" ")
+		_, _ = io.Copy(stream, stream)
+	}))
+	reader.addLease(t, "alive", writer.Listener.Addr().String(), 0)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, reader.front.URL+"/api/v1/namespaces/n/pods/p/exec", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	carrier, err := spdy.NewRoundTripper(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := (&http.Client{Transport: carrier}).Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	conn, err := carrier.NewConnection(response)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	stream, err := conn.CreateStream(http.Header{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect(t, stream, "tess ")
+	if _, err := io.WriteString(stream, "hello"); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, stream, "hello")
+}

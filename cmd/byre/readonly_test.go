@@ -1,0 +1,241 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"byre/sqlstore/eventually"
+	"byre/sqlstore/postgres/pgtest"
+)
+
+// readOnlySite is a PostgreSQL with a hot standby, a server that writes, and one that only reads.
+type readOnlySite struct {
+	primary, standby *pgtest.Cluster
+	flags            []string // of servers that write
+	writer, reader   *process
+}
+
+func startReadOnlySite(t *testing.T) readOnlySite {
+	t.Helper()
+	pgtest.DSN(t) // skips the test where there is no PostgreSQL
+	primary, err := pgtest.Start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = primary.Stop() }) // it may only tell the signal
+	standby, err := primary.Standby(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = standby.Stop() })
+	s := readOnlySite{primary: primary, standby: standby}
+	// The Leases have the address that the servers listen on, which can't be an endpoint of the Service.
+	s.flags = []string{"--endpoint", primary.DSN("postgres"), "--cert-dir", t.TempDir(), "--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none"}
+	s.writer = startServer(t, t.TempDir(), s.flags...)
+	s.flags[1] += "&application_name=reader"
+	s.reader = startServer(t, t.TempDir(), append(s.flags, "--read-only-cache", standby.DSN("postgres"))...)
+	return s
+}
+
+func TestReadOnly_ForwardsWritesAndReadsThem(t *testing.T) {
+	t.Parallel()
+	s := startReadOnlySite(t)
+	config := s.reader.config(t)
+	client := kubernetes.NewForConfigOrDie(config)
+	maps := client.CoreV1().ConfigMaps("default")
+	watcher, err := maps.Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer watcher.Stop()
+	made, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := maps.Get(t.Context(), "a", metav1.GetOptions{}); err != nil || got.ResourceVersion != made.ResourceVersion {
+		t.Errorf("what was created: %+v, %v", got, err)
+	}
+	for i := range 20 {
+		patch := fmt.Sprintf(`{"data":{"n":"%d"}}`, i)
+		if _, err := maps.Patch(t.Context(), "a", types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		list, err := maps.List(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=a"})
+		if err != nil || len(list.Items) != 1 || list.Items[0].Data["n"] != fmt.Sprint(i) {
+			t.Fatalf("after patch %d: %+v, %v", i, list, err)
+		}
+	}
+	made.Data = map[string]string{"stale": "yes"}
+	if _, err := maps.Update(t.Context(), made, metav1.UpdateOptions{}); !apierrors.IsConflict(err) {
+		t.Errorf("an update of what has changed: %v", err)
+	}
+	if err := maps.Delete(t.Context(), "a", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := maps.Get(t.Context(), "a", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("what was deleted: %v", err)
+	}
+	n := 0
+	for event := range watcher.ResultChan() {
+		if n++; event.Type == apiwatch.Deleted {
+			break
+		}
+	}
+	if n != 22 {
+		t.Errorf("%d events, want 22", n)
+	}
+	s.expectRealUser(t, config)
+	s.expectWarningOnce(t, config)
+	s.expectNoTrace(t)
+	if strings.Contains(s.reader.log.String(), "the standby can't be read") {
+		t.Errorf("the reads went to the primary:\n%s", s.reader.log)
+	}
+}
+
+// expectRealUser expects the history to name who impersonated the author of a change, and the author to have
+// the rights of the one who was impersonated.
+func (s readOnlySite) expectRealUser(t *testing.T, config *rest.Config) {
+	t.Helper()
+	as := rest.CopyConfig(config)
+	as.Impersonate = rest.ImpersonationConfig{UserName: "alice"}
+	alice := kubernetes.NewForConfigOrDie(as)
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "impersonated"}}
+	if _, err := alice.CoreV1().Namespaces().Create(t.Context(), namespace, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("alice may create: %v", err)
+	}
+	as.Impersonate.Groups = []string{"system:masters"}
+	masters := kubernetes.NewForConfigOrDie(as)
+	if _, err := masters.CoreV1().Namespaces().Create(t.Context(), namespace, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	_, changes := s.reader.mustGet(t, "/apis/history.byre.dev/v1/changes?fieldSelector=object.resource%3Dnamespaces,object.name%3Dimpersonated")
+	if !strings.Contains(changes, `"who":"alice"`) || !strings.Contains(changes, `"realUser":"byre-admin"`) {
+		t.Errorf("the changes do not tell who it was: %s", changes)
+	}
+}
+
+// expectWarningOnce expects the answer to a forwarded request to be that of the server that writes, with each header
+// once.
+func (*readOnlySite) expectWarningOnce(t *testing.T, config *rest.Config) {
+	t.Helper()
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body := strings.NewReader(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"w"},"unknown":1}`)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, config.Host+"/api/v1/namespaces/default/configmaps?fieldValidation=Warn", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	response, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	answer, _ := io.ReadAll(response.Body)
+	if response.StatusCode != http.StatusCreated {
+		t.Errorf("%d %s", response.StatusCode, answer)
+	}
+	for _, name := range []string{"Warning", "Audit-Id", "Cache-Control", "X-Kubernetes-Pf-Flowschema-Uid"} {
+		if n := len(response.Header.Values(name)); n != 1 {
+			t.Errorf("%s is there %d times: %v", name, n, response.Header)
+		}
+	}
+}
+
+// expectNoTrace expects the server that only reads to have one session on the primary, without a lock, and no
+// identity Lease and no endpoint.
+func (s readOnlySite) expectNoTrace(t *testing.T) {
+	t.Helper()
+	if err := s.primary.Exec(t.Context(), `DO $$ BEGIN
+ASSERT (SELECT count(*) = 1 FROM pg_stat_activity WHERE application_name = 'reader'), 'not one session';
+ASSERT (SELECT count(*) = 0 FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE a.application_name = 'reader'
+        AND l.locktype <> 'virtualxid' AND l.mode <> 'AccessShareLock'), 'locks'; END $$`); err != nil {
+		t.Error(err)
+	}
+	if replicas := readJSONStatus(t, "status", "--data-dir", s.writer.dir, "--endpoint", s.primary.DSN("postgres"), "--cert-dir", s.flags[3]).Replicas; len(replicas) != 1 {
+		t.Errorf("replicas: %+v", replicas)
+	}
+}
+
+// Writes go to another server when the first one is killed. Without any they may be repeated, and reads go on.
+func TestReadOnly_ForwardsToTheServersThatAreLeft(t *testing.T) {
+	t.Parallel()
+	s := startReadOnlySite(t)
+	client := kubernetes.NewForConfigOrDie(s.reader.config(t))
+	create := func(ctx context.Context, name string) error {
+		_, err := client.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		return err
+	}
+	if err := create(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	second := startServer(t, t.TempDir(), append([]string{"--endpoint", s.primary.DSN("postgres")}, s.flags[2:]...)...)
+	eventually.True(t, "both have a Lease", func() bool {
+		leases, err := client.CoordinationV1().Leases("kube-system").List(t.Context(), metav1.ListOptions{LabelSelector: "apiserver.kubernetes.io/identity"})
+		return err == nil && len(leases.Items) == 2
+	})
+	if err := s.writer.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	s.writer.wait(t)
+	eventually.Succeeds(t, "the other server takes writes", func() error { return create(t.Context(), "b") })
+	if err := second.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	second.wait(t)
+	config := rest.CopyConfig(s.reader.config(t))
+	plain, err := rest.HTTPClientFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually.Done(t, "503 with Retry-After", func(ctx context.Context) (bool, error) {
+		body := strings.NewReader(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c"}}`)
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, config.Host+"/api/v1/namespaces/default/configmaps", body)
+		if err != nil {
+			return false, err
+		}
+		req.Header.Set("Content-Type", "application/json")
+		response, err := plain.Do(req)
+		if err != nil {
+			return false, err
+		}
+		defer response.Body.Close()
+		return response.StatusCode == http.StatusServiceUnavailable && response.Header.Get("Retry-After") == "1", nil
+	})
+	for _, name := range []string{"a", "b"} {
+		if _, err := client.CoreV1().ConfigMaps("default").Get(t.Context(), name, metav1.GetOptions{}); err != nil {
+			t.Errorf("what is read meanwhile: %v", err)
+		}
+	}
+}
+
+func TestReadOnly_RefusesFlagsThatWrite(t *testing.T) {
+	t.Parallel()
+	dir, primary := t.TempDir(), "--endpoint=postgres://127.0.0.1:1/byre"
+	for want, args := range map[string][]string{
+		"needs PostgreSQL":                            {"--read-only-cache=postgres://127.0.0.1:1/byre"},
+		"no controllers run":                          {primary, "--read-only-cache=postgres://127.0.0.1:1/byre", "--controllers=*"},
+		"leave out --backup-schedule":                 {primary, "--read-only-cache=postgres://127.0.0.1:1/byre", "--backup-schedule=@daily", "--backup-to=" + dir},
+		"name the primary with --endpoint, and a hot": {primary, "--read-only-cache=sqlite:///x"},
+		"connection refused":                          {primary, "--read-only-cache=postgres://127.0.0.1:1/byre"},
+	} {
+		p := command(t, dir, serveArgs(dir, args...)...)
+		if status := p.wait(t); status != 1 || !strings.Contains(p.log.String(), want) {
+			t.Errorf("%v: status %d, want %q\n%s", args, status, want, p.log)
+		}
+	}
+}

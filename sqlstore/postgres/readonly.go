@@ -1,0 +1,256 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"byre/migrations/dbserver"
+	"byre/sqlstore"
+)
+
+// ReadOnly implements sqlstore.Driver for a process that writes nothing. It reads from a hot standby, and
+// has one connection to the primary.
+//
+// Invariant: a read is as fresh as one of a Driver. State asks the primary; the last revision that it has seen
+// is the read index (Raft, 6.4). What the standby answers holds that revision: a read waits for
+// the replay, and asks the primary instead if the standby is more than replayTimeout behind, is gone, or is not a
+// standby of the primary any more. Get, RevisionAt and a List of what is current call State first. The others
+// show at least what State has returned before: the feed, and who reads history, have called it.
+//
+// A ReadOnly takes no lock, and the processes that write do not know of it. So it gets no notification from
+// them: Listen looks at the standby.
+type ReadOnly struct {
+	primary, standby *Driver
+	// isAway is true while the standby can't answer. Maintain sets it to false.
+	isAway atomic.Bool
+}
+
+var _ sqlstore.Driver = (*ReadOnly)(nil)
+
+// OpenReadOnly connects to a primary and a hot standby of it. The connection strings are those of Open. It
+// fails if no process that writes has served the database as it is.
+func OpenReadOnly(ctx context.Context, primary, standby string, options Options) (*ReadOnly, error) {
+	options.readsOnly = true
+	p, err := Open(ctx, primary, options)
+	if err != nil {
+		return nil, err
+	}
+	r := &ReadOnly{primary: p}
+	if r.standby, err = openStandby(ctx, standby, p); err != nil {
+		return nil, errors.Join(fmt.Errorf("standby: %w", err), p.Close())
+	}
+	if _, err = r.standby.State(ctx); err != nil {
+		r.leaveStandby(err)
+	}
+	return r, nil
+}
+
+// Close implements sqlstore.Driver.
+func (r *ReadOnly) Close() error { return errors.Join(r.standby.Close(), r.primary.Close()) }
+
+// errNotRecorded means that a ReadOnly must not follow a database, because a process that writes may still
+// begin a new epoch there.
+var errNotRecorded = fmt.Errorf("%w: the database is not the one that its epoch began on, or was never served: "+
+	"start a server that writes", sqlstore.ErrUnavailable)
+
+// read calls f with the standby, or with the primary if the standby can't answer.
+func (r *ReadOnly) read(ctx context.Context, f func(*Driver) error) error {
+	if !r.isAway.Load() {
+		err := f(r.standby)
+		switch {
+		case err == nil || ctx.Err() != nil || errors.Is(err, errBusy) || errors.Is(err, errStatementWaits):
+			return err
+		case hasCode(err, codeSerialization):
+			// The replay has cancelled the statement: https://www.postgresql.org/docs/current/hot-standby.html#HOT-STANDBY-CONFLICT
+		case errors.Is(err, errNotHeld), errors.Is(err, sqlstore.ErrUnavailable):
+			r.leaveStandby(err)
+		default:
+			return err
+		}
+	}
+	return f(r.primary)
+}
+
+func (r *ReadOnly) leaveStandby(err error) {
+	if errors.Is(err, errNotHeld) {
+		err = fmt.Errorf("it has not replayed within %s what the primary had", replayTimeout)
+	}
+	if r.isAway.CompareAndSwap(false, true) {
+		r.primary.server.options.Logger.Warn("postgres: the standby can't be read: reads take turns on one connection to the primary",
+			"standby", dbserver.Address(r.standby.server.config), "error", err)
+	}
+}
+
+// awayPause is the time between two tries to read from a standby that could not answer.
+const awayPause = time.Second
+
+// Maintain implements sqlstore.Driver: it returns to a standby that can answer again.
+func (r *ReadOnly) Maintain(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(awayPause):
+		}
+		if !r.isAway.Load() {
+			continue
+		}
+		if _, err := r.standby.State(ctx); err == nil {
+			r.isAway.Store(false)
+			r.primary.server.options.Logger.Info("postgres: the standby is read again", "standby", dbserver.Address(r.standby.server.config))
+		}
+	}
+}
+
+// hintPause is the time between two looks at the last revision of the standby. A change of another process
+// is late by half of it on average.
+const hintPause = 20 * time.Millisecond
+
+// Listen calls f with the last revision of the standby when it has changed, until ctx ends. While the
+// standby is away it calls nothing.
+func (r *ReadOnly) Listen(ctx context.Context, f func(revision int64)) error {
+	for last := int64(0); ; {
+		if !r.isAway.Load() {
+			state, err := r.standby.State(ctx)
+			if err != nil && ctx.Err() == nil {
+				r.leaveStandby(err)
+			} else if state.Revision != last {
+				last = state.Revision
+				f(last)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(hintPause):
+		}
+	}
+}
+
+// State implements sqlstore.Driver.
+func (r *ReadOnly) State(ctx context.Context) (sqlstore.State, error) { return r.primary.State(ctx) }
+
+// Get implements sqlstore.Driver.
+func (r *ReadOnly) Get(ctx context.Context, key sqlstore.Key) (record sqlstore.Record, revision int64, err error) {
+	if _, err := r.State(ctx); err != nil {
+		return record, 0, err
+	}
+	err = r.read(ctx, func(d *Driver) (err error) {
+		record, revision, err = d.Get(ctx, key)
+		return err
+	})
+	return record, revision, err
+}
+
+// List implements sqlstore.Driver. It can't begin anew once it has called yield.
+func (r *ReadOnly) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (
+	listed sqlstore.ListResult, err error,
+) {
+	if q.At == 0 || q.At > r.primary.lineage.last().revision {
+		if _, err := r.State(ctx); err != nil {
+			return listed, err
+		}
+	}
+	var broken error
+	err = r.read(ctx, func(d *Driver) (err error) {
+		hasBegun := false
+		listed, err = d.List(ctx, q, func(record sqlstore.Record) error {
+			hasBegun = true
+			return yield(record)
+		})
+		if hasBegun {
+			broken, err = err, nil
+		}
+		return err
+	})
+	if broken != nil {
+		err = broken
+	}
+	return listed, err
+}
+
+// ask is read for a method that returns one value.
+func ask[T any](ctx context.Context, r *ReadOnly, f func(*Driver) (T, error)) (answer T, err error) {
+	err = r.read(ctx, func(d *Driver) (err error) {
+		answer, err = f(d)
+		return err
+	})
+	return answer, err
+}
+
+// Changes implements sqlstore.Driver.
+func (r *ReadOnly) Changes(ctx context.Context, q sqlstore.ChangesQuery) ([]sqlstore.Change, error) {
+	return ask(ctx, r, func(d *Driver) ([]sqlstore.Change, error) { return d.Changes(ctx, q) })
+}
+
+// Histories implements sqlstore.Driver.
+func (r *ReadOnly) Histories(ctx context.Context) ([]sqlstore.History, error) {
+	return ask(ctx, r, func(d *Driver) ([]sqlstore.History, error) { return d.Histories(ctx) })
+}
+
+// Compacted implements sqlstore.Driver.
+func (r *ReadOnly) Compacted(ctx context.Context, of sqlstore.Resource) (int64, error) {
+	return ask(ctx, r, func(d *Driver) (int64, error) { return d.Compacted(ctx, of) })
+}
+
+// RevisionAt implements sqlstore.Driver.
+func (r *ReadOnly) RevisionAt(ctx context.Context, moment time.Time) (int64, error) {
+	if _, err := r.State(ctx); err != nil {
+		return 0, err
+	}
+	return ask(ctx, r, func(d *Driver) (int64, error) { return d.RevisionAt(ctx, moment) })
+}
+
+// Usage implements sqlstore.Driver.
+func (r *ReadOnly) Usage(ctx context.Context) (sqlstore.Usage, error) {
+	return ask(ctx, r, func(d *Driver) (sqlstore.Usage, error) { return d.Usage(ctx) })
+}
+
+// Size implements sqlstore.Driver. It is the size on the standby.
+func (r *ReadOnly) Size(ctx context.Context) (int64, error) {
+	return ask(ctx, r, func(d *Driver) (int64, error) { return d.Size(ctx) })
+}
+
+// Used implements sqlstore.Driver.
+func (r *ReadOnly) Used(ctx context.Context) (int64, error) { return r.Size(ctx) }
+
+// LastBackup implements sqlstore.Driver.
+func (r *ReadOnly) LastBackup(ctx context.Context) (sqlstore.LastBackup, error) {
+	record, _, err := r.Get(ctx, sqlstore.LastBackupKey)
+	if err != nil {
+		return sqlstore.LastBackup{}, fmt.Errorf("last backup: %w", err)
+	}
+	return sqlstore.DecodeLastBackup(record.Value)
+}
+
+// errReadsOnly is the error of the methods that write, and of those that only the deletion of history and
+// of expired objects calls.
+var errReadsOnly = fmt.Errorf("%w: this process only reads", sqlstore.ErrReadOnly)
+
+// Commit implements sqlstore.Driver: it fails.
+func (*ReadOnly) Commit(context.Context, []sqlstore.Write) ([]sqlstore.Outcome, error) {
+	return nil, errReadsOnly
+}
+
+// CountChanges implements sqlstore.Driver: it fails.
+func (*ReadOnly) CountChanges(context.Context, sqlstore.Resource, int64) (count, oldest int64, err error) {
+	return 0, 0, errReadsOnly
+}
+
+// DeleteHistory implements sqlstore.Driver: it fails.
+func (*ReadOnly) DeleteHistory(context.Context, sqlstore.Deletion) (deleted int, waited time.Duration, err error) {
+	return 0, 0, errReadsOnly
+}
+
+// SetRetainedFor implements sqlstore.Driver: it fails.
+func (*ReadOnly) SetRetainedFor(context.Context, map[sqlstore.Resource]time.Duration) error {
+	return errReadsOnly
+}
+
+// Expired implements sqlstore.Driver: it fails.
+func (*ReadOnly) Expired(context.Context, time.Time, int) ([]sqlstore.Record, error) {
+	return nil, errReadsOnly
+}
