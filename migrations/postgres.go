@@ -173,7 +173,9 @@ func (s *postgresConn) explain(err error) error {
 	return err
 }
 
-func (s *postgresConn) schema(ctx context.Context) (Schema, error) { return PostgresSchema(ctx, s.conn) }
+func (s *postgresConn) schema(ctx context.Context) (Schema, error) {
+	return PostgresSchema(ctx, s.conn)
+}
 
 // Close closes the connection.
 func (s *postgresConn) Close() error { return s.conn.Close(context.Background()) }
