@@ -2,6 +2,8 @@ package sqlstore
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync"
 	"time"
 )
@@ -63,4 +65,120 @@ func (s *housekeeping) withLock(ctx context.Context, name string, work func(cont
 	}
 	_, err := shared.WithLock(ctx, name, work)
 	return err
+}
+
+// maxCandidates is how many records expiredSince examines after the database's clock was
+// set forward.
+const maxCandidates = 10_000
+
+// readClock reads the database's clock, and logs when it was set forward; see clock.
+func (s *housekeeping) readClock(ctx context.Context) (State, times, error) {
+	state, t, err := s.clock.read(ctx, s.driver.State)
+	if t.jumped {
+		s.options.Logger.Warn("store: the database's clock was set forward; what was written before is kept for as long as it should be",
+			"by", t.now.Sub(t.old), "revision", t.jump)
+	}
+	return state, t, err
+}
+
+// expireDue deletes expired records, on one process at a time. Where there are none it
+// takes no lock, because on PostgreSQL a lock occupies a connection.
+func (s *housekeeping) expireDue(ctx context.Context) error {
+	_, t, err := s.readClock(ctx)
+	if err != nil {
+		return err
+	}
+	expired, err := s.driver.Expired(ctx, t.now, 1)
+	if err != nil {
+		return fmt.Errorf("find expired records: %w", err)
+	}
+	if len(expired) == 0 && t.jump == 0 {
+		return nil
+	}
+	return s.withLock(ctx, "expire", s.expire)
+}
+
+// expire deletes expired records, one batch after the other, until none is left. It stops
+// after a batch of which it could delete none.
+func (s *housekeeping) expire(ctx context.Context) error {
+	for {
+		_, t, err := s.readClock(ctx)
+		if err != nil {
+			return err
+		}
+		expired, err := s.driver.Expired(ctx, t.old, s.options.BatchWrites)
+		if err == nil && t.jump > 0 {
+			expired, err = s.expiredSince(ctx, t, expired)
+		}
+		if err != nil {
+			return fmt.Errorf("find expired records: %w", err)
+		}
+		deleted, err := s.deleteExpired(ctx, expired)
+		if err != nil || len(expired) < s.options.BatchWrites || deleted == 0 {
+			return err
+		}
+	}
+}
+
+// expiredSince appends to expired the records that were written after the database's clock
+// was set forward, and have expired by that clock. It ends the distinction of clock when
+// there are no records left that would expire too early without it, and no changes that
+// would be compacted too early.
+func (s *housekeeping) expiredSince(ctx context.Context, t times, expired []Record) ([]Record, error) {
+	candidates, err := s.driver.Expired(ctx, t.now, maxCandidates)
+	if err != nil {
+		return nil, err
+	}
+	mayBeEarly := len(candidates) == maxCandidates // there may be more than were examined
+	for _, r := range candidates {
+		switch {
+		case r.Revision > t.jump && len(expired) < s.options.BatchWrites:
+			expired = append(expired, r)
+		case r.Expires.After(t.old):
+			mayBeEarly = true
+		}
+	}
+	if mayBeEarly {
+		return expired, nil
+	}
+	histories, err := s.driver.Histories(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range histories {
+		age, _ := s.options.retentionOf(GroupResource{h.Group, h.Resource.Resource})
+		if age >= 0 && 0 < h.First && h.First <= t.jump {
+			return expired, nil
+		}
+	}
+	s.clock.forget(t.jump)
+	return expired, nil
+}
+
+// deleteExpired deletes each record unless it has changed since it was read. deleted is how
+// many of them do not exist any more in the state that was read.
+func (s *housekeeping) deleteExpired(ctx context.Context, expired []Record) (deleted int, err error) {
+	var deletes sync.WaitGroup
+	errs := make([]error, len(expired))
+	for i, r := range expired {
+		deletes.Go(func() {
+			_, errs[i] = s.commit(ctx, Write{
+				Op: Delete, Key: r.Key, Replaces: r.Revision, UID: r.UID,
+				Author: Author{User: "system:byre", Verb: "expire"},
+			})
+		})
+	}
+	deletes.Wait()
+	for _, err := range errs {
+		switch {
+		case err == nil:
+			s.metrics.expired.Inc()
+			deleted++
+		case errors.Is(err, ErrConflict), errors.Is(err, ErrNotFound):
+			deleted++ // a client has updated or deleted it meanwhile
+		default:
+			return deleted, fmt.Errorf("delete expired records: %w", err)
+		}
+	}
+	return deleted, nil
 }
