@@ -78,18 +78,18 @@ var rowLink = regexp.MustCompile(`href="\.\./\.\./\.\./o/core/v1/pods/([^"]*)"`)
 func TestTable_SortsAndFilters(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, map[string]any{"/api/v1/pods": podTable("", []any{"web-10", "10 (5m ago)", "3m", "n1"}, []any{"web-9", "9", "2m", "n2"}, []any{"db", 100, "1m", "n1"})})
-	for query, want := range map[string]string{
+	for parameters, want := range map[string]string{
 		"": "ns0/web-10 ns1/web-9 ns0/db", "?sort=Name": "ns0/db ns0/web-10 ns1/web-9", "?sort=Restarts": "ns1/web-9 ns0/web-10 ns0/db",
 		"?sort=Restarts&desc=1": "ns0/db ns0/web-10 ns1/web-9", "?sort=Age": "ns0/db ns1/web-9 ns0/web-10",
 		"?sort=Namespace": "ns0/web-10 ns0/db ns1/web-9", "?sort=none": "ns0/web-10 ns1/web-9 ns0/db",
 		"?q=WEB": "ns0/web-10 ns1/web-9", "?q=ns1": "ns1/web-9", "?q=n2": "ns1/web-9", "?q=none": "",
 	} {
 		var got []string
-		for _, match := range rowLink.FindAllStringSubmatch(s.get(Path+"r/core/v1/pods"+query).Body.String(), -1) {
+		for _, match := range rowLink.FindAllStringSubmatch(s.get(Path+"r/core/v1/pods"+parameters).Body.String(), -1) {
 			got = append(got, match[1])
 		}
 		if strings.Join(got, " ") != want {
-			t.Errorf("%s: %q, want %s", query, got, want)
+			t.Errorf("%s: %q, want %s", parameters, got, want)
 		}
 	}
 }
