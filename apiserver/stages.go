@@ -114,17 +114,18 @@ func (s *Server) startInformers(ctx context.Context) {
 // among membershipComponents.
 func (s *Server) workComponents() []lifecycle.Component {
 	ready := s.signals.HasBeenReady.Signaled()
-	components := []lifecycle.Component{
-		{Name: "readiness", Run: s.awaitReady, MayEnd: true},
-		// systemd, too, starts its watchdog at READY=1.
-		{Name: "watchdog", Run: after(ready, func(ctx context.Context) error { return systemd.RunWatchdog(ctx, s.clients.checkLive) }), MayEnd: true},
-		{Name: "memory", Run: func(ctx context.Context) error { return memory.Tune(ctx, ready) }},
-	}
+	var components []lifecycle.Component
 	if !s.options.Store.ReadsOnly() {
 		components = append(components,
 			lifecycle.Component{Name: "bootstrap objects", Run: s.hooks.runBootstrap},
 			lifecycle.Component{Name: "record of trusted keys", Run: after(s.hooks.bootstrap.Done(), s.hooks.keys.run), MayEnd: true})
 	}
+	components = append(components, []lifecycle.Component{
+		{Name: "readiness", Run: s.awaitReady, MayEnd: true},
+		// systemd, too, starts its watchdog at READY=1.
+		{Name: "watchdog", Run: after(ready, func(ctx context.Context) error { return systemd.RunWatchdog(ctx, s.clients.checkLive) }), MayEnd: true},
+		{Name: "memory", Run: func(ctx context.Context) error { return memory.Tune(ctx, ready) }},
+	}...)
 	// A fork may have the configuration of the cluster that it is of, whose backups it must not delete.
 	if s.options.Backup.Schedule != "" && s.storage.fork == nil {
 		components = append(components, lifecycle.Component{Name: "scheduled backups", Run: after(ready, func(ctx context.Context) error {

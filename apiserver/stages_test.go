@@ -40,14 +40,14 @@ func TestStages_StartAndStopInOrder(t *testing.T) {
 		"feed":             {"feed"},
 		"request handling": {"audit", "certificates", "certificate renewal", "authentication and authorization", "admission", "priority and fairness"},
 		"built-in API":     {"built-in groups", "watches of changes"},
-		"controllers":      {"bootstrap objects", "readiness", "record of trusted keys", "watchdog", "memory", "controllers"},
+		"controllers":      {"bootstrap objects", "record of trusted keys", "readiness", "watchdog", "memory", "controllers"},
 		"membership":       {"endpoint of the kubernetes Service", "control plane"},
 		"serving":          {"listener"},
 	}
 	if diff := cmp.Diff(want, order(false)); diff != "" {
 		t.Errorf("a server that has the database for itself (-want +got):\n%s", diff)
 	}
-	want["controllers"] = []string{"bootstrap objects", "readiness", "record of trusted keys", "watchdog", "memory"}
+	want["controllers"] = []string{"bootstrap objects", "record of trusted keys", "readiness", "watchdog", "memory"}
 	want["membership"] = append(want["membership"], "controllers")
 	if diff := cmp.Diff(want, order(true)); diff != "" {
 		t.Errorf("one of several replicas (-want +got):\n%s", diff)
