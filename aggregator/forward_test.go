@@ -125,7 +125,8 @@ func TestForward_SaysWhetherARequestMayBeRepeated(t *testing.T) {
 		t.Errorf("with a dead one: %d %v", status, header)
 	}
 	reader.addLease(t, "alive", writer.Listener.Addr().String(), time.Second)
-	if status, _, header := reader.post(t, "/api/v1/pods", "{}", "X-Kubernetes-Peer-Proxied", "true"); status != http.StatusServiceUnavailable || sent.Load() != 0 {
+	status, _, header = reader.post(t, "/api/v1/pods", "{}", "X-Kubernetes-Peer-Proxied", "true")
+	if status != http.StatusServiceUnavailable || sent.Load() != 0 {
 		t.Errorf("of another server that only reads: %d %v", status, header)
 	}
 	status, answer, header = reader.post(t, "/api/v1/pods", "{}")

@@ -42,7 +42,10 @@ func startReadOnlySite(t *testing.T) readOnlySite {
 	t.Cleanup(func() { _ = standby.Stop() })
 	s := readOnlySite{primary: primary, standby: standby}
 	// The Leases have the address that the servers listen on, which can't be an endpoint of the Service.
-	s.flags = []string{"--endpoint", primary.DSN("postgres"), "--cert-dir", t.TempDir(), "--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none"}
+	s.flags = []string{
+		"--endpoint", primary.DSN("postgres"), "--cert-dir", t.TempDir(),
+		"--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none",
+	}
 	s.writer = startServer(t, t.TempDir(), s.flags...)
 	s.flags[1] += "&application_name=reader"
 	s.reader = startServer(t, t.TempDir(), append(s.flags, "--read-only-cache", standby.DSN("postgres"))...)
@@ -166,8 +169,9 @@ ASSERT (SELECT count(*) = 0 FROM pg_locks l JOIN pg_stat_activity a USING (pid) 
         AND l.locktype <> 'virtualxid' AND l.mode <> 'AccessShareLock'), 'locks'; END $$`); err != nil {
 		t.Error(err)
 	}
-	if replicas := readJSONStatus(t, "status", "--data-dir", s.writer.dir, "--endpoint", s.primary.DSN("postgres"), "--cert-dir", s.flags[3]).Replicas; len(replicas) != 1 {
-		t.Errorf("replicas: %+v", replicas)
+	status := readJSONStatus(t, "status", "--data-dir", s.writer.dir, "--endpoint", s.primary.DSN("postgres"), "--cert-dir", s.flags[3])
+	if len(status.Replicas) != 1 {
+		t.Errorf("replicas: %+v", status.Replicas)
 	}
 }
 
@@ -185,7 +189,8 @@ func TestReadOnly_ForwardsToTheServersThatAreLeft(t *testing.T) {
 	}
 	second := startServer(t, t.TempDir(), append([]string{"--endpoint", s.primary.DSN("postgres")}, s.flags[2:]...)...)
 	eventually.True(t, "both have a Lease", func() bool {
-		leases, err := client.CoordinationV1().Leases("kube-system").List(t.Context(), metav1.ListOptions{LabelSelector: "apiserver.kubernetes.io/identity"})
+		identity := metav1.ListOptions{LabelSelector: "apiserver.kubernetes.io/identity"}
+		leases, err := client.CoordinationV1().Leases("kube-system").List(t.Context(), identity)
 		return err == nil && len(leases.Items) == 2
 	})
 	if err := s.writer.cmd.Process.Kill(); err != nil {
