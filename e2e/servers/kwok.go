@@ -1,8 +1,10 @@
 package servers
 
 import (
+	"bytes"
 	"context"
 	_ "embed"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -29,6 +31,9 @@ type Kwok struct {
 	Kubeconfig string
 	// Config is the file that says what its nodes do; empty means nodes.yaml.
 	Config string
+	// Parallel is how many Leases, and how many statuses of nodes and of Pods, it writes at a time, instead
+	// of 4. Real kubelets don't wait for one another: 5,000 need 64.
+	Parallel int
 	// Address is the IP address of its nodes, at which it listens.
 	Address string
 	// CertFile and KeyFile are the certificate of the kubelets; empty means that they
@@ -53,7 +58,7 @@ func (k Kwok) Start(ctx context.Context) (*Process, error) {
 	config := k.Config
 	if config == "" {
 		config = filepath.Join(k.Dir, "nodes.yaml")
-		if err := os.WriteFile(config, nodes, 0o600); err != nil {
+		if err := os.WriteFile(config, append(bytes.Clone(nodes), k.parallelism()...), 0o600); err != nil {
 			return nil, err
 		}
 	}
@@ -78,4 +83,16 @@ func (k Kwok) Start(ctx context.Context) (*Process, error) {
 		return nil, err
 	}
 	return p, nil
+}
+
+// parallelism is the part of the configuration that says Parallel. kwok uses no defaults beside it.
+func (k Kwok) parallelism() string {
+	if k.Parallel == 0 {
+		return ""
+	}
+	return fmt.Sprintf(`---
+apiVersion: config.kwok.x-k8s.io/v1alpha1
+kind: KwokConfiguration
+options: {cidr: 10.0.0.0/24, nodeLeaseParallelism: %[1]d, nodePlayStageParallelism: %[1]d, podPlayStageParallelism: %[1]d}
+`, k.Parallel)
 }

@@ -136,7 +136,7 @@ func (l *load) startComponents(ctx context.Context, dir string) error {
 		return err
 	}
 	l.components["kube-scheduler"] = scheduler
-	kwok, err := servers.Kwok{Dir: filepath.Join(dir, "kwok"), Kubeconfig: l.target.server.Kubeconfig, Address: "127.0.0.1"}.Start(ctx)
+	kwok, err := servers.Kwok{Dir: filepath.Join(dir, "kwok"), Kubeconfig: l.target.server.Kubeconfig, Address: "127.0.0.1", Parallel: 64}.Start(ctx)
 	if err != nil {
 		return err
 	}
