@@ -147,7 +147,10 @@ func (c *restClient) Watch(ctx context.Context, o traffic.WatchOptions) (traffic
 // what was answered with 503 and Retry-After: byre had not begun it.
 func (c *restClient) Classify(err error) (history.Outcome, string) {
 	var status apierrors.APIStatus
-	if errors.As(err, &status) {
+	switch {
+	case apierrors.HasStatusCause(err, "ClientWatchDecoding"):
+		return history.Unknown, "connection broke" // client-go makes a status 500 of a stream that ends in an event
+	case errors.As(err, &status):
 		s := status.Status()
 		_, retries := apierrors.SuggestsClientDelay(err)
 		reason := string(s.Reason)
