@@ -153,24 +153,7 @@ func TestForward_CarriesUpgrades(t *testing.T) {
 		_, _ = io.Copy(stream, stream)
 	}))
 	reader.addLease(t, "alive", writer.Listener.Addr().String(), 0)
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, reader.front.URL+"/api/v1/namespaces/n/pods/p/exec", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	carrier, err := spdy.NewRoundTripper(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	response, err := (&http.Client{Transport: carrier}).Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	conn, err := carrier.NewConnection(response)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
+	conn := dialSPDY(t, reader.front.URL+"/api/v1/namespaces/n/pods/p/exec")
 	stream, err := conn.CreateStream(http.Header{})
 	if err != nil {
 		t.Fatal(err)

@@ -188,6 +188,30 @@ func expect(t testing.TB, r io.Reader, want string) {
 	}
 }
 
+// dialSPDY upgrades a POST request to SPDY. The connection ends with the test.
+func dialSPDY(t *testing.T, url string) httpstream.Connection {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	carrier, err := spdy.NewRoundTripper(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := (&http.Client{Transport: carrier}).Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { response.Body.Close() })
+	conn, err := carrier.NewConnection(response)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
 // TestProxy_UpgradesToSPDY: the proxy carries the SPDY streams of requests such as kubectl
 // exec.
 func TestProxy_UpgradesToSPDY(t *testing.T) {
@@ -212,24 +236,7 @@ func TestProxy_UpgradesToSPDY(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, at.String(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	carrier, err := spdy.NewRoundTripper(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	response, err := (&http.Client{Transport: carrier}).Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	conn, err := carrier.NewConnection(response)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
+	conn := dialSPDY(t, at.String())
 	stream, err := conn.CreateStream(http.Header{"Name": {"first"}})
 	if err != nil {
 		t.Fatal(err)

@@ -39,8 +39,8 @@ type queue struct {
 	// arrived receives while there are writes in waiting that take has not seen. Its
 	// capacity is 1.
 	arrived chan struct{}
-	// keys has the writes of the batch that take has made last, and required the keys of their
-	// Requirements. They are fields so that take uses their memory again.
+	// keys has the writes of the batch that take has made, until failConflicts, and required the keys
+	// of their Requirements. They are fields so that take uses their memory again.
 	keys     map[Key]*pending
 	required map[Key]struct{}
 }
@@ -80,7 +80,6 @@ func (q *queue) withdraw(p *pending) bool {
 func (q *queue) take(batch []*pending, writes, size int) []*pending {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	clear(q.keys)
 	clear(q.required)
 	kept := q.waiting[:0]
 	full := false

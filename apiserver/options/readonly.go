@@ -21,19 +21,18 @@ func (o *StoreOptions) StandbyDSN() (string, error) {
 
 // checkReadOnly returns an error for each flag that does not go with --read-only-cache.
 func (o *Options) checkReadOnly() []error {
-	var errs invalid
 	if !o.Store.ReadsOnly() {
 		return nil
 	}
+	isPostgres := func(endpoint string) bool {
+		dialect, _, err := migrations.ParseEndpoint(endpoint)
+		return err == nil && dialect == migrations.Postgres
+	}
+	var errs invalid
 	standby, err := o.Store.StandbyDSN()
 	errs.add(err)
-	for _, endpoint := range []string{o.Store.Endpoint, standby} {
-		dialect, _, err := migrations.ParseEndpoint(endpoint)
-		if err != nil || dialect != migrations.Postgres {
-			errs.unless(false, "--read-only-cache needs PostgreSQL: name the primary with --endpoint, and a hot standby of it")
-			break
-		}
-	}
+	errs.unless(isPostgres(o.Store.Endpoint) && isPostgres(standby),
+		"--read-only-cache needs PostgreSQL: name the primary with --endpoint, and a hot standby of it")
 	errs.unless(len(o.Controllers) == 0 && !o.WithControllerManager && !o.WithScheduler,
 		"with --read-only-cache no controllers run: leave out --controllers, --with-controller-manager and --with-scheduler")
 	errs.unless(o.Backup.Schedule == "" && o.SQL.Schema == "" && !o.Store.Adopt,

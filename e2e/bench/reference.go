@@ -75,12 +75,15 @@ func (s *emptyServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(s.body)
 }
 
-// publish sends what a PATCH says to all watches.
+// publish sends what a PATCH says to all watches, but to those whose clients don't read.
 func (s *emptyServer) publish(patch []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for events := range s.watches {
-		events <- patch
+		select {
+		case events <- patch:
+		default:
+		}
 	}
 }
 
