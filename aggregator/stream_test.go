@@ -189,9 +189,9 @@ func expect(t testing.TB, r io.Reader, want string) {
 }
 
 // dialSPDY upgrades a POST request to SPDY. The connection ends with the test.
-func dialSPDY(t *testing.T, url string) httpstream.Connection {
+func dialSPDY(t *testing.T, target string) httpstream.Connection {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, nil)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, target, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
