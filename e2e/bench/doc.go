@@ -23,7 +23,8 @@
 //     gzip, as client-go does, unless the name says otherwise;
 //   - a page is one of the 500 objects that a list by continue tokens reads at a time;
 //   - the delay of an event is the time from sending a patch to having read the event;
-//   - the CPU of a delivery includes that of the patches;
+//   - the CPU of a delivery includes that of the patches; without the patches it is less by what
+//     as many patches take while nobody watches;
 //   - memory is resident memory (VmRSS) of the server's process; of PostgreSQL's
 //     processes it is the sum of their proportional shares (Pss);
 //   - the ordinary user is in no privileged group: RBAC and priority and fairness

@@ -134,6 +134,19 @@ func (t *target) used() (server, store servers.Usage, err error) {
 	return server, store, err
 }
 
+// usedBy returns the processor time that the server and its store take while work runs.
+func (t *target) usedBy(work func() error) (server, store time.Duration, err error) {
+	before, storeBefore, err := t.used()
+	if err != nil {
+		return 0, 0, err
+	}
+	if err := work(); err != nil {
+		return 0, 0, err
+	}
+	after, storeAfter, err := t.used()
+	return after.CPU - before.CPU, storeAfter.CPU - storeBefore.CPU, err
+}
+
 // awaitQuiet waits until the servers have finished the work that follows requests, so that
 // it does not count in another server's turn. It waits at most 10 s.
 func awaitQuiet(ctx context.Context, targets []*target) error {
