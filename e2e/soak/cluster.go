@@ -101,6 +101,14 @@ func soak(ctx context.Context, t *target, s sizes, dir string) (_ *soaked, err e
 	if err := l.fill(ctx); err != nil {
 		return nil, err
 	}
+	// Two processors that renew all Leases of 5,000 nodes do not fill the cluster in an hour.
+	l.components["kwok"].Kill()
+	if err := l.startKwok(ctx, dir, 64); err != nil {
+		return nil, err
+	}
+	if err := errors.Join(l.awaitNodes(ctx), l.awaitPods(ctx)); err != nil {
+		return nil, err
+	}
 	r := &soaked{Target: t.name, Filled: time.Since(begun).Seconds()}
 	logf("%s: %d Pods are ready after %.0f s; %v of load", t.name, s.Pods, r.Filled, s.Duration)
 	if err := l.measure(ctx, r); err != nil {
@@ -136,7 +144,11 @@ func (l *load) startComponents(ctx context.Context, dir string) error {
 		return err
 	}
 	l.components["kube-scheduler"] = scheduler
-	kwok, err := servers.Kwok{Dir: filepath.Join(dir, "kwok"), Kubeconfig: l.target.server.Kubeconfig, Address: "127.0.0.1", Parallel: 64}.Start(ctx)
+	return l.startKwok(ctx, dir, 0)
+}
+
+func (l *load) startKwok(ctx context.Context, dir string, parallel int) error {
+	kwok, err := servers.Kwok{Dir: filepath.Join(dir, "kwok"), Kubeconfig: l.target.server.Kubeconfig, Address: "127.0.0.1", Parallel: parallel}.Start(ctx)
 	if err != nil {
 		return err
 	}
