@@ -75,7 +75,7 @@ func TestQuota_CountsOnlyNamedResources(t *testing.T) {
 		{[]v1.ResourceName{"count/events", "count/unknown.example.com", "resourcequotas"}, nil},
 	}
 	for _, test := range tests {
-		got, err := newQuotas(t, served, test.names...).quotaResources(nil)
+		got, _, err := newQuotas(t, served, test.names...).quotaResources(nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -101,7 +101,7 @@ func TestQuota_KeepsCountingWhenDiscoveryFails(t *testing.T) {
 	}
 	widgets := schema.GroupVersionResource{Group: "example.com", Version: "v2", Resource: "widgets"}
 	gone := schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}
-	got, err := newQuotas(t, down, "pods", "count/widgets.example.com").quotaResources(resourceSet{widgets: {}, gone: {}})
+	got, _, err := newQuotas(t, down, "pods", "count/widgets.example.com").quotaResources(resourceSet{widgets: {}, gone: {}})
 	if err != nil {
 		t.Fatal(err)
 	}

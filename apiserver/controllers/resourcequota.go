@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/api/core/v1"
@@ -45,6 +46,8 @@ type lazyQuotaController struct {
 	discover resourcequota.NamespacedResourcesFunc
 	// runUpstream runs upstream's controller until ctx ends.
 	runUpstream func(ctx context.Context, counted resourceSet) error
+	// names are those in the quotas whose resources the running controller counts; see countableQuotas.
+	names atomic.Pointer[v1.ResourceList]
 }
 
 func newResourceQuota(_ context.Context, cc *controllerContext) (func(context.Context), error) {
@@ -106,12 +109,15 @@ func (q *lazyQuotaController) run(ctx context.Context) {
 	stop := func() {}
 	defer func() { stop() }()
 	for {
-		want, err := q.quotaResources(current)
+		want, names, err := q.quotaResources(current)
 		if err != nil {
 			utilruntime.HandleErrorWithContext(ctx, err, "Cannot find the resources that resource quotas count")
-		} else if !maps.Equal(want, current) {
-			stop()
-			current, stop = want, q.startController(ctx, want)
+		} else {
+			if !maps.Equal(want, current) {
+				stop()
+				current, stop = want, q.startController(ctx, want)
+			}
+			q.names.Store(&names)
 		}
 		select {
 		case <-ctx.Done():
@@ -139,24 +145,24 @@ func (q *lazyQuotaController) startController(ctx context.Context, counted resou
 	})
 }
 
-// quotaResources returns the resources that the existing quotas count; none if there is
-// no quota. If discovery of a group version fails, its resources in before are kept.
-func (q *lazyQuotaController) quotaResources(before resourceSet) (resourceSet, error) {
+// quotaResources returns the resources that the existing quotas count, none if there is
+// no quota, and the names in the quotas. If discovery of a group version fails, its resources in before are kept.
+func (q *lazyQuotaController) quotaResources(before resourceSet) (found resourceSet, names v1.ResourceList, err error) {
 	all, err := q.lister.List(labels.Everything())
 	if err != nil || len(all) == 0 {
-		return nil, err
+		return nil, nil, err
 	}
-	names := make(v1.ResourceList)
+	names = make(v1.ResourceList)
 	for _, quota := range all {
 		maps.Copy(names, quota.Spec.Hard)
 	}
 	served, err := resourcequota.GetQuotableResources(q.discover)
 	failed, partly := discovery.GroupDiscoveryFailedErrorGroups(err)
 	if err != nil && !partly {
-		return nil, err
+		return nil, nil, err
 	}
 	// Upstream's controller never becomes ready without a resource to watch.
-	found := resourceSet{v1.SchemeGroupVersion.WithResource("resourcequotas"): {}}
+	found = resourceSet{v1.SchemeGroupVersion.WithResource("resourcequotas"): {}}
 	for resource := range served {
 		if q.isCounted(names, resource.GroupResource()) {
 			found[resource] = struct{}{}
@@ -167,7 +173,7 @@ func (q *lazyQuotaController) quotaResources(before resourceSet) (resourceSet, e
 			found[resource] = struct{}{}
 		}
 	}
-	return found, nil
+	return found, names, nil
 }
 
 // isCounted reports whether one of the names in the quotas counts the resource.

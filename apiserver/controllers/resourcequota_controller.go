@@ -6,10 +6,15 @@ import (
 
 	"k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	quotav1 "k8s.io/apiserver/pkg/quota/v1"
 	"k8s.io/apiserver/pkg/quota/v1/generic"
 	"k8s.io/client-go/informers"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/kubernetes/pkg/controller"
 	"k8s.io/kubernetes/pkg/controller/resourcequota"
@@ -48,7 +53,7 @@ func (q *lazyQuotaController) runController(ctx context.Context, counted resourc
 	started := make(chan struct{})
 	c, err := resourcequota.NewController(ctx, &resourcequota.ControllerOptions{
 		QuotaClient:               q.shared.kube.CoreV1(),
-		ResourceQuotaInformer:     typed.Core().V1().ResourceQuotas(),
+		ResourceQuotaInformer:     countableQuotas{typed.Core().V1().ResourceQuotas(), ctx, q},
 		ResyncPeriod:              controller.StaticResyncPeriodFunc(quotaSyncPeriod),
 		Registry:                  generic.NewRegistry(evaluators),
 		DiscoveryFunc:             counted.apiResourceLists,
@@ -102,4 +107,49 @@ func (f quotaInformers) ForResource(resource schema.GroupVersionResource) (infor
 func (f quotaInformers) Start(stop <-chan struct{}) {
 	f.typed.Start(stop)
 	f.metadata.Start(stop)
+}
+
+// countableQuotas is an informer of quotas whose lister keeps back a quota with a name that the running controller
+// may not count. That controller would write a status without usage for such a name, by which admission
+// refuses what the quota counts. run sees the same quota, and either starts a controller in place of this one or finds
+// that this one counts all.
+type countableQuotas struct {
+	coreinformers.ResourceQuotaInformer
+	ctx context.Context //nolint:containedctx // that of the controller, which gives its lister none
+	of  *lazyQuotaController
+}
+
+func (i countableQuotas) Lister() corelisters.ResourceQuotaLister {
+	return countableLister{i.ResourceQuotaInformer.Lister(), i}
+}
+
+type countableLister struct {
+	corelisters.ResourceQuotaLister
+	countableQuotas
+}
+
+func (l countableLister) ResourceQuotas(namespace string) corelisters.ResourceQuotaNamespaceLister {
+	return countableNamespaceLister{l.ResourceQuotaLister.ResourceQuotas(namespace), l.countableQuotas}
+}
+
+type countableNamespaceLister struct {
+	corelisters.ResourceQuotaNamespaceLister
+	countableQuotas
+}
+
+// Get waits until the controller counts the quota. It fails after a second, and with NotFound, which the
+// controller passes over, when the controller ends.
+func (l countableNamespaceLister) Get(name string) (*v1.ResourceQuota, error) {
+	quota, err := l.ResourceQuotaNamespaceLister.Get(name)
+	if err != nil {
+		return nil, err
+	}
+	err = wait.PollUntilContextTimeout(l.ctx, 5*time.Millisecond, time.Second, true, func(context.Context) (bool, error) {
+		names := l.of.names.Load()
+		return names != nil && len(quotav1.Difference(quotav1.ResourceNames(quota.Spec.Hard), quotav1.ResourceNames(*names))) == 0, nil
+	})
+	if l.ctx.Err() != nil {
+		return nil, apierrors.NewNotFound(v1.Resource("resourcequotas"), name)
+	}
+	return quota, err
 }

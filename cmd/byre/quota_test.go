@@ -261,3 +261,41 @@ func deleteOne(t *testing.T, client dynamic.Interface, gvr schema.GroupVersionRe
 	}
 	t.Fatal("nothing to delete")
 }
+
+// TestQuota_HasNoStatusWithoutUsage makes quotas that name more and more resources, each of which the
+// controller has to begin to count, and follows their statuses: none lacks the usage of a name, by which admission
+// would refuse what the quota allows.
+func TestQuota_HasNoStatusWithoutUsage(t *testing.T) {
+	t.Parallel()
+	kube := kubernetes.NewForConfigOrDie(startServer(t, t.TempDir()).config(t))
+	quotas := kube.CoreV1().ResourceQuotas(metav1.NamespaceDefault)
+	statuses, err := quotas.Watch(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer statuses.Stop()
+	hard := corev1.ResourceList{}
+	for _, name := range []corev1.ResourceName{
+		"pods", "configmaps", "secrets", "services", "replicationcontrollers", "persistentvolumeclaims", "count/deployments.apps",
+		"count/jobs.batch", "count/leases.coordination.k8s.io", "count/roles.rbac.authorization.k8s.io",
+	} {
+		hard[name] = resource.MustParse("9")
+		quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{GenerateName: "q-"}, Spec: corev1.ResourceQuotaSpec{Hard: hard}}
+		if quota, err = quotas.Create(t.Context(), quota, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		for isCounted := false; !isCounted; {
+			event := <-statuses.ResultChan()
+			seen, ok := event.Object.(*corev1.ResourceQuota)
+			if !ok {
+				t.Fatalf("the watch ends with %v", event)
+			}
+			for limited := range seen.Status.Hard {
+				if _, ok := seen.Status.Used[limited]; !ok {
+					t.Errorf("after %s was named: a status of %s has no usage of %s", name, seen.Name, limited)
+				}
+			}
+			isCounted = seen.Name == quota.Name && len(seen.Status.Used) == len(hard)
+		}
+	}
+}
