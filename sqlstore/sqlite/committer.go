@@ -38,12 +38,15 @@ func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore
 		return outcomes, err
 	}
 	if r := d.options.Replication; r != nil {
-		if err := r.AwaitCopy(ctx); err != nil {
-			return outcomes, fmt.Errorf("%w: %s", sqlstore.ErrUnknown, err.Error())
+		if copyErr := r.AwaitCopy(ctx); copyErr != nil {
+			err = fmt.Errorf("%w: %s", sqlstore.ErrUnknown, copyErr.Error())
 		}
 	}
-	// Another process may go on without what was committed.
-	return outcomes, d.options.fence(sqlstore.ErrUnknown)
+	// Another process may go on without what was committed. Nobody is told of it then.
+	if err := d.options.fence(sqlstore.ErrUnknown); err != nil {
+		return nil, err
+	}
+	return outcomes, err
 }
 
 // fence fails with an error of a kind, and of no other, if Fence fails.
