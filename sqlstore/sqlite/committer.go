@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -161,6 +162,9 @@ func (c *committer) flushLocked() error {
 	}
 	err := c.transaction(c.state.Load(), func() error { return nil })
 	c.grew()
+	if committing, ok := errors.AsType[*commitError](err); ok {
+		return committing.err // no outcome is unknown: the changes are in memory until a transaction has succeeded
+	}
 	return err
 }
 
