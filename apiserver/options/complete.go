@@ -160,6 +160,16 @@ func (c *Completed) LocalURL(port string) string {
 	return "https://" + net.JoinHostPort(host, port)
 }
 
+// ExternalAddress is the host and port by which clients find the server that listens on port, as upstream's
+// Config.Complete sets it.
+func (c *Completed) ExternalAddress(port string) string {
+	host := cmp.Or(c.Serving.ExternalHostname, c.AdvertiseAddress.String())
+	if _, _, err := net.SplitHostPort(host); err == nil {
+		return host
+	}
+	return net.JoinHostPort(host, port)
+}
+
 // Kubeconfig is the path of the administrator's kubeconfig.
 func (c *Completed) Kubeconfig() string {
 	return filepath.Join(c.Store.DataDir, "admin.kubeconfig")

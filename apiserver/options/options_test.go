@@ -186,6 +186,28 @@ func TestOptions_DefaultsAreValid(t *testing.T) {
 	}
 }
 
+// --external-hostname is the address in OpenID discovery and in /api, as in kube-apiserver.
+func TestOptions_ExternalHostnameIsTheAddress(t *testing.T) {
+	for args, want := range map[string]string{
+		"":                                    "192.0.2.1:6443",
+		"--external-hostname=api.example.com": "api.example.com:6443",
+		"--external-hostname=192.0.2.9:443":   "192.0.2.9:443",
+		"--external-hostname=2001:db8::1":     "[2001:db8::1]:6443",
+	} {
+		o, err := parse(append(strings.Fields(args), "--advertise-address=192.0.2.1")...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := o.Complete()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := c.ExternalAddress("6443"); got != want {
+			t.Errorf("%s: %s, want %s", args, got, want)
+		}
+	}
+}
+
 // TestOptions_AcceptFlagsOfInstallers parses the flags that installers pass.
 func TestOptions_AcceptFlagsOfInstallers(t *testing.T) {
 	_, err := parse(
