@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	"k8s.io/apiserver/pkg/server/resourceconfig"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -126,6 +127,9 @@ func (c *Completed) completeResources() error {
 		if err != nil {
 			return fmt.Errorf("--runtime-config: %w", err)
 		}
+	}
+	if flows := flowcontrolv1.SchemeGroupVersion; c.Filters.PriorityAndFairness && !c.APIResources.ResourceEnabled(flows.WithResource("flowschemas")) {
+		return fmt.Errorf("--runtime-config turns off %s, which --enable-priority-and-fairness needs: turn that off too", flows)
 	}
 	return controlplane.Validate(utilfeature.DefaultFeatureGate, c.APIResources)
 }

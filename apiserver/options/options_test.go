@@ -61,6 +61,8 @@ func TestOptions_RefuseWrongFlags(t *testing.T) {
 		{"--tracing-config-file=/nonexistent", "--tracing-config-file /nonexistent: open /nonexistent: no such file or directory"},
 		{"--egress-selector-config-file=/nonexistent", "--egress-selector-config-file /nonexistent: unable to read egress selector configuration from \"/nonexistent\""},
 		{"--runtime-config=api/all=false", "--runtime-config: invalid runtime-config with only api/all=false"},
+		{"--runtime-config=flowcontrol.apiserver.k8s.io/v1=false", "--runtime-config turns off flowcontrol.apiserver.k8s.io/v1, which --enable-priority-and-fairness needs"},
+		{"--runtime-config=api/all=false,api/v1=true", "--runtime-config turns off flowcontrol.apiserver.k8s.io/v1, which"},
 		{"--runtime-config=nosuch.example/v1=true", "--runtime-config: unknown api groups nosuch.example/v1"},
 		{"--controllers=nosuch", "--controllers: \"nosuch\" is not in the list of known controllers"},
 		{"--livez-grace-period=-1s", "--livez-grace-period must not be negative"},
