@@ -52,7 +52,7 @@ func newNetwork(ctx context.Context, o options.Completed) (n network, err error)
 	if _, n.port, err = net.SplitHostPort(n.listener.Addr().String()); err != nil {
 		return n, err
 	}
-	n.address = net.JoinHostPort(o.AdvertiseAddress.String(), n.port)
+	n.address = o.ExternalAddress(n.port)
 	if n.self, err = url.Parse(o.LocalURL(n.port)); err != nil {
 		return n, err
 	}

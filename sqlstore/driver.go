@@ -14,9 +14,11 @@ import (
 type Driver interface { //nolint:interfacebloat // one database: it has no part that works alone
 	// Commit makes the writes in one transaction, in order, and returns one Outcome for
 	// each. A failed precondition is the Outcome of its own write. The error is that of
-	// the whole batch: then no write happened, unless the error is ErrUnknown. No two
-	// writes of a batch have the same key, and none has the key of another's Requires. An
-	// empty batch changes nothing; it fails where the database takes no writes.
+	// the whole batch: then no write happened, unless the error is ErrUnknown. With
+	// ErrUnknown it returns the Outcomes if reads see the writes, which may be lost all the
+	// same; the store publishes them. No two writes of a batch have the same key, and none
+	// has the key of another's Requires. An empty batch changes nothing; it fails where the
+	// database takes no writes.
 	Commit(ctx context.Context, batch []Write) ([]Outcome, error)
 	// Get returns the record under key (ErrNotFound) and the revision of the
 	// snapshot it was read from, which is valid with ErrNotFound too.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -377,6 +378,46 @@ func TestStore_FailureIsOfItsOperation(t *testing.T) {
 	if n := testutil.CollectAndCount(r.metrics, "byre_store_commits_total"); n != 4 {
 		t.Errorf("%d kinds of commits are counted, want ok, unavailable, unknown and error", n)
 	}
+}
+
+// uncopied is a Model whose commits are in no copy.
+type uncopied struct{ *storetest.Model }
+
+func (u uncopied) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore.Outcome, error) {
+	outcomes, err := u.Model.Commit(ctx, batch)
+	return outcomes, errors.Join(err, sqlstore.ErrUnknown)
+}
+
+// TestStore_PublishesWhatReadsSee: a commit that is not acknowledged, because it is in no copy, is published if reads see it.
+// Whoever follows the store would otherwise wait for its revision, which State returns.
+func TestStore_PublishesWhatReadsSee(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var published []int64
+		store := sqlstore.New(uncopied{storetest.NewModel()}, sqlstore.Options{Publish: func(changes []sqlstore.Change) {
+			for _, c := range changes {
+				published = append(published, c.Revision)
+			}
+		}})
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() {
+			if err := store.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+		defer running.Wait()
+		defer cancel()
+		w := sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: "a"}, Value: []byte("{}")}
+		for range 2 { // that the object exists is a result that may be lost too
+			if _, err := store.Commit(ctx, w); !errors.Is(err, sqlstore.ErrUnknown) || errors.Is(err, sqlstore.ErrExists) {
+				t.Error(err)
+			}
+		}
+		if state, err := store.State(ctx); err != nil || !slices.Equal(published, []int64{state.Revision}) {
+			t.Errorf("published %v, State returns %+v, %v", published, state, err)
+		}
+	})
 }
 
 // logLines is a slog handler's output, one string a line.

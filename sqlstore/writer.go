@@ -1,6 +1,7 @@
 package sqlstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -69,8 +70,8 @@ func (s *Store) commit(ctx context.Context, b *batch) {
 	s.metrics.observeCommit(len(b.writes), time.Since(start), err)
 	s.recordCommit(err)
 	switch {
-	case err == nil:
-		s.finish(b.pending, outcomes)
+	case err == nil || outcomes != nil:
+		s.finish(b.pending, outcomes, err)
 	case errors.Is(err, ErrDiskFull) && s.inReserve() && b.failGrowing(err):
 		// There is space now for the writes that are left, such as deletes.
 		s.commit(ctx, b)
@@ -110,12 +111,12 @@ func (b *batch) failGrowing(err error) bool {
 	return true
 }
 
-// finish publishes the changes of a batch that was committed, then lets its Commits return.
-func (s *Store) finish(batch []*pending, outcomes []Outcome) {
+// finish publishes the changes of a batch that was committed, then lets its Commits return: with err, if it is not nil.
+func (s *Store) finish(batch []*pending, outcomes []Outcome, err error) {
 	// The slice is a new one, because Publish may keep it.
 	changes := make([]Change, 0, len(batch))
 	for i, p := range batch {
-		if p.err = outcomes[i].Err; p.err == nil {
+		if p.err = cmp.Or(err, outcomes[i].Err); outcomes[i].Err == nil {
 			p.change = p.write.ChangeOf(outcomes[i])
 			changes = append(changes, p.change)
 		}

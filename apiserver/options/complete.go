@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	"k8s.io/apiserver/pkg/server/resourceconfig"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -127,6 +128,9 @@ func (c *Completed) completeResources() error {
 			return fmt.Errorf("--runtime-config: %w", err)
 		}
 	}
+	if flows := flowcontrolv1.SchemeGroupVersion; c.Filters.PriorityAndFairness && !c.APIResources.ResourceEnabled(flows.WithResource("flowschemas")) {
+		return fmt.Errorf("--runtime-config turns off %s, which --enable-priority-and-fairness needs: turn that off too", flows)
+	}
 	return controlplane.Validate(utilfeature.DefaultFeatureGate, c.APIResources)
 }
 
@@ -158,6 +162,16 @@ func (c *Completed) LocalURL(port string) string {
 		host = "localhost"
 	}
 	return "https://" + net.JoinHostPort(host, port)
+}
+
+// ExternalAddress is the host and port by which clients find the server that listens on port, as upstream's
+// Config.Complete sets it.
+func (c *Completed) ExternalAddress(port string) string {
+	host := cmp.Or(c.Serving.ExternalHostname, c.AdvertiseAddress.String())
+	if _, _, err := net.SplitHostPort(host); err == nil {
+		return host
+	}
+	return net.JoinHostPort(host, port)
 }
 
 // Kubeconfig is the path of the administrator's kubeconfig.

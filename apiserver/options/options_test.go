@@ -61,6 +61,8 @@ func TestOptions_RefuseWrongFlags(t *testing.T) {
 		{"--tracing-config-file=/nonexistent", "--tracing-config-file /nonexistent: open /nonexistent: no such file or directory"},
 		{"--egress-selector-config-file=/nonexistent", "--egress-selector-config-file /nonexistent: unable to read egress selector configuration from \"/nonexistent\""},
 		{"--runtime-config=api/all=false", "--runtime-config: invalid runtime-config with only api/all=false"},
+		{"--runtime-config=flowcontrol.apiserver.k8s.io/v1=false", "--runtime-config turns off flowcontrol.apiserver.k8s.io/v1, which --enable-priority-and-fairness needs"},
+		{"--runtime-config=api/all=false,api/v1=true", "--runtime-config turns off flowcontrol.apiserver.k8s.io/v1, which"},
 		{"--runtime-config=nosuch.example/v1=true", "--runtime-config: unknown api groups nosuch.example/v1"},
 		{"--controllers=nosuch", "--controllers: \"nosuch\" is not in the list of known controllers"},
 		{"--livez-grace-period=-1s", "--livez-grace-period must not be negative"},
@@ -183,6 +185,28 @@ func TestOptions_DefaultsAreValid(t *testing.T) {
 	}
 	if got, err := o.Store.DSN(); err != nil || got != "sqlite:byre-data/byre.db" {
 		t.Errorf("the default database is %s, %v", got, err)
+	}
+}
+
+// --external-hostname is the address in OpenID discovery and in /api, as in kube-apiserver.
+func TestOptions_ExternalHostnameIsTheAddress(t *testing.T) {
+	for args, want := range map[string]string{
+		"":                                    "192.0.2.1:6443",
+		"--external-hostname=api.example.com": "api.example.com:6443",
+		"--external-hostname=192.0.2.9:443":   "192.0.2.9:443",
+		"--external-hostname=2001:db8::1":     "[2001:db8::1]:6443",
+	} {
+		o, err := parse(append(strings.Fields(args), "--advertise-address=192.0.2.1")...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := o.Complete()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := c.ExternalAddress("6443"); got != want {
+			t.Errorf("%s: %s, want %s", args, got, want)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -38,12 +39,15 @@ func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore
 		return outcomes, err
 	}
 	if r := d.options.Replication; r != nil {
-		if err := r.AwaitCopy(ctx); err != nil {
-			return outcomes, fmt.Errorf("%w: %s", sqlstore.ErrUnknown, err.Error())
+		if copyErr := r.AwaitCopy(ctx); copyErr != nil {
+			err = fmt.Errorf("%w: %s", sqlstore.ErrUnknown, copyErr.Error())
 		}
 	}
-	// Another process may go on without what was committed.
-	return outcomes, d.options.fence(sqlstore.ErrUnknown)
+	// Another process may go on without what was committed. Nobody is told of it then.
+	if err := d.options.fence(sqlstore.ErrUnknown); err != nil {
+		return nil, err
+	}
+	return outcomes, err
 }
 
 // fence fails with an error of a kind, and of no other, if Fence fails.
@@ -158,6 +162,9 @@ func (c *committer) flushLocked() error {
 	}
 	err := c.transaction(c.state.Load(), func() error { return nil })
 	c.grew()
+	if committing, ok := errors.AsType[*commitError](err); ok {
+		return committing.err // no outcome is unknown: the changes are in memory until a transaction has succeeded
+	}
 	return err
 }
 

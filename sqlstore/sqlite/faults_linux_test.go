@@ -1,6 +1,7 @@
 package sqlite_test
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"io/fs"
@@ -10,7 +11,9 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -217,6 +220,45 @@ func TestFaults_BatchFailsAsAWhole(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A flush whose COMMIT fails with an I/O error is tried again. A read that needs the flush fails as others do on that disk, and
+// not as a write with an unknown outcome.
+func TestFaults_AFlushIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	path := migrated(t)
+	synctest.Test(t, func(t *testing.T) {
+		driver := openVolatile(t, path, isLease)
+		defer driver.Close()
+		ctx, cancel := context.WithCancel(t.Context())
+		var maintaining sync.WaitGroup
+		maintaining.Go(func() {
+			if err := driver.Maintain(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+		defer maintaining.Wait()
+		defer cancel()
+		commitOne(t, driver, sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "leases", Name: "a"}, Value: []byte(`{}`)})
+		restore := redirect(t, path+"-wal", path+"-wal", unix.O_RDONLY)
+		before := logPages(t, driver)
+		wait := func() int {
+			time.Sleep(15 * time.Second)
+			synctest.Wait()
+			return logPages(t, driver)
+		}
+		if wait() != before {
+			t.Error("the flush has not failed: this test tests nothing")
+		}
+		_, err := driver.List(ctx, sqlstore.Query{Range: sqlstore.Range{Resource: "leases"}}, func(sqlstore.Record) error { return nil })
+		if !errors.Is(err, sqlstore.ErrIO) || errors.Is(err, sqlstore.ErrUnknown) {
+			t.Errorf("a list: %v", err)
+		}
+		restore()
+		if wait() == before {
+			t.Error("the lease was not flushed")
+		}
+	})
 }
 
 // The driver ends a transaction that a failed COMMIT and a failed ROLLBACK have left open, and

@@ -238,7 +238,10 @@ func testDeletesDoNotWait(t *testing.T, dir string, fillDisk func(*sqlite.Driver
 	deleted := make(chan error, objects)
 	go func() {
 		for i := range objects {
-			_, err := driver.Commit(ctx, []sqlstore.Write{{Op: sqlstore.Delete, Key: sqlstore.Key{Resource: "pods", Name: fmt.Sprint(i)}, Replaces: int64(i) + 2}})
+			outcomes, err := driver.Commit(ctx, []sqlstore.Write{{Op: sqlstore.Delete, Key: sqlstore.Key{Resource: "pods", Name: fmt.Sprint(i)}, Replaces: int64(i) + 2}})
+			if len(outcomes) != 1 || outcomes[0].Err != nil {
+				t.Errorf("reads see the delete, and its outcome is %+v", outcomes)
+			}
 			deleted <- err
 		}
 	}()

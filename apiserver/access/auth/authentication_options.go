@@ -2,7 +2,9 @@ package auth
 
 import (
 	"github.com/spf13/pflag"
+	"k8s.io/apiserver/pkg/features"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	cliflag "k8s.io/component-base/cli/flag"
 	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
 )
@@ -36,7 +38,9 @@ func completeFrontProxy(o *genericoptions.RequestHeaderAuthenticationOptions, fi
 	}
 	setDefault(&o.AllowedNames, files.FrontProxyUserName)
 	setDefault(&o.UsernameHeaders, "X-Remote-User")
-	setDefault(&o.UIDHeaders, "X-Remote-Uid")
+	if utilfeature.DefaultFeatureGate.Enabled(features.RemoteRequestHeaderUID) {
+		setDefault(&o.UIDHeaders, "X-Remote-Uid")
+	}
 	setDefault(&o.GroupHeaders, "X-Remote-Group")
 	setDefault(&o.ExtraHeaderPrefixes, "X-Remote-Extra-")
 }

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	genericoptions "k8s.io/apiserver/pkg/server/options"
 	certutil "k8s.io/client-go/util/cert"
 )
 
@@ -25,7 +24,7 @@ func (o *AuthenticationOptions) Validate() []error {
 		errs = append(errs, errors.New("--oidc-issuer-url and --oidc-client-id are both required when any --oidc-* flag is set"))
 	}
 	errs = append(errs, o.validateServiceAccounts()...)
-	errs = append(errs, validateFrontProxy(o.RequestHeader)...)
+	errs = append(errs, o.RequestHeader.Validate()...)
 	if err := o.validateOverlap(); err != nil {
 		errs = append(errs, err)
 	}
@@ -82,31 +81,6 @@ func (o *AuthenticationOptions) validateKeys() []error {
 	}
 	if o.SigningKeyFile == "" {
 		errs = append(errs, errors.New("--service-account-signing-key-file is required"))
-	}
-	return errs
-}
-
-func validateFrontProxy(o *genericoptions.RequestHeaderAuthenticationOptions) []error {
-	var errs []error
-	for _, list := range []struct {
-		flag   string
-		values []string
-	}{
-		{"requestheader-username-headers", o.UsernameHeaders},
-		{"requestheader-uid-headers", o.UIDHeaders},
-		{"requestheader-group-headers", o.GroupHeaders},
-		{"requestheader-extra-headers-prefix", o.ExtraHeaderPrefixes},
-		{"requestheader-allowed-names", o.AllowedNames},
-	} {
-		for _, value := range list.values {
-			if strings.TrimSpace(value) == "" {
-				errs = append(errs, fmt.Errorf("--%s must not have an empty value", list.flag))
-			}
-		}
-	}
-	isUID := func(header string) bool { return strings.EqualFold(header, "X-Remote-Uid") }
-	if len(o.UIDHeaders) > 0 && !slices.ContainsFunc(o.UIDHeaders, isUID) {
-		errs = append(errs, errors.New("--requestheader-uid-headers must have X-Remote-Uid, or aggregated API servers don't learn the UID"))
 	}
 	return errs
 }

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -163,6 +164,23 @@ func TestAuthenticator_ServiceAccountTokens(t *testing.T) {
 	unused := issue("sa-uid", "pod-uid", 601, "here")
 	stores.Delete(t, v1.Resource("pods"), pod)
 	refused(t, ask(t, server, nil, bearer(unused)...))
+}
+
+// A bound on the lifetime of tokens that does not hold, or that undoes another flag, is logged.
+func TestServiceAccountIssuer_WarnsOfExtendedTokens(t *testing.T) {
+	t.Parallel()
+	for flags, want := range map[string]string{
+		"": "",
+		"--service-account-max-token-expiration=1h":                                                  "changes nothing: tokens live for 1h0m0s at most",
+		"--service-account-max-token-expiration=24h":                                                 "live for 8760h0m0s, longer than --service-account-max-token-expiration, 24h0m0s",
+		"--service-account-max-token-expiration=8760h":                                               "",
+		"--service-account-max-token-expiration=24h --service-account-extend-token-expiration=false": "",
+	} {
+		a := newAuth(t, fake.NewClientset(), nil, options(t, strings.Fields("--authorization-mode=AlwaysDeny "+flags)...))
+		if got := a.TokenIssuer.warning(); !strings.Contains(got, want) || (got == "") != (want == "") {
+			t.Errorf("%s: %q, want %q", flags, got, want)
+		}
+	}
 }
 
 func TestServiceAccountIssuer_ServesDiscoveryDocuments(t *testing.T) {

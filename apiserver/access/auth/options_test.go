@@ -1,12 +1,17 @@
 package auth
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/spf13/pflag"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
 )
 
 func TestOptions_Validate(t *testing.T) {
@@ -43,9 +48,9 @@ func TestOptions_Validate(t *testing.T) {
 		{"signer alone", []string{"--service-account-signing-endpoint=s"}, ""},
 		{"signer of a bad name", []string{"--service-account-signing-endpoint=@/s"}, `--service-account-signing-endpoint "@/s" is not the name of an abstract socket`},
 		{"signing key alone", []string{"--service-account-signing-key-file=f"}, "--service-account-key-file is required"},
-		{"empty header", []string{"--requestheader-username-headers= "}, "--requestheader-username-headers must not have an empty value"},
+		{"empty header", []string{"--requestheader-username-headers= "}, `empty value in "requestheader-username-headers"`},
 		{"uid header", []string{"--requestheader-uid-headers=Who"},
-			"--requestheader-uid-headers must have X-Remote-Uid, or aggregated API servers don't learn the UID"},
+			"--requestheader-uid-headers is set without specifying the standard X-Remote-Uid header - API aggregation will not work"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			o := NewOptions()
@@ -64,6 +69,20 @@ func TestOptions_Validate(t *testing.T) {
 				t.Errorf("got %q, want %q", got, test.want)
 			}
 		})
+	}
+}
+
+// Without the feature gate, UIDs in headers are neither read nor asked for, as in kube-apiserver.
+func TestOptions_UIDHeadersNeedTheFeatureGate(t *testing.T) {
+	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.RemoteRequestHeaderUID, false)
+	o := NewOptions()
+	o.Complete(PKIFiles{FrontProxyCA: "front"})
+	if headers := o.Authentication.RequestHeader.UIDHeaders; len(headers) > 0 {
+		t.Errorf("UIDs are read from %v", headers)
+	}
+	o.Authentication.RequestHeader.UIDHeaders = []string{"X-Remote-Uid"}
+	if err := errors.Join(o.Validate()...); !strings.Contains(err.Error(), "--requestheader-uid-headers requires the") {
+		t.Errorf("--requestheader-uid-headers is accepted: %v", err)
 	}
 }
 

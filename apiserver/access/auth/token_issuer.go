@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/client-go/util/keyutil"
+	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/apis/authentication/validation"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 	"k8s.io/kubernetes/pkg/serviceaccount/externaljwt/plugin"
@@ -51,10 +52,28 @@ func newTokenIssuer(ctx context.Context, o AuthenticationOptions, externalAddres
 	if err := setKeys(ctx, o); err != nil {
 		return nil, err
 	}
+	if warning := t.warning(); warning != "" {
+		klog.Warning(warning)
+	}
 	// An issuer that is not an https URL is allowed, but has no OpenID metadata.
 	t.metadata, t.metadataErr = serviceaccount.NewOpenIDMetadataProvider(
 		o.ServiceAccounts.Issuers[0], o.ServiceAccounts.JWKSURI, externalAddress, t.keys)
 	return t, nil
+}
+
+// warning says how MaxExpiration and ExtendExpiration contradict each other, of which kube-apiserver warns too. It is empty
+// if they do not.
+func (t *TokenIssuer) warning() string {
+	switch {
+	case !t.ExtendExpiration || t.MaxExpiration == 0:
+	case t.MaxExpiration < serviceaccount.WarnOnlyBoundTokenExpirationSeconds*time.Second:
+		return fmt.Sprintf("--service-account-extend-token-expiration changes nothing: tokens live for %v at most, and it needs %d s",
+			t.MaxExpiration, serviceaccount.WarnOnlyBoundTokenExpirationSeconds)
+	case t.MaxExpiration < t.MaxExtendedExpiration:
+		return fmt.Sprintf("--service-account-extend-token-expiration has tokens that admission injects into Pods live for %v, longer than --service-account-max-token-expiration, %v",
+			t.MaxExtendedExpiration, t.MaxExpiration)
+	}
+	return ""
 }
 
 // loadKeyFiles sets the generator and the public keys from the key files.

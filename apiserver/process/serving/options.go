@@ -104,7 +104,7 @@ func (o *Options) AddGenericFlags(fs *pflag.FlagSet) {
 	fs.IPVar(&o.AdvertiseAddress, "advertise-address", o.AdvertiseAddress,
 		"IP address at which members of the cluster reach this server. If not set, --bind-address; if that is unspecified, the address of the default interface.")
 	fs.StringVar(&o.ExternalHostname, "external-hostname", o.ExternalHostname,
-		"Host name by which clients outside the cluster reach this server; part of the serving certificate.")
+		"Host name by which clients outside the cluster reach this server; part of the serving certificate, and of the URLs in documents such as OpenID discovery.")
 }
 
 // Advertised returns the address that members of the cluster use: --advertise-address,
