@@ -265,10 +265,10 @@ func (p *patch) namesStatusOnly() bool {
 // earns: an eighth of the processor time of a patch of a small Pod's status (BenchmarkStatusPatch in handlers).
 func (p *patch) mergeStatus(live runtime.Object) (runtime.Object, error) {
 	status := func(object any) reflect.Value { return reflect.ValueOf(object).Elem().FieldByName("Status") }
-	rest, part := reflect.New(reflect.TypeOf(live).Elem()), p.new()
-	rest.Elem().Set(reflect.ValueOf(live).Elem())
-	status(rest.Interface()).SetZero()
-	obj := rest.Interface().(runtime.Object).DeepCopyObject()
+	others, part := reflect.New(reflect.TypeOf(live).Elem()), p.new()
+	others.Elem().Set(reflect.ValueOf(live).Elem())
+	status(others.Interface()).SetZero()
+	obj := others.Interface().(runtime.Object).DeepCopyObject()
 
 	status(part).Set(status(live))
 	identify(part, live)
