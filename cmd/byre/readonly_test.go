@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -105,6 +106,61 @@ func TestReadOnly_ForwardsWritesAndReadsThem(t *testing.T) {
 	if strings.Contains(s.reader.log.String(), "the standby can't be read") {
 		t.Errorf("the reads went to the primary:\n%s", s.reader.log)
 	}
+	_, metrics := s.reader.mustGet(t, "/metrics")
+	for _, want := range []string{"\nbyre_read_only_primary_reads_total 0\n", "\nbyre_read_only_replay_wait_seconds_count "} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("no metric %q", want)
+		}
+	}
+}
+
+// "byre migrate down" and "byre restore" don't notice a server that only reads. It answers 503 until another server
+// has served what was restored, and then ends its watches.
+func TestReadOnly_NoticesMigrateDownAndRestore(t *testing.T) {
+	t.Parallel()
+	s := startReadOnlySite(t)
+	config, endpoint, file := s.reader.config(t), s.primary.DSN("postgres"), filepath.Join(t.TempDir(), "byre.zst")
+	maps := kubernetes.NewForConfigOrDie(config).CoreV1().ConfigMaps("default")
+	made, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	watcher, err := maps.Watch(t.Context(), metav1.ListOptions{ResourceVersion: made.ResourceVersion})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer watcher.Stop()
+	expectUnavailable := func(log string) {
+		t.Helper()
+		for _, path := range []string{"configmaps", "configmaps/a", "secrets", "secrets?limit=1"} {
+			if status, answer := s.reader.mustGet(t, "/api/v1/namespaces/default/"+path); status != http.StatusServiceUnavailable {
+				t.Errorf("%s: %d %s", path, status, answer)
+			}
+		}
+		eventually.True(t, log, func() bool { return strings.Contains(s.reader.log.String(), log) })
+	}
+	succeed(t, "backup", "--endpoint", endpoint, file)
+	s.writer.stop(t)
+	succeed(t, "migrate", "down", "--endpoint", endpoint, "--yes-delete-all-data")
+	expectUnavailable("byre migrate status")
+	succeed(t, "restore", "--endpoint", endpoint, file)
+	expectUnavailable("start a server that writes")
+	startServer(t, t.TempDir(), append([]string{"--endpoint", endpoint}, s.flags[2:]...)...)
+	eventually.Succeeds(t, "the restored object is read", func() error {
+		got, err := maps.Get(t.Context(), "a", metav1.GetOptions{})
+		if err == nil && got.UID != made.UID {
+			t.Errorf("another object: %+v", got)
+		}
+		return err
+	})
+	event := <-watcher.ResultChan()
+	if err := apierrors.FromObject(event.Object); !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
+		t.Errorf("the watch: %v %v", event.Type, err)
+	}
+	if _, err := maps.List(t.Context(), metav1.ListOptions{ResourceVersion: made.ResourceVersion, ResourceVersionMatch: metav1.ResourceVersionMatchExact}); !apierrors.IsResourceExpired(err) {
+		t.Errorf("a list at a revision of before: %v", err)
+	}
+	eventually.Succeeds(t, "the new server takes writes", func() error { return maps.Delete(t.Context(), "a", metav1.DeleteOptions{}) })
 }
 
 // expectRealUser expects the history to name who impersonated the author of a change, and the author to have

@@ -199,7 +199,9 @@ func openReadOnly(ctx context.Context, o options.StoreOptions, primary string, l
 	if err != nil {
 		return apiserver.Database{}, err
 	}
-	driver, err := postgres.OpenReadOnly(ctx, primary, standby, postgres.Options{AllowLoss: o.AllowUnsafeDurability, Logger: logger})
+	driver, err := postgres.OpenReadOnly(ctx, primary, standby, postgres.Options{
+		AllowLoss: o.AllowUnsafeDurability, Logger: logger, Registerer: legacyregistry.Registerer(),
+	})
 	if err != nil {
 		return apiserver.Database{}, err
 	}

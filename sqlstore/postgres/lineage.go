@@ -50,6 +50,8 @@ type lineage struct {
 	// following has an element while followInstance runs: a mutex whose callers wait no longer than their
 	// contexts last.
 	following chan struct{}
+	// checked is the last result of checkRecorded, which followInstance calls.
+	checked string
 }
 
 // last returns the last seen change.
@@ -153,7 +155,7 @@ func (s *server) notPrimary() error {
 // begins a new epoch unless it is certain that the server has every commit that any process has
 // acknowledged: then it fails with errLost, except in a process that starts. before is the
 // last seen change that the caller has failed with; the zero value for a process that starts. With
-// Options.readsOnly it fails instead of writing: another process records the lineage first.
+// Options.readsOnly it fails instead of writing: another process records the lineage first; see checkRecorded.
 //
 // The new epoch begins beyond all revisions that were given before, and all before it is marked
 // as compacted. So every watch and every list that continues from a revision of the lost history,
@@ -185,14 +187,11 @@ func (d *Driver) followInstance(ctx context.Context, before lastSeen) error {
 	var o observation
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		f, err := d.find(ctx, tx, before)
-		switch {
-		case err != nil:
-		case d.server.options.readsOnly && !(f.isSame() && f.holds):
-			err = errNotRecorded
-		case !d.server.options.readsOnly && (f.stored != f.present || !f.holds):
+		writes := !d.server.options.readsOnly
+		if err == nil && writes && (f.stored != f.present || !f.holds) {
 			begun, err = d.record(ctx, tx, before)
 		}
-		if err == nil && before.revision > 0 && !f.isShown && !d.server.options.readsOnly {
+		if err == nil && writes && before.revision > 0 && !f.isShown {
 			_, err = tx.Exec(ctx, compactAll) // what this process has seen may be lost
 		}
 		if err != nil {
@@ -200,6 +199,9 @@ func (d *Driver) followInstance(ctx context.Context, before lastSeen) error {
 		}
 		if err := tx.QueryRow(ctx, selectState, before.revision).Scan(o.columns()...); err != nil || begun {
 			return err
+		}
+		if !writes {
+			return d.checkRecorded(ctx, tx, f) // after selectState: it then notices a migration since
 		}
 		_, err = tx.Exec(ctx, commitLocally)
 		return err

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -10,7 +11,7 @@ import (
 	"byre/sqlstore"
 )
 
-// List implements sqlstore.Driver.
+// List implements sqlstore.Driver. If it fails after a call of yield, it returns the revision too.
 func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (listed sqlstore.ListResult, err error) {
 	start, nonEmpty, err := q.Start()
 	if err != nil {
@@ -41,15 +42,13 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 			}
 		},
 		func(results pgx.BatchResults, state sqlstore.State, w *watchdog) error {
-			listed.Revision = state.Revision
 			switch {
 			case q.At > state.Revision:
 				return sqlstore.ErrFuture
 			case q.At != 0 && q.At < state.Compacted:
 				return sqlstore.ErrCompacted
-			case q.At != 0:
-				listed.Revision = q.At
 			}
+			listed.Revision = cmp.Or(q.At, state.Revision)
 			if !nonEmpty {
 				return nil
 			}
@@ -60,9 +59,8 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 		if errors.As(err, &y) {
 			err = y.err
 		}
-		return sqlstore.ListResult{}, err
 	}
-	return listed, nil
+	return listed, err
 }
 
 func readList(results pgx.BatchResults, w *watchdog, q sqlstore.Query, listed *sqlstore.ListResult, yield func(sqlstore.Record) error) error {

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"byre/migrations"
 	"byre/migrations/dbserver"
@@ -40,6 +41,8 @@ type Options struct {
 	// Logger logs new epochs, and what an operator should change on the server. By
 	// default nothing is logged.
 	Logger *slog.Logger
+	// Registerer registers the metrics of a ReadOnly; nil registers none.
+	Registerer prometheus.Registerer
 
 	// readsOnly is true for the primary of a ReadOnly: all pools are one, of one connection, and
 	// followInstance writes nothing.
@@ -65,7 +68,9 @@ type Driver struct {
 	// replayed is the greatest revision that reads have found on the standby of a ReadOnly; nil for a
 	// primary.
 	replayed *atomic.Int64
-	waiting  batchWait
+	// replayWaits has the times that readReplayed waits for the replay; nil for a primary.
+	replayWaits prometheus.Histogram
+	waiting     batchWait
 	// known has the sqlstore.Resources that this process knows to have an id.
 	known sync.Map
 }

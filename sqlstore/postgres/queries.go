@@ -38,13 +38,14 @@ UPDATE store SET revision = $1, compacted = $1, epoch = md5(random()::text || cl
 // last seen change (h). store.revision is at least the compacted revision; a batch does not change it, and so
 // the newest change may be after it.
 //
-// The last column is the instance, which other statements compare: the epoch and the lineage that the
-// row has, the table, when the server was started, and whether commits wait for a standby. While it
-// stays the same no failover, restore or restart has happened.
+// The last column is the instance, which other statements compare: the epoch, the lineage and the
+// least_version that the row has, the table, when the server was started, and whether commits wait for a
+// standby. While it stays the same no failover, restore or restart has happened, and no migration that shuts
+// out programs.
 const selectState = `
 SELECT greatest(s.revision, l.revision), s.compacted, s.epoch, clock_timestamp(), l.time, l.uid, h.time, h.uid,
        pg_is_in_recovery(), current_setting('default_transaction_read_only')::boolean,
-       concat_ws(' ', s.epoch, s.lineage, s.tableoid, extract(epoch FROM pg_postmaster_start_time()),
+       concat_ws(' ', s.epoch, s.lineage, s.least_version, s.tableoid, extract(epoch FROM pg_postmaster_start_time()),
                  (current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') IN ('on', 'remote_apply')))
 FROM store s
 LEFT JOIN LATERAL (SELECT c.revision, c.time, c.uid FROM undo_log c WHERE c.revision >= s.revision
@@ -78,7 +79,7 @@ SELECT set_config('lock_timeout', $1, $2), set_config('plan_cache_mode', 'force_
 	// fail on the primary key, as a lost race.
 	lock = `
 SELECT set_config('statement_timeout', $1, true) FROM store s
-WHERE s.id = 1 AND concat_ws(' ', s.epoch, s.lineage, s.tableoid, extract(epoch FROM pg_postmaster_start_time()),
+WHERE s.id = 1 AND concat_ws(' ', s.epoch, s.lineage, s.least_version, s.tableoid, extract(epoch FROM pg_postmaster_start_time()),
                            (current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') IN ('on', 'remote_apply'))) = $2::text
 FOR UPDATE`
 
@@ -97,7 +98,7 @@ INSERT INTO resources (id, "group", resource, defined_by, compacted)
 SELECT (SELECT coalesce(max(id), 0) FROM resources) + row_number() OVER (), n."group", n.resource, n.defined_by, s.compacted
 FROM store s, (SELECT DISTINCT w."group", w.resource, w.defined_by FROM unnest($1::text[], $2::text[], $3::text[]) AS w("group", resource, defined_by)
       WHERE (SELECT r.id FROM resources r WHERE r."group" = w."group" AND r.resource = w.resource AND r.defined_by = w.defined_by) IS NULL) n
-WHERE s.id = 1 AND concat_ws(' ', s.epoch, s.lineage, s.tableoid, extract(epoch FROM pg_postmaster_start_time()),
+WHERE s.id = 1 AND concat_ws(' ', s.epoch, s.lineage, s.least_version, s.tableoid, extract(epoch FROM pg_postmaster_start_time()),
                            (current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') IN ('on', 'remote_apply'))) = $4::text`
 
 	// applyBatch makes the writes whose preconditions hold (asked.effective), gives them
@@ -110,7 +111,7 @@ WHERE s.id = 1 AND concat_ws(' ', s.epoch, s.lineage, s.tableoid, extract(epoch 
 	applyBatch = `
 WITH k AS MATERIALIZED (
     SELECT l.revision,
-           concat_ws(' ', s.epoch, s.lineage, s.tableoid, extract(epoch FROM pg_postmaster_start_time()),
+           concat_ws(' ', s.epoch, s.lineage, s.least_version, s.tableoid, extract(epoch FROM pg_postmaster_start_time()),
                      (current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') IN ('on', 'remote_apply'))) = $22::text
                AND ($19::bigint <= s.compacted OR $20::text = '' AND $19 <= l.revision OR EXISTS (
                SELECT FROM undo_log h
@@ -310,7 +311,7 @@ WHERE c.relnamespace = quote_ident(current_schema())::regnamespace AND c.relkind
 	selectObject = `
 SELECT greatest(s.revision, l.revision), s.compacted, s.epoch, clock_timestamp(), l.time, l.uid, h.time, h.uid,
        pg_is_in_recovery(), current_setting('default_transaction_read_only')::boolean,
-       concat_ws(' ', s.epoch, s.lineage, s.tableoid, extract(epoch FROM pg_postmaster_start_time()),
+       concat_ws(' ', s.epoch, s.lineage, s.least_version, s.tableoid, extract(epoch FROM pg_postmaster_start_time()),
                  (current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') IN ('on', 'remote_apply'))),
        o.uid, o.created_revision, o.revision, o.form, o.expires, o.value
 FROM store s

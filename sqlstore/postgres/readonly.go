@@ -7,6 +7,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"byre/migrations"
 	"byre/migrations/dbserver"
 	"byre/sqlstore"
 )
@@ -26,9 +31,14 @@ type ReadOnly struct {
 	primary, standby *Driver
 	// isAway is true while the standby can't answer. Maintain sets it to false.
 	isAway atomic.Bool
+	// primaryReads counts the reads that the primary was asked for in place of the standby.
+	primaryReads prometheus.Counter
 }
 
-var _ sqlstore.Driver = (*ReadOnly)(nil)
+var (
+	_ sqlstore.Driver   = (*ReadOnly)(nil)
+	_ sqlstore.Listener = (*ReadOnly)(nil)
+)
 
 // OpenReadOnly connects to a primary and a hot standby of it. The connection strings are those of Open. It
 // fails if no process that writes has served the database as it is.
@@ -42,6 +52,16 @@ func OpenReadOnly(ctx context.Context, primary, standby string, options Options)
 	if r.standby, err = openStandby(ctx, standby, p); err != nil {
 		return nil, errors.Join(fmt.Errorf("standby: %w", err), p.Close())
 	}
+	metrics := promauto.With(options.Registerer)
+	r.primaryReads = metrics.NewCounter(prometheus.CounterOpts{
+		Name: "byre_read_only_primary_reads_total",
+		Help: "Reads that the primary was asked for in place of the standby.",
+	})
+	r.standby.replayWaits = metrics.NewHistogram(prometheus.HistogramOpts{
+		Name:    "byre_read_only_replay_wait_seconds",
+		Help:    "For how long reads waited until the standby had replayed what the primary had.",
+		Buckets: prometheus.ExponentialBuckets(0.001, 2, 12),
+	})
 	if _, err = r.standby.State(ctx); err != nil {
 		r.leaveStandby(err)
 	}
@@ -51,10 +71,39 @@ func OpenReadOnly(ctx context.Context, primary, standby string, options Options)
 // Close implements sqlstore.Driver.
 func (r *ReadOnly) Close() error { return errors.Join(r.standby.Close(), r.primary.Close()) }
 
-// errNotRecorded means that a ReadOnly must not follow a database, because a process that writes may still
-// begin a new epoch there.
-var errNotRecorded = fmt.Errorf("%w: the database is not the one that its epoch began on, or was never served: "+
-	"start a server that writes", sqlstore.ErrUnavailable)
+var (
+	// errNotRecorded means that a ReadOnly must not follow a database, because a process that writes may still
+	// begin a new epoch there.
+	errNotRecorded = fmt.Errorf("%w: the database is not the one that its epoch began on, or was never served: "+
+		"start a server that writes", sqlstore.ErrUnavailable)
+	// errReplaced means that a ReadOnly must not follow a database, because revisions that its callers have seen
+	// are given there again.
+	errReplaced = fmt.Errorf("%w: the database was replaced by one that lacks changes which this server has seen: "+
+		"start this server again", sqlstore.ErrUnavailable)
+)
+
+// checkRecorded fails unless a ReadOnly may follow the store that was found: a process that writes has served it as
+// it is, and this program knows its schema. The schema may be another one, because no lock of a ReadOnly keeps
+// migrations from the store. It logs why not, unless it has failed for the same reason before.
+func (d *Driver) checkRecorded(ctx context.Context, tx pgx.Tx, f finding) error {
+	schema, err := migrations.PostgresSchema(ctx, tx.Conn())
+	switch {
+	case err != nil:
+		return err
+	case !f.isSame():
+		err = errNotRecorded
+	case !f.holds:
+		err = errReplaced
+	default:
+		err = migrations.Check(migrations.Postgres, schema)
+	}
+	if result := fmt.Sprint(err); result != d.lineage.checked {
+		if d.lineage.checked = result; err != nil {
+			d.server.options.Logger.Warn("postgres: this server does not follow the database", "error", err)
+		}
+	}
+	return err
+}
 
 // read calls f with the standby, or with the primary if the standby can't answer.
 func (r *ReadOnly) read(ctx context.Context, f func(*Driver) error) error {
@@ -71,6 +120,7 @@ func (r *ReadOnly) read(ctx context.Context, f func(*Driver) error) error {
 			return err
 		}
 	}
+	r.primaryReads.Inc()
 	return f(r.primary)
 }
 
@@ -109,8 +159,8 @@ func (r *ReadOnly) Maintain(ctx context.Context) error {
 // is late by half of it on average.
 const hintPause = 20 * time.Millisecond
 
-// Listen calls f with the last revision of the standby when it has changed, until ctx ends. While the
-// standby is away it calls nothing.
+// Listen implements sqlstore.Listener: it calls f with the last revision of the standby when it has changed. While
+// the standby is away it calls nothing.
 func (r *ReadOnly) Listen(ctx context.Context, f func(revision int64)) error {
 	for last := int64(0); ; {
 		if !r.isAway.Load() {
@@ -145,7 +195,8 @@ func (r *ReadOnly) Get(ctx context.Context, key sqlstore.Key) (record sqlstore.R
 	return record, revision, err
 }
 
-// List implements sqlstore.Driver. It can't begin anew once it has called yield.
+// List implements sqlstore.Driver. If the standby ends a list of which yield has got records, the primary lists at
+// the same revision, and yield gets those that are left.
 func (r *ReadOnly) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (
 	listed sqlstore.ListResult, err error,
 ) {
@@ -154,20 +205,32 @@ func (r *ReadOnly) List(ctx context.Context, q sqlstore.Query, yield func(sqlsto
 			return listed, err
 		}
 	}
-	var broken error
+	yielded, isPast := 0, q.At != 0
+	var refused error // by yield
 	err = r.read(ctx, func(d *Driver) (err error) {
-		hasBegun := false
+		skip := yielded
 		listed, err = d.List(ctx, q, func(record sqlstore.Record) error {
-			hasBegun = true
-			return yield(record)
+			if skip > 0 {
+				skip--
+				return nil
+			}
+			yielded++
+			refused = yield(record)
+			return refused
 		})
-		if hasBegun {
-			broken, err = err, nil
+		switch {
+		case refused != nil:
+			return nil
+		case yielded > 0:
+			q.At = listed.Revision
 		}
 		return err
 	})
-	if broken != nil {
-		err = broken
+	switch {
+	case refused != nil:
+		err = refused
+	case !isPast && errors.Is(err, sqlstore.ErrCompacted):
+		err = fmt.Errorf("%w: what the standby had listed in part is compacted", sqlstore.ErrUnavailable)
 	}
 	return listed, err
 }

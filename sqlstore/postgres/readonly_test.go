@@ -11,6 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
 	"byre/migrations"
 	"byre/sqlstore"
 	"byre/sqlstore/eventually"
@@ -146,16 +149,17 @@ type pair struct {
 	writer           *postgres.Driver
 	reader           *postgres.ReadOnly
 	log              *syncBuffer
+	metrics          *prometheus.Registry
 }
 
 // startReadOnly starts a pair. The session of its ReadOnly on the primary is named "reader".
 func startReadOnly(t *testing.T) pair {
 	t.Helper()
 	primary, standby, dsn := startPair(t)
-	p := pair{primary: primary, standby: standby, log: &syncBuffer{}}
+	p := pair{primary: primary, standby: standby, log: &syncBuffer{}, metrics: prometheus.NewRegistry()}
 	p.writer = openMore(t, dsn, postgres.Options{})
 	logger := slog.New(slog.NewTextHandler(p.log, nil))
-	p.reader = openReadOnly(t, dsn+"&application_name=reader", standby.DSN("postgres"), postgres.Options{Logger: logger})
+	p.reader = openReadOnly(t, dsn+"&application_name=reader", standby.DSN("postgres"), postgres.Options{Logger: logger, Registerer: p.metrics})
 	t.Cleanup(func() { p.reader.Close() })
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -163,6 +167,22 @@ func startReadOnly(t *testing.T) pair {
 	t.Cleanup(running.Wait)
 	t.Cleanup(cancel)
 	return p
+}
+
+// metric returns a metric of the ReadOnly.
+func (p pair) metric(t *testing.T, name string) *dto.Metric {
+	t.Helper()
+	families, err := p.metrics.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0]
+		}
+	}
+	t.Fatalf("no metric %s", name)
+	return nil
 }
 
 // awaitLog waits until the log of the ReadOnly has a text so many times.
@@ -198,6 +218,12 @@ func TestReadOnly_AsksThePrimaryWhileTheStandbyIsBehind(t *testing.T) {
 		}
 	}
 	p.awaitLog(t, away, 1)
+	if n := p.metric(t, "byre_read_only_primary_reads_total").GetCounter().GetValue(); n != 3 {
+		t.Errorf("%v reads of the primary are counted, want 3", n)
+	}
+	if waits := p.metric(t, "byre_read_only_replay_wait_seconds").GetHistogram(); waits.GetSampleSum() < 2 {
+		t.Errorf("waits for the replay: %v", waits)
+	}
 	if err := p.standby.Exec(t.Context(), `SELECT pg_wal_replay_resume()`); err != nil {
 		t.Fatal(err)
 	}

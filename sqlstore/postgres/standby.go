@@ -105,7 +105,7 @@ func placeOf(ctx context.Context, conn *pgx.Conn) (pid uint32, place, system str
 // last seen change of before the call, and then fails with errNotHeld. Meanwhile it reads the state alone:
 // the server executes all statements of a pipeline, and a list may be long.
 func (d *Driver) readReplayed(ctx context.Context, pool *pgxpool.Pool, f readFunc) error {
-	before, deadline := d.lineage.last(), time.Now().Add(replayTimeout)
+	before, began := d.lineage.last(), time.Now()
 	var o observation
 	for pause := firstReplayPause; ; {
 		if d.replayed.Load() >= before.revision {
@@ -116,10 +116,14 @@ func (d *Driver) readReplayed(ctx context.Context, pool *pgxpool.Pool, f readFun
 			d.replayed.Store(0) // it is another server, or another epoch
 		}
 		err := d.readOnce(ctx, d.server.feedPool(), before, d.observe(&o))
+		waited := time.Since(began)
+		if err == nil || waited > replayTimeout {
+			d.replayWaits.Observe(waited.Seconds())
+		}
 		switch {
 		case err == nil:
 			continue
-		case !errors.Is(err, errNotHeld), time.Now().After(deadline):
+		case !errors.Is(err, errNotHeld), waited > replayTimeout:
 			return err
 		}
 		select {
