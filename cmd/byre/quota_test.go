@@ -267,7 +267,15 @@ func deleteOne(t *testing.T, client dynamic.Interface, gvr schema.GroupVersionRe
 // would refuse what the quota allows.
 func TestQuota_HasNoStatusWithoutUsage(t *testing.T) {
 	t.Parallel()
-	kube := kubernetes.NewForConfigOrDie(startServer(t, t.TempDir()).config(t))
+	for name, flags := range databases() {
+		t.Run(name, func(t *testing.T) {
+			testQuotaStatuses(t, startServer(t, t.TempDir(), flags(t)...).config(t))
+		})
+	}
+}
+
+func testQuotaStatuses(t *testing.T, config *rest.Config) {
+	kube := kubernetes.NewForConfigOrDie(config)
 	quotas := kube.CoreV1().ResourceQuotas(metav1.NamespaceDefault)
 	statuses, err := quotas.Watch(t.Context(), metav1.ListOptions{})
 	if err != nil {
