@@ -64,7 +64,7 @@ func ensureCertificates(o options.Completed, n network) (*certificates, error) {
 // renew renews certificates until ctx ends.
 func (c *certificates) renew(ctx context.Context) error {
 	var known []string
-	return pki.Run(ctx, c.config, func(report pki.Report, err error) {
+	return pki.Run(ctx, c.config, time.Now, func(report pki.Report, err error) {
 		if err != nil {
 			klog.ErrorS(err, "Certificates could not be renewed, and are tried again in an hour", "directory", c.config.Dir)
 			return

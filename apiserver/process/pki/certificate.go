@@ -61,11 +61,14 @@ func isExpiring(cert *x509.Certificate, now time.Time) bool {
 }
 
 // isSatisfiedBy reports whether cert need not be renewed: it is not about to expire, or
-// expires with the CA, is signed by the CA, and has every name of the profile. It may have
-// more names.
+// expires with the CA, is valid already, is signed by the CA, and has every name of the profile.
+// It may have more names. A certificate that is not valid yet was issued while the clock was
+// ahead. If its CA is not valid yet either, it stays: the clock may be behind, and no client would
+// accept another certificate of that CA.
 func (p certificateProfile) isSatisfiedBy(cert, by *x509.Certificate, now time.Time) bool {
 	prolongs := isExpiring(cert, now) && cert.NotAfter.Before(by.NotAfter)
-	if prolongs || cert.CheckSignatureFrom(by) != nil {
+	isEarly := now.Before(cert.NotBefore) && !now.Before(by.NotBefore)
+	if prolongs || isEarly || cert.CheckSignatureFrom(by) != nil {
 		return false
 	}
 	for _, name := range p.dnsNames {

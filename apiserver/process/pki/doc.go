@@ -3,7 +3,8 @@
 //
 //   - Ensure creates missing files, keeps valid ones, and renews a certificate that expires
 //     within 30 days or lacks a requested name. It creates the CAs and the service account
-//     key once and never replaces them. Run renews likewise while the server runs.
+//     key once and never replaces them; a call that ends between two files is completed by the
+//     next one. Run renews likewise while the server runs.
 //   - Only what this program has issued is renewed (see issued). Any other pair is used as it
 //     is, whoever signed it; Report.Foreign names it. What a renewal replaces stays beside it,
 //     with the suffix .bak, or .bak.1 and so on where another's file is.

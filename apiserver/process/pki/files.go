@@ -74,16 +74,6 @@ func readKey(path string) (crypto.Signer, error) {
 	return signer, nil
 }
 
-// writePair writes a certificate and its key. It writes the key first: after a crash
-// between the two, a certificate without its key would look like a CA whose key is kept
-// elsewhere.
-func (k *ensurer) writePair(certPath, keyPath string, der []byte, key crypto.Signer) error {
-	if err := k.writeKey(keyPath, key); err != nil {
-		return err
-	}
-	return k.write(certPath, encodeCert(der), certMode)
-}
-
 func (k *ensurer) writeKey(path string, key crypto.Signer) error {
 	data, err := keyutil.MarshalPrivateKeyToPEM(key)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -227,12 +228,13 @@ func TestRun_RenewsBeforeTheExpiry(t *testing.T) {
 		r.Now = time.Now().Add(-335*day + 90*time.Minute) // to be renewed in 90 minutes
 		files, _ := ensure(t, r)
 		before := cert(t, files.ServingCert)
+		r.Now = time.Now()
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		var reports []pki.Report
 		var errs []error
 		go func() {
-			_ = pki.Run(ctx, r, func(report pki.Report, err error) {
+			_ = pki.Run(ctx, r, time.Now, func(report pki.Report, err error) {
 				reports, errs = append(reports, report), append(errs, err)
 			})
 		}()
@@ -247,6 +249,40 @@ func TestRun_RenewsBeforeTheExpiry(t *testing.T) {
 		time.Sleep(time.Hour)
 		if _, err := os.Stat(files.CACert); err == nil || errs[3] == nil {
 			t.Errorf("without the CA: %v", errs)
+		}
+	})
+}
+
+// The wall clock is set after the start, and back, while the ticker goes on. Within a minute the certificates are valid by it.
+func TestRun_FollowsTheWallClock(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		var ahead atomic.Int64
+		now := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+		r := request(dir)
+		r.Now = now()
+		files, _ := ensure(t, r)
+		ahead.Store(int64(395 * day))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		written := 0
+		go func() {
+			_ = pki.Run(ctx, r, now, func(report pki.Report, err error) {
+				written += len(report.Written)
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}()
+		for i, by := range []time.Duration{395 * day, 395 * day, 30 * time.Minute, 0} {
+			ahead.Store(int64(by))
+			time.Sleep(time.Minute + time.Second)
+			synctest.Wait()
+			if want := []int{7, 7, 14, 21}[i]; written != want {
+				t.Errorf("with a clock that is %v ahead %d files were written, want %d", by, written, want)
+			}
+			verify(t, cert(t, files.ServingCert), cert(t, files.CACert), now(), "localhost", x509.ExtKeyUsageServerAuth)
 		}
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -144,24 +145,44 @@ func (k *ensurer) ensureCAs() (err error) {
 // creates one file of the pair, because the existing other one belongs to another key.
 func (k *ensurer) ensureCA(name, certPath, keyPath string) (certificateAuthority, error) {
 	p, err := readPair(certPath, keyPath)
+	if err == nil && p.cert == nil {
+		p, err = k.createCA(name, certPath, keyPath)
+	}
 	a := certificateAuthority{filepath.Base(certPath), p}
 	switch {
 	case err != nil:
 		return a, err
-	case p.cert == nil && p.signer != nil:
-		return a, fmt.Errorf("%s exists, but %s does not", keyPath, certPath)
-	case p.cert == nil:
-		a.cert, a.signer, err = newCertificateAuthority(name, k.config.Now)
-		if err != nil {
-			return a, err
-		}
-		return a, k.writePair(certPath, keyPath, a.cert.Raw, a.signer)
 	case !k.config.Now.Before(p.cert.NotAfter):
 		return a, fmt.Errorf("%s expired on %s", certPath, p.cert.NotAfter.UTC().Format(time.RFC3339))
 	case p.signer != nil && !p.isWhole():
 		return a, fmt.Errorf("%s is not the key of %s", keyPath, certPath)
 	}
 	return a, nil
+}
+
+// createCA writes the certificate under a temporary name, then the key, and then renames the
+// certificate. If a process ends between these steps, the next one finds the key with the temporary
+// file and renames that. A certificate that is lost later has no such file.
+func (k *ensurer) createCA(name, certPath, keyPath string) (pair, error) {
+	temporary := certPath + ".new"
+	p, err := readPair(temporary, keyPath)
+	if err == nil && p.signer == nil {
+		p.cert, p.signer, err = newCertificateAuthority(name, k.config.Now)
+		if err == nil {
+			err = fileowner.WriteFile(temporary, encodeCert(p.cert.Raw), certMode)
+		}
+		if err == nil {
+			err = k.writeKey(keyPath, p.signer)
+		}
+	}
+	switch {
+	case err != nil:
+		return p, err
+	case !p.isWhole():
+		return p, fmt.Errorf("%s exists, but %s does not", keyPath, certPath)
+	}
+	k.report.Written = append(k.report.Written, filepath.Base(certPath))
+	return p, os.Rename(temporary, certPath)
 }
 
 // leaf is a leaf certificate, and what is issued in its place.
@@ -239,7 +260,10 @@ func (k *ensurer) issue(l leaf, current pair) error {
 	if err := k.recordIssued(l, current, der, key.Public()); err != nil {
 		return err
 	}
-	return k.writePair(l.certPath, l.keyPath, der, key)
+	if err := k.writeKey(l.keyPath, key); err != nil {
+		return err
+	}
+	return k.write(l.certPath, encodeCert(der), certMode)
 }
 
 // ensureServiceAccountKey creates the key that signs service account tokens, or sa.pub if

@@ -80,14 +80,7 @@ func TestEnsure_FirstStartIssuesEverything(t *testing.T) {
 		t.Errorf("the client of kubelets is %s", got)
 	}
 	verify(t, cert(t, files.FrontProxyCert), cert(t, files.FrontProxyCA), start, "", x509.ExtKeyUsageClientAuth)
-	for _, pair := range [][2]string{
-		{files.CACert, files.CAKey}, {files.ServingCert, files.ServingKey},
-		{files.KubeletClientCert, files.KubeletKey}, {files.FrontProxyCert, files.FrontProxyKey},
-	} {
-		if _, err := tls.LoadX509KeyPair(pair[0], pair[1]); err != nil {
-			t.Error(err)
-		}
-	}
+	expectPairs(t, files)
 	for _, secret := range []string{files.CAKey, files.ServingKey, files.KubeletKey, files.FrontProxyCAKey, files.FrontProxyKey, files.ServiceAccountKey, r.Kubeconfig} {
 		info, err := os.Stat(secret)
 		if err != nil {
@@ -96,6 +89,21 @@ func TestEnsure_FirstStartIssuesEverything(t *testing.T) {
 		if mode := info.Mode().Perm(); mode != 0o600 {
 			t.Errorf("%s has mode %v, want 0600", secret, mode)
 		}
+	}
+}
+
+// expectPairs checks that each certificate has its key, and that its CA has signed it.
+func expectPairs(t *testing.T, files pki.Files) {
+	t.Helper()
+	for _, pair := range [][3]string{
+		{files.CACert, files.CAKey, files.CACert}, {files.FrontProxyCA, files.FrontProxyCAKey, files.FrontProxyCA},
+		{files.ServingCert, files.ServingKey, files.CACert}, {files.KubeletClientCert, files.KubeletKey, files.CACert},
+		{files.FrontProxyCert, files.FrontProxyKey, files.FrontProxyCA},
+	} {
+		if _, err := tls.LoadX509KeyPair(pair[0], pair[1]); err != nil {
+			t.Error(err)
+		}
+		verify(t, cert(t, pair[0]), cert(t, pair[2]), start, "", x509.ExtKeyUsageAny)
 	}
 }
 
@@ -201,7 +209,11 @@ func TestKubeconfig_KeepsItsOwnersChanges(t *testing.T) {
 
 func TestEnsure_LaterStartsReuseAndRenew(t *testing.T) {
 	t.Parallel()
-	day := 24 * time.Hour
+	renewed := []string{
+		"admin.kubeconfig",
+		"apiserver-kubelet-client.crt", "apiserver-kubelet-client.key", "apiserver.crt", "apiserver.key",
+		"front-proxy-client.crt", "front-proxy-client.key",
+	}
 	tests := []struct {
 		name   string
 		change func(*pki.Config)
@@ -212,16 +224,13 @@ func TestEnsure_LaterStartsReuseAndRenew(t *testing.T) {
 		{"another name", func(r *pki.Config) { r.Hosts = append(r.Hosts, "byre.example") }, []string{"apiserver.crt", "apiserver.key"}},
 		{"another address", func(r *pki.Config) { r.Hosts = append(r.Hosts, "192.0.2.7") }, []string{"apiserver.crt", "apiserver.key"}},
 		{"eleven months later", func(r *pki.Config) { r.Now = start.Add(330 * day) }, nil},
-		{"a week before expiry", func(r *pki.Config) { r.Now = start.Add(358 * day) }, []string{
-			"admin.kubeconfig",
-			"apiserver-kubelet-client.crt", "apiserver-kubelet-client.key", "apiserver.crt", "apiserver.key",
-			"front-proxy-client.crt", "front-proxy-client.key",
-		}},
-		{"years after expiry", func(r *pki.Config) { r.Now = start.Add(900 * day) }, []string{
-			"admin.kubeconfig",
-			"apiserver-kubelet-client.crt", "apiserver-kubelet-client.key", "apiserver.crt", "apiserver.key",
-			"front-proxy-client.crt", "front-proxy-client.key",
-		}},
+		{"a week before expiry", func(r *pki.Config) { r.Now = start.Add(358 * day) }, renewed},
+		{"years after expiry", func(r *pki.Config) { r.Now = start.Add(900 * day) }, renewed},
+		{"after the clock was thirteen months ahead", func(r *pki.Config) {
+			ahead := *r
+			ahead.Now = start.Add(395 * day)
+			ensure(t, ahead)
+		}, renewed},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -241,6 +250,17 @@ func TestEnsure_LaterStartsReuseAndRenew(t *testing.T) {
 				verify(t, cert(t, files.ServingCert), before, r.Now, host, x509.ExtKeyUsageServerAuth)
 			}
 		})
+	}
+}
+
+// A clock of before the CA is not right yet: what is issued by it would end too soon.
+func TestEnsure_RenewsNothingBeforeItsCAIsValid(t *testing.T) {
+	t.Parallel()
+	r := request(t.TempDir())
+	ensure(t, r)
+	r.Now = start.Add(-900 * day)
+	if _, report := ensure(t, r); len(report.Written) > 0 {
+		t.Errorf("%v were written", report.Written)
 	}
 }
 

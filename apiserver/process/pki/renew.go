@@ -45,21 +45,31 @@ func Renew(c Config, name string) error {
 	return nil
 }
 
-// renewInterval is the time between two checks of a running server. It is short against
-// renewBefore, and also finds soon what expired while the machine slept.
-const renewInterval = time.Hour
+const (
+	// renewInterval is the time between two checks of a running server. It is short against
+	// renewBefore.
+	renewInterval = time.Hour
+	// clockInterval is the time between two looks at the wall clock. A ticker measures neither the
+	// time that a machine sleeps nor that by which its clock is set.
+	clockInterval = time.Minute
+)
 
 // Run renews the certificates of a running server, at the time at which Ensure would renew
-// them, until ctx ends. It sets c.Now, and calls report after each check. The server reloads
-// the files.
-func Run(ctx context.Context, c Config, report func(Report, error)) error {
-	tick := time.NewTicker(renewInterval)
+// them, until ctx ends. c.Now is the time of the call of Ensure before; Run sets it by the wall
+// clock now, and calls report after each check. The server reloads the files.
+func Run(ctx context.Context, c Config, now func() time.Time, report func(Report, error)) error {
+	tick := time.NewTicker(clockInterval)
 	defer tick.Stop()
+	checked := c.Now.Round(0) // without the monotonic reading
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case c.Now = <-tick.C:
+		case <-tick.C:
+		}
+		c.Now = now().Round(0)
+		if passed := c.Now.Sub(checked); passed < 0 || passed >= renewInterval {
+			checked = c.Now
 			report(renewExpiring(c))
 		}
 	}

@@ -181,6 +181,70 @@ func TestEnsure_RepairsAHalfWrittenPair(t *testing.T) {
 	}
 }
 
+// A first start may end after each file that it writes. The next one writes the others.
+func TestEnsure_CompletesAFirstStart(t *testing.T) {
+	t.Parallel()
+	_, complete := ensure(t, request(t.TempDir()))
+	for n, next := range complete.Written {
+		t.Run("before "+next, func(t *testing.T) {
+			t.Parallel()
+			r := request(t.TempDir())
+			files, _ := ensure(t, r)
+			path := func(name string) string {
+				if name == filepath.Base(r.Kubeconfig) {
+					return r.Kubeconfig
+				}
+				return filepath.Join(r.Dir, name)
+			}
+			if stem := strings.TrimSuffix(next, filepath.Ext(next)); strings.HasSuffix(stem, "ca") { // the certificate of a CA has another name until its key is there
+				copyFile(t, path(stem+".crt"), path(stem+".crt.new"))
+			}
+			if n <= slices.Index(complete.Written, "apiserver.key") {
+				remove(t, path("issued.json"))
+			}
+			for _, name := range complete.Written[n:] {
+				remove(t, path(name))
+			}
+			before := readDir(t, r.Dir)
+			ensure(t, r)
+			after := readDir(t, r.Dir)
+			for _, key := range []string{"ca.key", "front-proxy-ca.key", "sa.key"} {
+				if before[key] != nil && !bytes.Equal(before[key], after[key]) {
+					t.Errorf("%s was replaced", key)
+				}
+			}
+			expectPairs(t, files)
+			if _, report := ensure(t, r); len(report.Written) > 0 {
+				t.Errorf("the next start writes %v", report.Written)
+			}
+			for name := range after {
+				if strings.HasSuffix(name, ".new") {
+					t.Errorf("%s stays", name)
+				}
+			}
+		})
+	}
+}
+
+// A certificate for another key does not complete a CA.
+func TestEnsure_RefusesTheCertificateOfAnotherKey(t *testing.T) {
+	t.Parallel()
+	r := request(t.TempDir())
+	files, _ := ensure(t, r)
+	remove(t, files.CACert)
+	rename(t, files.FrontProxyCA, files.CACert+".new")
+	if _, _, err := pki.Ensure(r); err == nil || !strings.Contains(err.Error(), "ca.crt does not") {
+		t.Errorf("error is %v", err)
+	}
+}
+
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	if err := os.WriteFile(to, contents(t, []string{from})[0], 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A program of before has recorded the keys only.
 func TestEnsure_RenewsWhatItIssuedBefore(t *testing.T) {
 	t.Parallel()

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/minio/minio-go/v7"
 
@@ -105,6 +107,27 @@ func (d Directory) Remove(ctx context.Context, name string) error {
 		}
 	}
 	return nil
+}
+
+// RemovePartial deletes what a Write to a name of the pattern, as of path.Match, has left because its process was killed, if it was
+// last written before a moment. In S3 it deletes nothing.
+func (d Directory) RemovePartial(pattern string, before time.Time) error {
+	if strings.HasPrefix(d.Name, "s3:") {
+		return nil
+	}
+	names, err := fs.Glob(os.DirFS(d.Name), temporaryName(pattern))
+	errs := []error{err}
+	for _, name := range names {
+		file := filepath.Join(d.Name, name)
+		info, err := os.Lstat(file)
+		if err == nil && info.Mode().IsRegular() && info.ModTime().Before(before) {
+			err = os.Remove(file)
+		}
+		if !errors.Is(err, fs.ErrNotExist) { // another process may have removed it
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // parseS3 returns the bucket, and the prefix of keys.

@@ -81,7 +81,7 @@ func (l Location) writeFile(fill func(io.Writer) error) (err error) {
 		return err
 	}
 	dir, base := filepath.Split(filepath.Clean(l.Name))
-	file, err := os.CreateTemp(dir, "."+base+".*") // with mode 0600, because backups hold Secrets
+	file, err := os.CreateTemp(dir, temporaryName(base)) // with mode 0600, because backups hold Secrets
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s: there is no directory %s", l.Name, filepath.Clean(dir))
 	}
@@ -104,6 +104,9 @@ func (l Location) writeFile(fill func(io.Writer) error) (err error) {
 	}
 	return fileowner.SyncDir(filepath.Dir(l.Name))
 }
+
+// temporaryName is the pattern of the names of files that are being written.
+func temporaryName(name string) string { return "." + name + ".*" }
 
 // checkFree fails if Write must not write to the path: a file exists there and Force is not
 // set, or it is no regular file.

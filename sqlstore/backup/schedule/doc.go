@@ -10,6 +10,8 @@
 //     of the failures.
 //   - Old backups are deleted after a new one is complete, and only those of the same cluster
 //     (sqlstore.Header.IsSameCluster) that a schedule has made: their names have the form of Name.
+//   - What a killed process has left of a backup in a directory is deleted before the next backup, once
+//     nobody has written it for longer than a backup may take.
 //
 // Run ends when its context does.
 package schedule

@@ -29,6 +29,8 @@ const (
 	mostAhead = time.Hour
 	// nameFormat is the form of Name, for package time.
 	nameFormat = "byre-20060102T150405Z" + location.Suffix
+	// partialNames matches each Name, also with location.KeysSuffix, for package path.
+	partialNames = "byre-*" + location.Suffix + "*"
 )
 
 // Name returns the name of the backup of a moment.
@@ -142,6 +144,10 @@ func (s *Schedule) make(ctx context.Context) error {
 	defer cancel()
 	start := time.Now()
 	file := s.To.File(Name(start))
+	var errs []error
+	if err := s.To.RemovePartial(partialNames, start.Add(-backupTimeout)); err != nil {
+		errs = append(errs, fmt.Errorf("delete partial backups: %w", err))
+	}
 	var header sqlstore.Header
 	if err := s.Database.Read(ctx, func(snapshot sqlstore.Snapshot) error {
 		header = snapshot.Header
@@ -152,7 +158,6 @@ func (s *Schedule) make(ctx context.Context) error {
 	s.made = time.Now().Round(0)
 	recording, recorded := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout) // the backup is there, though the server stops
 	defer recorded()
-	var errs []error
 	if err := s.Database.Record(recording, sqlstore.LastBackup{Time: s.made, Revision: header.Revision, Location: file.Name}); err != nil {
 		errs = append(errs, fmt.Errorf("%s is complete, but could not be recorded: %w", file.Name, err))
 	}

@@ -371,6 +371,28 @@ func TestSchedule_DeletesOldBackupsBesideFailures(t *testing.T) {
 	}
 }
 
+// A process that was killed while it wrote a backup or its keys has left a part. The next backup deletes it, unless another process
+// may still write it, or no schedule has made it.
+func TestSchedule_DeletesWhatAKilledProcessLeft(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	const stale, keys, fresh, manual = ".byre-19991230T030000Z.zst.1", ".byre-19991230T030000Z.zst.pki.age.1", ".byre-20000101T020000Z.zst.1", ".manual.zst.1"
+	synctest.Test(t, func(t *testing.T) { // begins on 2000-01-01T00:00:00Z
+		for name, age := range map[string]time.Duration{stale: 13 * time.Hour, keys: 13 * time.Hour, fresh: 11 * time.Hour, manual: 13 * time.Hour} {
+			path, modified := filepath.Join(dir, name), time.Now().Add(-age)
+			if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Chtimes(path, modified, modified)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		log, stop := newDatabase(t).run("@daily", dir, 2)
+		synctest.Wait()
+		stop()
+		if got, want := files(t, dir), []string{fresh, manual, "byre-20000101T000000Z.zst"}; !slices.Equal(got, want) {
+			t.Errorf("there are %q, want %q\n%s", got, want, log)
+		}
+	})
+}
+
 func TestParse_RefusesWhatNeverComes(t *testing.T) {
 	t.Parallel()
 	for text, isValid := range map[string]bool{
