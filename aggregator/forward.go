@@ -2,6 +2,7 @@ package aggregator
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"maps"
@@ -143,6 +144,9 @@ const logInterval = 10 * time.Second
 
 // writeError tells a client why its request could not be forwarded.
 func (w *writers) writeError(rw http.ResponseWriter, req *http.Request, err error) {
+	if unverified := (*tls.CertificateVerificationError)(nil); errors.As(err, &unverified) { // before a request is sent
+		err = fmt.Errorf("%w: %w", errNoWriter, err)
+	}
 	status := apierrors.NewTimeoutError("the server that writes broke off: the request took effect once or not at all", 0)
 	if errors.Is(err, errNoWriter) {
 		status = apierrors.NewServiceUnavailable(errNoWriter.Error())

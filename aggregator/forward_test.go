@@ -69,6 +69,13 @@ func (s *server) addLease(t *testing.T, name, address string, age time.Duration)
 	}
 }
 
+func (s *server) removeLease(t *testing.T, name string) {
+	t.Helper()
+	if err := s.cluster.CoordinationV1().Leases("kube-system").Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // post sends a POST request, which each server that only reads forwards.
 func (s *server) post(t *testing.T, path, body string, header ...string) (int, string, http.Header) {
 	t.Helper()
@@ -124,6 +131,13 @@ func TestForward_SaysWhetherARequestMayBeRepeated(t *testing.T) {
 	if status, _, header := reader.post(t, "/api/v1/pods", "{}"); status != http.StatusServiceUnavailable || header.Get("Retry-After") != "1" {
 		t.Errorf("with a dead one: %d %v", status, header)
 	}
+	stranger := httptest.NewTLSServer(writer.Config.Handler)
+	defer stranger.Close()
+	reader.addLease(t, "stranger", stranger.Listener.Addr().String(), -time.Second)
+	if status, _, header := reader.post(t, "/api/v1/pods", "{}"); status != http.StatusServiceUnavailable || header.Get("Retry-After") != "1" {
+		t.Errorf("with one of another certificate: %d %v", status, header)
+	}
+	reader.removeLease(t, "stranger")
 	reader.addLease(t, "alive", writer.Listener.Addr().String(), time.Second)
 	status, _, header = reader.post(t, "/api/v1/pods", "{}", "X-Kubernetes-Peer-Proxied", "true")
 	if status != http.StatusServiceUnavailable || sent.Load() != 0 {

@@ -67,10 +67,12 @@ func (c *Change) setChanged(before, after []byte, whole bool) {
 	if whole {
 		most = mostFieldsOfOne
 	}
-	all := changes.Compare(before, after)
-	c.MoreChanged = int64(max(0, len(all)-most))
-	for i := range all[:min(len(all), most)] {
-		c.Changed = append(c.Changed, FieldChange(all[i].Field(mostText)))
+	for d := range changes.Compare(before, after) {
+		if len(c.Changed) < most {
+			c.Changed = append(c.Changed, FieldChange(d.Field(mostText)))
+		} else {
+			c.MoreChanged++
+		}
 	}
 }
 
@@ -128,10 +130,9 @@ func Compare(before, after map[string]any) ([]FieldChange, error) {
 		}
 		texts[i] = text
 	}
-	all := changes.Compare(texts[0], texts[1])
-	fields := make([]FieldChange, len(all))
-	for i := range all {
-		fields[i] = FieldChange(all[i].Field(math.MaxInt))
+	fields := []FieldChange{}
+	for d := range changes.Compare(texts[0], texts[1]) {
+		fields = append(fields, FieldChange(d.Field(math.MaxInt)))
 	}
 	return fields, nil
 }

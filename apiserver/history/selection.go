@@ -141,7 +141,11 @@ func (s *Storage) revisionAt(ctx context.Context, moment string, chosen *chosen,
 	selected := slices.DeleteFunc(slices.Clone(histories), func(h sqlstore.History) bool {
 		return chosen.query.Of != nil && h.Resource != *chosen.query.Of
 	})
-	if err := changes.Covers(moment, revision, selected...); err != nil {
+	what := "the history" // not of which resource: the user may not know that there is one
+	if resource, isSelected := chosen.fields.RequiresExactMatch("object.resource"); isSelected {
+		what += " of " + resource
+	}
+	if err := changes.Covers(what, moment, revision, selected...); err != nil {
 		return 0, err
 	}
 	return revision, s.withinNamespace(ctx, moment, revision, chosen)

@@ -1,6 +1,8 @@
 package query
 
 import (
+	"errors"
+
 	"github.com/ncruces/go-sqlite3"
 
 	"byre/apiserver/query/catalog"
@@ -138,13 +140,20 @@ type logCursor struct {
 	reader *logReader
 	read   []sqlstore.Change
 	at     int
-	// differences are the fields of the current change, of which the current row is the one at number.
-	differences []changes.Difference
-	number      int
+	// changed are the fields of the current change, of which the current row is the one at number.
+	changed []changes.Field
+	number  int
+	// charged is what the budget has given for changed, in bytes.
+	charged int
 }
+
+// fieldBytes is about what a field takes beside its texts.
+const fieldBytes = 64
 
 // Filter implements sqlite3.VTabCursor.
 func (c *logCursor) Filter(plan int, names string, args ...sqlite3.Value) (err error) {
+	c.reader.release()
+	c.drop()
 	*c = logCursor{logTable: c.logTable}
 	if c.reader, err = c.past.selectChanges(names, args); c.reader == nil || err != nil {
 		return c.past.cause.keep(err)
@@ -158,7 +167,7 @@ func (c *logCursor) Filter(plan int, names string, args ...sqlite3.Value) (err e
 
 // Next implements sqlite3.VTabCursor.
 func (c *logCursor) Next() error {
-	if c.number++; c.number < len(c.differences) {
+	if c.number++; c.number < len(c.changed) {
 		return nil
 	}
 	return c.nextChange()
@@ -176,15 +185,21 @@ func (c *logCursor) nextChange() (err error) {
 		if !c.fields {
 			return nil
 		}
-		c.number, c.differences = 0, c.compare()
-		if len(c.differences) > 0 {
-			return nil
+		if err := c.compare(); len(c.changed) > 0 || err != nil {
+			return c.past.cause.keep(err)
 		}
 	}
 }
 
-// compare returns the fields of the current change, if it is an update.
-func (c *logCursor) compare() []changes.Difference {
+// drop forgets the fields of the current change.
+func (c *logCursor) drop() {
+	c.past.budget.left += int64(c.charged)
+	c.number, c.changed, c.charged = 0, nil, 0
+}
+
+// compare finds the fields of the current change, if it is an update.
+func (c *logCursor) compare() error {
+	c.drop()
 	change := c.change()
 	if change.Op != sqlstore.Update || change.Old == nil {
 		return nil
@@ -194,12 +209,21 @@ func (c *logCursor) compare() []changes.Difference {
 	if beforeErr != nil || afterErr != nil {
 		return nil // what can't be read any more has no fields
 	}
-	return changes.Compare(before, after)
+	for d := range changes.Compare(before, after) {
+		field := d.Field(maxValue)
+		size := fieldBytes + len(field.Path) + len(field.Old) + len(field.New)
+		c.charged += size
+		if err := errors.Join(c.past.ctx.Err(), c.past.budget.take(size)); err != nil {
+			return err
+		}
+		c.changed = append(c.changed, field)
+	}
+	return nil
 }
 
 func (c *logCursor) change() *sqlstore.Change { return &c.read[c.at] }
 
-func (c *logCursor) field() changes.Field { return c.differences[c.number].Field(maxValue) }
+func (c *logCursor) field() changes.Field { return c.changed[c.number] }
 
 // object returns a state of an object; NULL if it can't be read any more.
 func (c *logCursor) object(r *sqlstore.Record) any {

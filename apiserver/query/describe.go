@@ -1,7 +1,6 @@
 package query
 
 import (
-	"context"
 	"maps"
 	"slices"
 
@@ -40,7 +39,7 @@ func (e *engine) describe(tables catalog.Tables) error {
 			},
 		},
 	} {
-		of.ctx, of.tables = e.ctx, tables
+		of.engine, of.tables = e, tables
 		if err := addModule(e, name, of.ddl, func() description { return of }); err != nil {
 			return err
 		}
@@ -50,7 +49,7 @@ func (e *engine) describe(tables catalog.Tables) error {
 
 // description is a virtual table of texts, of which the first is the name of a table.
 type description struct {
-	ctx    context.Context
+	engine *engine
 	tables catalog.Tables
 	ddl    string
 	// rows returns the rows of a table.
@@ -86,19 +85,23 @@ type textRow struct {
 	texts []string
 }
 
+// textRowBytes is about what a row of a description takes.
+const textRowBytes = 200
+
 // Filter implements sqlite3.VTabCursor.
 func (t *texts) Filter(_ int, _ string, args ...sqlite3.Value) error {
 	names := slices.AppendSeq(slices.AppendSeq(t.of.tables.Names(), maps.Keys(edges)), maps.Keys(logTables))
 	slices.Sort(names)
+	t.of.engine.budget.left += int64(len(t.rows)) * textRowBytes
 	t.rows, t.at = nil, 0
 	for i, name := range names {
 		if len(args) > 0 && name != args[0].Text() {
 			continue
 		}
-		if err := t.of.ctx.Err(); err != nil {
+		if err := t.of.engine.ctx.Err(); err != nil {
 			return err
 		}
-		table, err := t.of.tables.Table(t.of.ctx, name)
+		table, err := t.of.tables.Table(t.of.engine.ctx, name)
 		if err != nil {
 			return err
 		}
@@ -113,6 +116,9 @@ func (t *texts) Filter(_ int, _ string, args ...sqlite3.Value) error {
 		}
 		for j, row := range t.of.rows(name, table) {
 			t.rows = append(t.rows, textRow{int64(i)<<20 | int64(j), row})
+			if err := t.of.engine.budget.take(textRowBytes); err != nil {
+				return t.of.engine.cause.keep(err)
+			}
 		}
 	}
 	return nil

@@ -138,7 +138,7 @@ type edgeCursor struct {
 	rows      []*watch.Entry   // of reads, from the current one
 	elements  []element        // of the current row
 	at        int              // among elements
-	most      int              // how many elements a row has had, for which memory is taken
+	most      int              // the most bytes that the elements of a row have had, which are taken from the budget
 	scanned   int
 }
 
@@ -285,7 +285,7 @@ func (c *edgeCursor) split(e *watch.Entry) error {
 	}
 	clear(c.found)
 	c.extractor.Find(encoded.Body(), c.found)
-	index := -1
+	index, kept := -1, 0
 	for values, err := range c.rowsOf(c, c.found) {
 		if err != nil {
 			return err
@@ -300,9 +300,14 @@ func (c *edgeCursor) split(e *watch.Entry) error {
 		if !wanted {
 			continue
 		}
-		if c.elements = append(c.elements, element{index, values}); len(c.elements) > c.most {
-			c.most = len(c.elements)
-			if err := c.engine.budget.take(elementBytes + len(values)*valueBytes); err != nil {
+		c.elements = append(c.elements, element{index, values})
+		kept += elementBytes
+		for _, value := range values {
+			kept += valueBytes + length(value)
+		}
+		if more := kept - c.most; more > 0 {
+			c.most = kept
+			if err := c.engine.budget.take(more); err != nil {
 				return err
 			}
 		}

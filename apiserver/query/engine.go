@@ -16,7 +16,7 @@ import (
 	"byre/apiserver/storage/changes"
 )
 
-// The bounds of SQLite for one statement.
+// The bounds of SQLite for one statement. maxValue bounds a row too, which is copied from the engine as a whole.
 const (
 	maxSQL   = 100 << 10
 	maxValue = 16 << 20
@@ -25,7 +25,7 @@ const (
 // Errors of a statement.
 var (
 	// errTooLarge means that a statement, a value, or what a query needs in memory, is too large.
-	errTooLarge   = errors.New("the query needs more memory than --sql-memory, or a value is larger than 16 MiB: select fewer rows or columns")
+	errTooLarge   = errors.New("the query needs more memory than --sql-memory, or a row is larger than 16 MiB: select fewer rows or columns")
 	errEmpty      = errors.New("no statement")
 	errParameters = errors.New("wrong number of parameters")
 	errSeveral    = errors.New("more than one statement: ask one query a request")
@@ -197,14 +197,31 @@ func (e *engine) run(columns []ResultColumn, row func([]any) (bool, error)) (err
 	defer func() { err = errors.Join(err, recovered(recover())) }()
 	values := make([]any, len(columns))
 	for e.stmt.Step() {
+		size := 0
 		for i := range columns {
 			values[i] = e.value(i, columns[i].Type)
+			if size += length(values[i]); size > maxValue {
+				return errTooLarge // in the engine all columns may share one text
+			}
 		}
 		if more, err := row(values); !more || err != nil {
 			return err
 		}
 	}
 	return cmp.Or(e.cause.err, e.stmt.Err())
+}
+
+// length returns the length of a value of a row; 0 if it has a fixed size.
+func length(value any) int {
+	switch v := value.(type) {
+	case string:
+		return len(v)
+	case catalog.RawJSON:
+		return len(v)
+	case []byte:
+		return len(v)
+	}
+	return 0
 }
 
 // value returns a value of the current row.

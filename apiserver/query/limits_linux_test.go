@@ -1,10 +1,21 @@
 package query
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
+	"net/http/httptest"
 	"os"
+	"runtime"
+	"strings"
 	"testing"
 	"time"
+
+	k8sruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"byre/sqlstore"
 )
 
 // A query that has run out of memory, or of time, gives back what it has taken.
@@ -27,6 +38,56 @@ func TestLimits_MemoryIsGivenBack(t *testing.T) {
 	if after := residentBytes(t); after > before+10*f.config.Memory {
 		t.Errorf("the process takes %d MiB, and %d before", after>>20, before>>20)
 	}
+}
+
+// What a short statement multiplies is bounded too: one text in many columns, what many cursors keep, and the fields of
+// one change.
+func TestLimits_HoldForWhatAStatementMultiplies(t *testing.T) {
+	f := newFixture(t)
+	f.config.Memory = 16 << 20
+	object := func(element string) []byte {
+		return []byte(`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"big","namespace":"a"},"data":[` + strings.Repeat(element+",", 300_000) + element + "]}")
+	}
+	w := sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "configmaps", Namespace: "a", Name: "big"}, UID: "u-big", Value: object("1")}
+	made, err := f.store.Commit(t.Context(), w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Op, w.Replaces, w.Value = sqlstore.Update, made.Revision, object("2")
+	if _, err := f.store.Commit(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	columns := func(column string) string { return "SELECT " + strings.Repeat(column+", ", 1999) + column }
+	text := []json.RawMessage{json.RawMessage(`"` + strings.Repeat("x", 1<<20) + `"`)}
+	ctx := request.WithUser(t.Context(), &user.DefaultInfo{Name: "admin"})
+	for _, q := range []Spec{
+		{SQL: columns("?1"), Parameters: text},
+		{SQL: columns("(SELECT 1 FROM byre_columns LIMIT 1)")},
+		{SQL: columns("(SELECT 1 FROM changes WHERE after > '' LIMIT 1)")},
+		{SQL: "SELECT count(*) FROM field_changes WHERE name = 'big'"},
+	} {
+		for what, run := range map[string]func() error{
+			"kept": func() error {
+				_, err := f.Create(ctx, &Query{Spec: q}, func(context.Context, k8sruntime.Object) error { return nil }, nil)
+				return err
+			},
+			"streamed": func() error { return f.run(ctx, &q, mostStreamed, newStream(httptest.NewRecorder(), NDJSON)) },
+		} {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			err := run()
+			runtime.ReadMemStats(&after)
+			if got, message := code(err); got != 413 {
+				t.Errorf("%.60s, %s: %d %s", q.SQL, what, got, message)
+			}
+			if took := after.TotalAlloc - before.TotalAlloc; took > 512<<20 {
+				t.Errorf("%.60s, %s: %d MiB", q.SQL, what, took>>20)
+			}
+		}
+	}
+	// What a cursor has kept is given back before it scans again.
+	f.expect("admin", "SELECT sum((SELECT length(after) FROM changes WHERE revision = r.value LIMIT 1) > 0) FROM json_each('["+
+		strings.TrimSuffix(strings.Repeat(fmt.Sprint(made.Revision, ","), 100), ",")+"]') r", "100")
 }
 
 // residentBytes is the memory of the process that is in use.

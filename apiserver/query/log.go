@@ -22,6 +22,16 @@ type logReader struct {
 	query sqlstore.ChangesQuery
 	// last is the last revision to read.
 	last int64
+	// charged is what the budget has given for what next has returned last, in bytes.
+	charged int
+}
+
+// release gives back what next has taken from the budget. A nil reader has taken nothing.
+func (r *logReader) release() {
+	if r != nil {
+		r.budget.left += int64(r.charged)
+		r.charged = 0
+	}
 }
 
 const (
@@ -35,8 +45,22 @@ const (
 // newestFirst reverses the order. It is called before next.
 func (r *logReader) newestFirst() { r.query.Before = r.last + 1 }
 
-// next returns some changes; none at the end.
+// next returns some changes; none at the end. The caller does not keep those before.
 func (r *logReader) next() (seen []sqlstore.Change, err error) {
+	r.release()
+	if seen, err = r.read(); err != nil {
+		return nil, err
+	}
+	for i := range seen {
+		r.charged += changeBytes + seen[i].Size()
+	}
+	return seen, r.budget.take(r.charged)
+}
+
+// changeBytes is about what a change takes beside its values.
+const changeBytes = 500
+
+func (r *logReader) read() (seen []sqlstore.Change, err error) {
 	rights, err := r.rightsOf()
 	if err != nil {
 		return nil, err

@@ -102,9 +102,6 @@ func (p *past) find(moment string) (int64, error) {
 
 // show returns what a view shows at a moment, which has a revision.
 func (p *past) show(v *view, moment string, revision int64) (*selection, error) {
-	if err := p.covers(v.Of(), moment, revision); err != nil {
-		return nil, err
-	}
 	rights, err := p.rightsOf()
 	if err != nil {
 		return nil, err
@@ -116,8 +113,9 @@ func (p *past) show(v *view, moment string, revision int64) (*selection, error) 
 	shown := &selection{view: v, source: &stored{past: p, view: v, moment: moment, revision: revision, scope: scope}}
 	if !scope.All && len(scope.Namespaces) == 0 {
 		shown.forbidden = fmt.Sprintf("you may not list %s and changes.%s in all namespaces, nor in one that there has been since", v.Resource, changes.Group)
+		return shown, nil
 	}
-	return shown, nil
+	return shown, p.covers(v.Of(), moment, revision)
 }
 
 // covers fails with the code 410 if the history of a resource does not reach back to a moment.
@@ -128,7 +126,7 @@ func (p *past) covers(of sqlstore.Resource, moment string, revision int64) error
 	}
 	for i := range histories {
 		if histories[i].Resource == of {
-			return changes.Covers(moment, revision, histories[i])
+			return changes.Covers("the history of "+of.String(), moment, revision, histories[i])
 		}
 	}
 	return nil // there has never been an object

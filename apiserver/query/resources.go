@@ -92,10 +92,14 @@ func (s *Storage) prepare(e *engine, q *Spec) error {
 	return err
 }
 
-// declareGone makes the tables of resources known whose definitions are gone, and reports whether the statement
-// may name one. Nothing is known of such a resource but the members of every object.
+// declareGone makes the tables of resources known whose definitions are gone and whose past the user may see, and reports
+// whether the statement may name one. Nothing is known of such a resource but the members of every object.
 func (s *Storage) declareGone(e *engine, sql string) (found bool, err error) {
 	histories, err := e.past.historiesOf()
+	if err != nil {
+		return false, err
+	}
+	rights, err := e.past.rightsOf()
 	if err != nil {
 		return false, err
 	}
@@ -106,6 +110,11 @@ func (s *Storage) declareGone(e *engine, sql string) (found bool, err error) {
 		name := catalog.FullName(gr)
 		if of.Owner != sqlstore.Custom || !strings.Contains(sql, name) || slices.Contains(names, name) {
 			continue
+		}
+		if scope, err := rights.Scope(e.ctx, of, 0); err != nil {
+			return false, err
+		} else if !scope.All {
+			continue // to others it is as if it had never been
 		}
 		found = true
 		table := &catalog.Table{Resource: gr, Columns: catalog.NewColumns(&spec.Schema{}, nil, nil), Gone: of}

@@ -83,6 +83,7 @@ const eventBytes = 300
 
 // Filter implements sqlite3.VTabCursor.
 func (c *versionsCursor) Filter(_ int, names string, args ...sqlite3.Value) error {
+	c.log.release()
 	*c = versionsCursor{versions: c.versions, reader: c.reader, made: map[sqlstore.Key]*event{}}
 	var err error
 	if c.log, err = c.past.selectChanges(names, args); c.log == nil || err != nil {

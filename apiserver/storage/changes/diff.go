@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"iter"
 	"maps"
 	"reflect"
 	"slices"
@@ -14,37 +15,59 @@ import (
 	"byre/apiserver/storage/jsontext"
 )
 
-// Difference is the difference of two JSON values at one path. Each part of the path is the name
-// of a field, or the index of an element.
+// Difference is the difference of two JSON values at one path.
 type Difference struct {
-	path     []any
-	old, new any
-	// added and removed say that old and new do not exist.
-	added, removed bool
+	// path has the name of a field, or the index of an element, for each part. It is valid until the next Difference.
+	path []any
+	// old and new are JSON; one of them is nil if the value did not exist.
+	old, new []byte
 }
 
-// Compare returns the differences of two objects, which are JSON. Elements of lists are compared by their
+// mostDepth bounds the parts of a path. What differs further down differs as a whole, because each part is read again
+// for each object around it.
+const mostDepth = 100
+
+// Compare yields the differences of two objects, which are JSON. Elements of lists are compared by their
 // index. What every write changes is left out: the resourceVersion, the generation and the managed fields.
 // Applied to before in their order, the differences give after. What has the same text is not decoded: that
 // is most of an object.
-func Compare(before, after []byte) []Difference { return compare(nil, nil, before, after) }
+func Compare(before, after []byte) iter.Seq[*Difference] {
+	return func(yield func(*Difference) bool) { (&comparison{yield: yield}).compare(before, after) }
+}
 
-// compare appends the differences of two JSON values.
-func compare(all []Difference, path []any, before, after []byte) []Difference {
+// comparison yields the differences of two values at a path. Its methods return false when the reader has stopped.
+type comparison struct {
+	path  []any
+	yield func(*Difference) bool
+}
+
+// part compares a part of the values at the path. A nil one does not exist.
+func (c *comparison) part(name any, before, after []byte) bool {
+	c.path = append(c.path, name)
+	defer func() { c.path = c.path[:len(c.path)-1] }()
+	if before == nil || after == nil {
+		return c.yield(&Difference{c.path, before, after})
+	}
+	return c.compare(before, after)
+}
+
+func (c *comparison) compare(before, after []byte) bool {
 	switch {
 	case bytes.Equal(before, after):
-		return all
+		return true
+	case len(c.path) == mostDepth:
 	case before[0] == '{' && after[0] == '{':
-		return compareObjects(all, path, Fields(before), Fields(after))
+		return c.objects(Fields(before), Fields(after))
 	case before[0] == '[' && after[0] == '[':
-		return compareLists(all, path, slices.Collect(jsontext.Elements(before)), slices.Collect(jsontext.Elements(after)))
+		return c.lists(slices.Collect(jsontext.Elements(before)), slices.Collect(jsontext.Elements(after)))
 	}
-	was, is := Decode(before), Decode(after)
-	if reflect.DeepEqual(was, is) {
-		return all
-	}
-	return append(all, Difference{path: path, old: was, new: is})
+	before, after = bytes.TrimSpace(before), bytes.TrimSpace(after)
+	isEqual := bytes.Equal(before, after) || !hasOneText(before) && !hasOneText(after) && reflect.DeepEqual(Decode(before), Decode(after))
+	return isEqual || c.yield(&Difference{c.path, before, after})
 }
+
+// hasOneText reports whether a JSON value is a number, true, false or null: those that are written otherwise are others.
+func hasOneText(value []byte) bool { return !strings.ContainsRune(`"{[`, rune(value[0])) }
 
 // Fields returns the texts of an object's fields.
 func Fields(object []byte) map[string][]byte {
@@ -58,28 +81,20 @@ func Fields(object []byte) map[string][]byte {
 	return all
 }
 
-func compareObjects(all []Difference, path []any, before, after map[string][]byte) []Difference {
+func (c *comparison) objects(before, after map[string][]byte) bool {
 	names := maps.Clone(before)
 	maps.Copy(names, after)
 	maps.DeleteFunc(names, func(name string, _ []byte) bool {
-		return bytes.Equal(before[name], after[name]) || len(path) == 1 && path[0] == "metadata" && isOfEachWrite(name)
+		return bytes.Equal(before[name], after[name]) || len(c.path) == 1 && c.path[0] == "metadata" && isOfEachWrite(name)
 	})
 	for _, name := range slices.SortedFunc(maps.Keys(names), func(a, b string) int {
-		return cmp.Or(rank(path, a)-rank(path, b), strings.Compare(a, b))
+		return cmp.Or(rank(c.path, a)-rank(c.path, b), strings.Compare(a, b))
 	}) {
-		at := append(slices.Clip(path), name)
-		was, existed := before[name]
-		is, exists := after[name]
-		switch {
-		case !existed:
-			all = append(all, Difference{path: at, new: Decode(is), added: true})
-		case !exists:
-			all = append(all, Difference{path: at, old: Decode(was), removed: true})
-		default:
-			all = compare(all, at, was, is)
+		if !c.part(name, before[name], after[name]) {
+			return false
 		}
 	}
-	return all
+	return true
 }
 
 // isOfEachWrite reports whether every write changes a field of the metadata.
@@ -100,39 +115,49 @@ func rank(path []any, name string) int {
 	return 0
 }
 
-func compareLists(all []Difference, path []any, before, after [][]byte) []Difference {
-	at := func(i int) []any { return append(slices.Clip(path), i) }
+func (c *comparison) lists(before, after [][]byte) bool {
 	both := min(len(before), len(after))
 	for i := range both {
-		all = compare(all, at(i), before[i], after[i])
+		if !c.part(i, before[i], after[i]) {
+			return false
+		}
 	}
 	for i := len(before) - 1; i >= both; i-- {
-		all = append(all, Difference{path: at(i), old: Decode(before[i]), removed: true})
+		if !c.part(i, before[i], nil) {
+			return false
+		}
 	}
 	for i := both; i < len(after); i++ {
-		all = append(all, Difference{path: at(i), new: Decode(after[i]), added: true})
+		if !c.part(i, nil, after[i]) {
+			return false
+		}
 	}
-	return all
+	return true
 }
 
 // Field is a Difference as people read it. Old and New are JSON; one of them is empty if the field did not
 // exist.
 type Field struct{ Path, Old, New string }
 
+// mostPath and mostName bound a path, and the name of a field in it, in bytes.
+const (
+	mostPath = 1 << 10
+	mostName = 256
+)
+
 // Field returns the difference with values that are cut off with "…" after most bytes.
 func (d *Difference) Field(most int) Field {
-	f := Field{Path: pathText(d.path)}
-	if !d.added {
-		f.Old = text(d.old, most)
+	text := func(value []byte) string {
+		switch {
+		case value == nil:
+			return ""
+		case hasOneText(value):
+			return cut(string(bytes.TrimSpace(value)), most)
+		}
+		return cut(string(Encode(Decode(value))), most)
 	}
-	if !d.removed {
-		f.New = text(d.new, most)
-	}
-	return f
+	return Field{Path: cut(pathText(d.path), mostPath), Old: text(d.old), New: text(d.new)}
 }
-
-// mostName bounds the name of a field in a path, in bytes.
-const mostName = 256
 
 // pathText returns a path as people write it: spec.containers[0].image, or
 // metadata.labels["app.kubernetes.io/name"].
@@ -140,11 +165,12 @@ func pathText(path []any) string {
 	var b strings.Builder
 	for _, part := range path {
 		name, isName := part.(string)
+		name = cut(name, mostName)
 		switch {
 		case !isName:
 			b.WriteString("[" + strconv.Itoa(part.(int)) + "]")
 		case name == "" || strings.ContainsAny(name, ".[]\"'/ \n"):
-			b.WriteString("[" + text(name, mostName) + "]")
+			b.WriteString("[" + string(Encode(name)) + "]")
 		default:
 			if b.Len() > 0 {
 				b.WriteByte('.')
@@ -155,17 +181,16 @@ func pathText(path []any) string {
 	return b.String()
 }
 
-// text returns the JSON of a value, cut off after most bytes.
-func text(value any, most int) string {
-	encoded := string(Encode(value))
-	if len(encoded) <= most {
-		return encoded
+// cut returns a text, cut off with "…" after most bytes.
+func cut(text string, most int) string {
+	if len(text) <= most {
+		return text
 	}
 	end := most
-	for !utf8.RuneStart(encoded[end]) {
+	for !utf8.RuneStart(text[end]) {
 		end--
 	}
-	return encoded[:end] + "…"
+	return text[:end] + "…"
 }
 
 // Encode returns the JSON of a decoded value.
@@ -181,6 +206,13 @@ func Encode(value any) []byte {
 
 // Decode decodes a valid JSON value, and keeps its numbers as they are.
 func Decode(text []byte) (value any) {
+	if text[0] == '"' { // without the buffers of a decoder
+		var s string
+		if err := json.Unmarshal(text, &s); err != nil {
+			panic(err)
+		}
+		return s
+	}
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber()
 	if err := decoder.Decode(&value); err != nil {

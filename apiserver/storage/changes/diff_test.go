@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"maps"
 	"math/rand/v2"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -48,21 +50,22 @@ func randomObject(random *rand.Rand, depth int) map[string]any {
 }
 
 // apply makes the Differences of a value that it may change, and returns the new value.
-func apply(value any, all []Difference) any {
-	for _, d := range all {
-		value = applyOne(value, d.path, &d)
+func apply(value any, all iter.Seq[*Difference]) (changed any, n int) {
+	for d := range all {
+		value = applyOne(value, d.path, d)
+		n++
 	}
-	return value
+	return value, n
 }
 
 func applyOne(value any, path []any, d *Difference) any {
 	if len(path) == 0 {
-		return d.new
+		return Decode(d.new)
 	}
 	switch part := path[0].(type) {
 	case string:
 		object := maps.Clone(value.(map[string]any))
-		if len(path) == 1 && d.removed {
+		if len(path) == 1 && d.new == nil {
 			delete(object, part)
 			return object
 		}
@@ -71,10 +74,10 @@ func applyOne(value any, path []any, d *Difference) any {
 	case int:
 		list := slices.Clone(value.([]any))
 		switch {
-		case len(path) == 1 && d.removed:
+		case len(path) == 1 && d.new == nil:
 			return slices.Delete(list, part, part+1)
-		case len(path) == 1 && d.added:
-			return slices.Insert(list, part, d.new)
+		case len(path) == 1 && d.old == nil:
+			return slices.Insert(list, part, Decode(d.new))
 		}
 		list[part] = applyOne(list[part], path[1:], d)
 		return list
@@ -92,12 +95,12 @@ func TestCompare_DifferencesMakeTheNewFromTheOld(t *testing.T) {
 		if err := json.Indent(&spaced, Encode(after), "", " \t\r"); err != nil {
 			t.Fatal(err)
 		}
-		all := compare(nil, nil, Encode(before), [][]byte{Encode(after), spaced.Bytes()}[random.IntN(2)])
-		if got := apply(before, all); !reflect.DeepEqual(got, any(after)) {
+		got, n := apply(before, Compare(Encode(before), [][]byte{Encode(after), spaced.Bytes()}[random.IntN(2)]))
+		if !reflect.DeepEqual(got, any(after)) {
 			t.Fatalf("from %s to %s: %s", Encode(before), Encode(after), Encode(got))
 		}
-		if (len(all) == 0) != reflect.DeepEqual(before, after) {
-			t.Fatalf("from %s to %s: %d differences", Encode(before), Encode(after), len(all))
+		if (n == 0) != reflect.DeepEqual(before, after) {
+			t.Fatalf("from %s to %s: %d differences", Encode(before), Encode(after), n)
 		}
 	}
 }
@@ -120,11 +123,63 @@ func TestCompare_SaysWhatChangedAsPeopleDo(t *testing.T) {
 		{`{"a":null}`, `{"a":"` + long + `"}`, []Field{{"a", "null", `"` + long[:mostText-2] + "…"}}},
 	} {
 		var got []Field
-		for _, d := range compare(nil, nil, []byte(test.before), []byte(test.after)) {
+		for d := range Compare([]byte(test.before), []byte(test.after)) {
 			got = append(got, d.Field(mostText))
 		}
 		if !reflect.DeepEqual(got, test.want) {
 			t.Errorf("from %s to %s: %q, want %q", test.before, test.after, got, test.want)
 		}
+	}
+}
+
+// nested returns an object with a value at a depth.
+func nested(depth int, value string) []byte {
+	return []byte(strings.Repeat(`{"a":`, depth) + value + strings.Repeat("}", depth))
+}
+
+// Whoever may write an object decides how many of its fields a change changes, how deep they are, and how long
+// their names.
+func TestCompare_TakesLittleMemoryForEachDifference(t *testing.T) {
+	t.Parallel()
+	const n = 200_000
+	list := func(element string) string { return "[" + strings.Repeat(element+",", n) + element + "]" }
+	name := strings.Repeat("k", 1<<20)
+	members := func(value string) []byte {
+		var b strings.Builder
+		for i := range 100 {
+			fmt.Fprintf(&b, `"k%d":%s,`, i, value)
+		}
+		return []byte(`{"` + name + `":{` + b.String() + `"k":0}}`)
+	}
+	for _, test := range []struct {
+		what          string
+		before, after []byte
+		want          int
+	}{
+		{"many deep elements", nested(mostDepth-1, list("1")), nested(mostDepth-1, list("2")), n + 1},
+		{"deeper than paths go", nested(2*mostDepth, list("1")), nested(2*mostDepth, list("2")), 1},
+		{"a long name", members("1"), members("2"), 100},
+	} {
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		var kept []Field
+		found := 0
+		for d := range Compare(test.before, test.after) {
+			if found++; len(kept) < 1000 {
+				kept = append(kept, d.Field(mostName))
+			}
+		}
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); found != test.want || grown > 16<<20 {
+			t.Errorf("%s: %d differences, %d MiB are in use", test.what, found, grown>>20)
+		}
+		for _, f := range kept {
+			if len(f.Path) > mostPath+len("…") {
+				t.Fatalf("%s: a path of %d bytes", test.what, len(f.Path))
+			}
+		}
+		runtime.KeepAlive(kept)
 	}
 }

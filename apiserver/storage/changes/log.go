@@ -81,8 +81,9 @@ func (l *Log) Revision(ctx context.Context, moment string) (int64, error) {
 	return revision, APIError(err)
 }
 
-// Covers fails with the code 410 if one of the histories does not reach back to a moment, which has a revision.
-func Covers(moment string, revision int64, histories ...sqlstore.History) error {
+// Covers fails with the code 410 if one of the histories, which are what the user has asked for, does not reach back to a moment,
+// which has a revision.
+func Covers(what, moment string, revision int64, histories ...sqlstore.History) error {
 	var last sqlstore.History
 	for i := range histories {
 		if h := &histories[i]; h.Compacted > revision && h.Compacted > last.Compacted {
@@ -92,7 +93,7 @@ func Covers(moment string, revision int64, histories ...sqlstore.History) error 
 	if last.Compacted == 0 {
 		return nil
 	}
-	message := "the history of " + last.String() + " does not reach back to " + moment + ": the earliest moment is revision " + strconv.FormatInt(last.Compacted, 10)
+	message := what + " does not reach back to " + moment + ": the earliest moment is revision " + strconv.FormatInt(last.Compacted, 10)
 	if last.First > 0 {
 		message += ", or " + last.FirstTime.UTC().Format(time.RFC3339Nano)
 	}
