@@ -158,6 +158,21 @@ func (g *group) ForgetInstances(resource schema.GroupResource) {
 	g.feed.Forget(sqlstore.Resource{Group: resource.Group, Resource: resource.Resource, Owner: sqlstore.Custom})
 }
 
+// IsReplaced implements definition.SourceReader.
+func (g *group) IsReplaced(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition) (bool, error) {
+	if _, err := g.Sync(ctx); err != nil {
+		return false, err
+	}
+	if revision, loaded := g.CachedRevision(crd.Name); loaded && revision == definition.Revision(crd) {
+		return false, nil
+	}
+	now, err := g.Get(ctx, crd.Name)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	return err == nil && now.UID == crd.UID && now.Annotations[definition.SpecHash] != crd.Annotations[definition.SpecHash], err
+}
+
 // Source implements definition.SourceReader. The source costs little memory: it refers
 // to the bytes that the watch cache holds.
 func (g *group) Source(ctx context.Context, name, resourceVersion string) (definition.Source, error) {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"byre/migrations"
 	"byre/sqlstore"
@@ -197,20 +198,12 @@ func TestReplicas_WritesFollowTheSchema(t *testing.T) {
 	a, b, feed := startReplicas(t)
 	a.define(t, widgetDefinition)
 	b.create(t, widget(t, "w", `{"size":3}`))
-	added := 0
-	addField := func() (name string) {
-		added++
-		name = fmt.Sprintf("added%d", added)
-		a.change(t, "widgets.example.com", func(crd *apiextensionsv1.CustomResourceDefinition) {
-			properties := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties
-			properties[name] = apiextensionsv1.JSONSchemaProps{Type: "string"}
-		})
-		return name
-	}
 	for _, test := range []struct {
 		name, method, path, body string
 		header                   []string
 	}{
+		// First, while the widget has the encoding that the other server would write: that server finds nothing to write.
+		{"patch of nothing else", http.MethodPatch, widgetPath + "/w", `{"spec":{"FIELD":"new"}}`, []string{"Content-Type", "application/merge-patch+json"}},
 		{"create", http.MethodPost, widgetPath, widget(t, "created", `{"size":3,"FIELD":"new"}`), nil},
 		{"strict create", http.MethodPost, widgetPath + "?fieldValidation=Strict", widget(t, "strict", `{"size":3,"FIELD":"new"}`), nil},
 		{"warned create", http.MethodPost, widgetPath + "?fieldValidation=Warn", widget(t, "warned", `{"size":3,"FIELD":"new"}`), nil},
@@ -221,7 +214,7 @@ func TestReplicas_WritesFollowTheSchema(t *testing.T) {
 			var field string
 			var changed int64
 			w := duringHold(t, b, feed, func() {
-				field = addField()
+				field = a.addField(t)
 				changed = a.revision(t)
 			}, test.method, test.path, func() string { return strings.ReplaceAll(test.body, "FIELD", field) }, test.header...)
 			if w.Code/100 != 2 || spec(t, w.Body.Bytes())[field] != "new" {
@@ -234,6 +227,86 @@ func TestReplicas_WritesFollowTheSchema(t *testing.T) {
 				t.Errorf("the write took %d revisions", now-changed)
 			}
 		})
+	}
+}
+
+// addField adds a field to the spec of widgets, and returns its name.
+func (s *server) addField(t *testing.T) (name string) {
+	t.Helper()
+	s.change(t, "widgets.example.com", func(crd *apiextensionsv1.CustomResourceDefinition) {
+		properties := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties
+		name = fmt.Sprintf("added%d", len(properties))
+		properties[name] = apiextensionsv1.JSONSchemaProps{Type: "string"}
+	})
+	return name
+}
+
+// setNew gives a widget a field that it adds to the definition.
+func (s *server) setNew(t *testing.T, widget string) (name string) {
+	t.Helper()
+	name = s.addField(t)
+	if w := s.do(t, http.MethodPatch, widgetPath+"/"+widget, `{"spec":{"`+name+`":"new"}}`, "Content-Type", "application/merge-patch+json"); w.Code != http.StatusOK {
+		t.Fatalf("patch: %d %s", w.Code, w.Body)
+	}
+	return name
+}
+
+// TestReplicas_ReadsFollowTheSchema: what a server has written by a new schema, another one shows whole, whatever its
+// feed has seen.
+func TestReplicas_ReadsFollowTheSchema(t *testing.T) {
+	t.Parallel()
+	a, b, feed := startReplicas(t)
+	a.define(t, widgetDefinition)
+	b.create(t, widget(t, "w", `{"size":3}`))
+	for _, loaded := range []bool{false, true} {
+		for _, path := range []string{widgetPath + "/w", widgetPath, widgetPath + "?limit=1"} {
+			var field string
+			w := duringHold(t, b, feed, func() { field = a.setNew(t, "w") }, http.MethodGet, path, func() string { return "" })
+			if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"`+field+`":"new"`) {
+				t.Errorf("loaded: %t: GET %s: %d %s, want %s", loaded, path, w.Code, w.Body, field)
+			}
+		}
+		if w := b.do(t, http.MethodGet, widgetPath+"?resourceVersion=0", ""); w.Code != http.StatusOK { // loads them
+			t.Fatalf("%d %s", w.Code, w.Body)
+		}
+	}
+}
+
+// TestReplicas_WatchesFollowTheSchema: a watch through a server that learns of a new schema and of an object of it at
+// the same time shows the object whole, if need be after it has resumed.
+func TestReplicas_WatchesFollowTheSchema(t *testing.T) {
+	t.Parallel()
+	a, b, feed := startReplicas(t)
+	a.define(t, widgetDefinition)
+	at := b.create(t, widget(t, "w", `{"size":3}`)).GetResourceVersion()
+	client := b.dynamic.Resource(widgets).Namespace("default")
+	for range 20 {
+		events, err := client.Watch(t.Context(), metav1.ListOptions{ResourceVersion: at})
+		if err != nil {
+			t.Fatal(err)
+		}
+		release := feed.hold()
+		field := a.setNew(t, "w")
+		release()
+		for shown := false; !shown; {
+			event, open := <-events.ResultChan()
+			if !open {
+				if events, err = client.Watch(t.Context(), metav1.ListOptions{ResourceVersion: at}); err != nil {
+					t.Fatal(err)
+				}
+				continue
+			}
+			w, ok := event.Object.(*unstructured.Unstructured)
+			if !ok {
+				t.Fatalf("%+v", event)
+			}
+			at = w.GetResourceVersion()
+			if value, _, _ := unstructured.NestedString(w.Object, "spec", field); value != "new" {
+				t.Fatalf("%s is shown without %s: %v", at, field, w.Object["spec"])
+			}
+			shown = true
+		}
+		events.Stop()
 	}
 }
 

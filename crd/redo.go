@@ -14,7 +14,7 @@ import (
 	"byre/crd/instances"
 )
 
-// Writes of instances are executed again when the definition has changed meanwhile.
+// Requests for instances are executed again when the definition has changed meanwhile.
 //
 // A write takes effect only if the definition is, in the transaction of the write, the one by
 // which this server has decoded, pruned and validated it (sqlstore.Write.Requires). Otherwise
@@ -24,7 +24,11 @@ import (
 // has changed, the client gets no answer, and the server executes the request again. An attempt
 // that is answered with a 4xx wrote nothing, or a part of a collection was deleted.
 
-// maxAttempts bounds how often a write is executed. The client gets the answer to the last
+// So does a write that changes nothing, and a read of an instance that was written with another encoding, if the definition
+// is not the stored one any more (storage.Config.IsReplaced). Otherwise a replica would show an instance without the
+// fields that its own schema lacks.
+
+// maxAttempts bounds how often a request is executed. The client gets the answer to the last
 // attempt, which asks it to try again.
 const maxAttempts = 5
 
@@ -57,11 +61,13 @@ func (s *Server) hasChanged(v view, req *http.Request, info *request.RequestInfo
 	return err == nil && !v.equals(now)
 }
 
-// attempt is the answer to one execution of a write. It passes a failure on to the client only
+// attempt is the answer to one execution of a request. It passes a failure on to the client only
 // if the definition has not changed.
 type attempt struct {
 	http.ResponseWriter
 	hasChanged func() bool
+	// isRead is true for a get and a list. They fail because of a definition by 429 only.
+	isRead bool
 	// isApply is true for a server-side apply. Of a field that the schema lacks it answers 500,
 	// and so does a write that was done and can't be converted for its answer: only an apply
 	// may be done twice.
@@ -73,6 +79,9 @@ type attempt struct {
 // WriteHeader implements http.ResponseWriter.
 func (a *attempt) WriteHeader(code int) {
 	isFailure := code/100 == 4 || a.isApply && code == http.StatusInternalServerError
+	if a.isRead {
+		isFailure = code == http.StatusTooManyRequests
+	}
 	if a.withheld = isFailure && a.hasChanged(); !a.withheld {
 		a.ResponseWriter.WriteHeader(code)
 	}
@@ -89,12 +98,9 @@ func (a *attempt) Write(p []byte) (int, error) {
 // Unwrap is for http.ResponseController.
 func (a *attempt) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-// writes are the verbs whose requests are executed again.
-var writes = map[string]bool{"create": true, "update": true, "patch": true, "delete": true, "deletecollection": true}
-
-// serveWrite executes a write until its answer is certain. It returns false, and writes nothing,
+// serveRepeatedly executes a request until its answer is certain. It returns false, and writes nothing,
 // if no definition serves the request.
-func (s *Server) serveWrite(w http.ResponseWriter, req *http.Request, info *request.RequestInfo) bool {
+func (s *Server) serveRepeatedly(w http.ResponseWriter, req *http.Request, info *request.RequestInfo) bool {
 	body := &repeatableBody{body: req.Body}
 	before := w.Header().Clone()
 	for n := 1; ; n++ {
@@ -104,6 +110,7 @@ func (s *Server) serveWrite(w http.ResponseWriter, req *http.Request, info *requ
 		a := &attempt{
 			ResponseWriter: w,
 			hasChanged:     func() bool { return n < maxAttempts && s.hasChanged(v, req, info) },
+			isRead:         info.Verb == "get" || info.Verb == "list",
 			isApply:        strings.HasPrefix(req.Header.Get("Content-Type"), "application/apply-patch"),
 		}
 		if served := s.serveView(a, req, info, v, err); !a.withheld {

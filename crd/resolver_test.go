@@ -74,6 +74,10 @@ func (r sourceReader) Source(_ context.Context, name, resourceVersion string) (d
 	return r(name, resourceVersion)
 }
 
+func (sourceReader) IsReplaced(context.Context, *apiextensionsv1.CustomResourceDefinition) (bool, error) {
+	return false, nil
+}
+
 func newTestResolver(s *fakeStore) *resolver {
 	return newResolver(&instances.Environment{}, s)
 }

@@ -29,8 +29,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 // serveInstances answers a request for instances. It returns false, and writes nothing,
 // if no definition serves the request.
 func (s *Server) serveInstances(w http.ResponseWriter, req *http.Request, info *request.RequestInfo) bool {
-	if writes[info.Verb] {
-		return s.serveWrite(w, req, info)
+	if info.Verb != "watch" {
+		return s.serveRepeatedly(w, req, info)
 	}
 	v, err := s.view(req, info)
 	return s.serveView(w, req, info, v, err)

@@ -152,8 +152,8 @@ type Write struct {
 	Attributes *Attributes
 }
 
-// Requirement is what a write requires of another object: the record under Key has this UID,
-// and this Generation or 0.
+// Requirement is what a write requires of another object: the record under Key has this UID and
+// this Generation. An empty one, and 0, meet every requirement: whoever wrote the record did not know them.
 //
 // Invariant: the requirement holds in the transaction of the write, whichever process changes
 // the other object. The driver checks it there; the queue keeps a write of an object, and a

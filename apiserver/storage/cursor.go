@@ -257,6 +257,8 @@ func (c *cursor) watcherError(ctx context.Context, err error) error {
 		return ctx.Err()
 	case errors.Is(err, watch.ErrClosed):
 		return err
+	case errors.Is(err, errReplaced):
+		return watch.ErrClosed // the client resumes before what this Store can't show
 	}
 	return c.s.records.watchError(err)
 }

@@ -43,6 +43,10 @@ const (
 // unavailable and for a revision that does not exist yet.
 const retrySeconds = 1
 
+// errReplaced is the error of a request by what defined its resource before. It is not a conflict: upstream's handler of
+// patches would try again, by what has just failed. Clients repeat a request whose answer has a Retry-After.
+var errReplaced = apierrors.NewTooManyRequests("what defines the resource has just changed: the request was not executed", retrySeconds)
+
 // apiError is the one place that converts errors of the store to errors of the API.
 func (r *records) apiError(err error, path string) error {
 	switch {
@@ -55,9 +59,7 @@ func (r *records) apiError(err error, path string) error {
 	case errors.Is(err, sqlstore.ErrConflict):
 		return storage.NewResourceVersionConflictsError(path, 0)
 	case errors.Is(err, sqlstore.ErrRequired):
-		// This is not a conflict: upstream's handler of patches would try again, by what
-		// has just failed. Clients repeat a request whose answer has a Retry-After.
-		return apierrors.NewTooManyRequests("what defines the resource has just changed: the request was not executed", retrySeconds)
+		return errReplaced
 	case errors.Is(err, sqlstore.ErrInUse):
 		return apierrors.NewForbidden(r.groupResource, path[strings.LastIndexByte(path, '/')+1:], errors.New("it has instances, which are deleted before it"))
 	case errors.Is(err, sqlstore.ErrInvalid):

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -67,6 +68,9 @@ type Config struct {
 	// Requires returns what a create or an update of an object requires of another object.
 	// Nil, or a nil result, requires nothing.
 	Requires func(sqlstore.Op) *sqlstore.Requirement
+	// IsReplaced reports whether what the Store decodes by has been replaced by now, by this server or another; nil
+	// means that it never is. What was written by its successor can't be decoded by it without loss.
+	IsReplaced func(context.Context) (bool, error)
 	// Generation returns the sqlstore.Write.Generation of an object; nil means
 	// metadata.generation.
 	Generation func(metav1.Object) int64
@@ -117,6 +121,8 @@ type Store struct {
 	records    *records
 	selector   *selector
 	lister     *lister
+	// checked is a revision up to which checkEntry has found no entry of a successor.
+	checked atomic.Int64
 }
 
 // versioner has no state.
@@ -166,6 +172,7 @@ func New(cfg Config) (*Store, error) {
 		futureTimeout: cfg.FutureTimeout,
 	}
 	s.serializer = &encoding.Serializer{
+		Check:       s.checkEntry,
 		Codec:       cfg.Codec,
 		Plain:       cfg.Plain,
 		Encoding:    cfg.Encoding,
@@ -182,6 +189,33 @@ func New(cfg Config) (*Store, error) {
 	}
 	s.lister = &lister{s.records, s.selector}
 	return s, nil
+}
+
+// checkReplaced fails with errReplaced if Config.IsReplaced.
+func (s *Store) checkReplaced(ctx context.Context) error {
+	if s.cfg.IsReplaced == nil {
+		return nil
+	}
+	replaced, err := s.cfg.IsReplaced(ctx)
+	if replaced {
+		return errReplaced
+	}
+	return s.records.apiError(err, s.records.prefix)
+}
+
+// checkEntry fails with errReplaced if an entry of a revision, which has another Encoding, may have been written by the
+// successor of what the Store decodes by.
+func (s *Store) checkEntry(ctx context.Context, revision int64) error {
+	checked := s.checked.Load()
+	if revision <= checked {
+		return nil
+	}
+	revision = max(revision, s.cfg.Feed.Revision())
+	err := s.checkReplaced(ctx)
+	if err == nil {
+		s.checked.CompareAndSwap(checked, revision)
+	}
+	return err
 }
 
 // Stored is the Format of the stored objects: JSON in the storage version.

@@ -44,10 +44,15 @@ func (w EncodedWatch) Close() { w.cursor.close() }
 // Errors: ctx's own; io.EOF when the server stops; an API status that ends the watch and
 // that the caller sends as its ERROR event, such as 410 Expired.
 func (w EncodedWatch) Next(ctx context.Context) ([]EncodedEvent, error) {
-	changes, err := w.cursor.next(ctx)
+	events, err := w.next(ctx)
 	if errors.Is(err, watch.ErrClosed) {
-		return nil, io.EOF
+		err = io.EOF
 	}
+	return events, err
+}
+
+func (w EncodedWatch) next(ctx context.Context) ([]EncodedEvent, error) {
+	changes, err := w.cursor.next(ctx)
 	if err != nil {
 		return nil, err
 	}

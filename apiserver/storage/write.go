@@ -140,6 +140,10 @@ func (s *Store) GuaranteedUpdate(
 					continue
 				}
 			}
+			// Nothing is written that the database would check the requirement for.
+			if err := s.checkReplaced(ctx); err != nil {
+				return err
+			}
 			return s.serializer.SetOutput(destination, obj, data, from.revision)
 		}
 		revision, err := w.put(ctx, obj, data, from, ttl)

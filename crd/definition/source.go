@@ -19,6 +19,9 @@ type SourceReader interface {
 	// Source returns a state of the definition that is not older than resourceVersion.
 	// It fails with ErrReplaced if there is no definition of that name.
 	Source(ctx context.Context, name, resourceVersion string) (Source, error)
+	// IsReplaced reports whether the stored definition has another SpecHash by now than crd, which is stripped. One
+	// that is gone was not replaced: watches still show the last states of its instances.
+	IsReplaced(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition) (bool, error)
 }
 
 // ErrReplaced says that the stored definition has another SpecHash than the one that was

@@ -136,6 +136,11 @@ func (h *Handlers) requires(op sqlstore.Op) *sqlstore.Requirement {
 	return r
 }
 
+// isReplaced reports whether the definition has another spec by now than that by which instances are decoded here.
+func (h *Handlers) isReplaced(ctx context.Context) (bool, error) {
+	return h.env.Sources.IsReplaced(ctx, h.latest.Load())
+}
+
 // isTerminating tells whether the definition is being deleted. Instances can then be read,
 // changed and deleted, but not created.
 func (h *Handlers) isTerminating() bool { return definition.IsTerminating(h.latest.Load()) }

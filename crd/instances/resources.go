@@ -36,6 +36,7 @@ func (b *versionBuilder) StoreConfig(gr schema.GroupResource, _ runtime.Object) 
 		Lossy:            b.gv != b.derived.storageVersion,
 		IndexFields:      b.indexFields(),
 		Requires:         b.requires,
+		IsReplaced:       b.isReplaced,
 		WatchTermination: b.watchTermination,
 	}
 	if converting, ok := codec.(*convertingCodec); ok {

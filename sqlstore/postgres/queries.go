@@ -125,7 +125,7 @@ WITH k AS MATERIALIZED (
          AS q("group", resource, defined_by, namespace, name, uid, generation, n)
     JOIN resources r ON r."group" = q."group" AND r.resource = q.resource AND r.defined_by = q.defined_by
     JOIN current_objects o ON o.resource_id = r.id AND o.namespace = q.namespace AND o.name = q.name
-         AND o.uid = q.uid AND o.generation IN (0, q.generation)
+         AND o.uid IN ('', q.uid) AND o.generation IN (0, q.generation)
 ), used AS MATERIALIZED (
     SELECT q.n FROM unnest($32::text[], $33::text[], $34::text[]) WITH ORDINALITY AS q("group", resource, defined_by, n)
     JOIN resources r ON r."group" = q."group" AND r.resource = q.resource AND r.defined_by = q.defined_by

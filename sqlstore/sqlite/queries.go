@@ -103,7 +103,7 @@ WHERE created_revision = ?`
 	// isMet returns a row if the object that a write requires is as it requires, and isInUse one
 	// if a resource has objects.
 	isMet = `
-SELECT 1 FROM current_objects WHERE resource_id = ? AND namespace = ? AND name = ? AND uid = ? AND generation IN (0, ?)`
+SELECT 1 FROM current_objects WHERE resource_id = ? AND namespace = ? AND name = ? AND uid IN ('', ?) AND generation IN (0, ?)`
 	isInUse = `SELECT 1 FROM current_objects WHERE resource_id = ? LIMIT 1`
 
 	storeLineage = `UPDATE store SET lineage = ? WHERE id = 1`

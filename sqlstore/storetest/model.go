@@ -109,7 +109,7 @@ func (m *Model) apply(w *sqlstore.Write, now time.Time) sqlstore.Outcome {
 func (m *Model) meets(r *sqlstore.Requirement) bool {
 	found, exists := m.current[r.Key]
 	generation := m.generations[r.Key]
-	return exists && found.UID == r.UID && (generation == 0 || generation == r.Generation)
+	return exists && (found.UID == "" || found.UID == r.UID) && (generation == 0 || generation == r.Generation)
 }
 
 func (m *Model) isEmpty(r sqlstore.Resource) bool {

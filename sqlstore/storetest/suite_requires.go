@@ -42,6 +42,11 @@ func testRequires(f fixture) {
 	at = put(update(definition, at, "three"), 0)
 	a = outcome("unknown generation", requiring(update(instance("a"), a.Revision, "3"), uid, 7), nil)
 	f.revision(remove(definition, at))
+	imported := create(definition, "four")
+	imported.UID = ""
+	at = put(imported, 0)
+	a = outcome("unknown uid", requiring(update(instance("a"), a.Revision, "4"), uid, 7), nil)
+	f.revision(remove(definition, at))
 	outcome("of what was deleted", requiring(remove(instance("a"), a.Revision), uid, 7), sqlstore.ErrRequired)
 	outcome("without", remove(instance("a"), a.Revision), nil)
 }

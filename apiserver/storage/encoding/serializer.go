@@ -27,6 +27,9 @@ type Serializer struct {
 	Lossy      bool
 	DecodedAge time.Duration
 	NewFunc    func() runtime.Object
+	// Check is called with the revision of each entry that has another Encoding, before it is decoded. It fails if the
+	// Serializer may not decode the entry.
+	Check func(ctx context.Context, revision int64) error
 	// Transformer encrypts values, with the path that Path returns.
 	Transformer Transformer
 	Path        func(sqlstore.Key) string
@@ -68,6 +71,11 @@ func (s *Serializer) encodeBy(encoder runtime.Encoder, obj runtime.Object) ([]by
 // Open decrypts an entry's value. stale reports whether the value should be written
 // again, because it would now be encrypted or encoded otherwise.
 func (s *Serializer) Open(ctx context.Context, e *watch.Entry) (data []byte, stale bool, err error) {
+	if e.Encoding != s.Encoding {
+		if err := s.Check(ctx, e.Revision); err != nil {
+			return nil, false, err
+		}
+	}
 	value := e.Value()
 	if s.Transformer.isPlain && !IsWrapped(value) {
 		return value, e.Encoding != s.Encoding, nil // without making the path
