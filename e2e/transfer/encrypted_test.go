@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
 	"byre/e2e/cluster"
@@ -20,7 +21,7 @@ const encryption = `
 apiVersion: apiserver.config.k8s.io/v1
 kind: EncryptionConfiguration
 resources:
-- resources: [secrets, serviceaccounts]
+- resources: [secrets, serviceaccounts, customresourcedefinitions.apiextensions.k8s.io]
   providers:
   - aesgcm: {keys: [{name: key1, secret: MDEyMzQ1Njc4OWFiY2RlZg==}]}
   - identity: {}
@@ -73,6 +74,15 @@ func TestEncrypted_StaysEncrypted(t *testing.T) {
 	}
 	// One is written by byre: its plain text is JSON then, the others' protobuf.
 	if _, err := client.CoreV1().Secrets("shop").Patch(t.Context(), "web", "application/merge-patch+json",
+		[]byte(`{"metadata":{"labels":{"moved":"yes"}}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	// The import can't read the encrypted definitions, of which a write of an object requires the UID.
+	custom, err := dynamic.NewForConfig(byre.Config(servers.AdminToken))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := custom.Resource(widgets).Namespace("office").Patch(t.Context(), "widget", "application/merge-patch+json",
 		[]byte(`{"metadata":{"labels":{"moved":"yes"}}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
