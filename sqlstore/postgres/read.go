@@ -186,6 +186,10 @@ func (d *Driver) snapshot(ctx context.Context, pool *pgxpool.Pool, of *sqlstore.
 	return d.readFrom(ctx, pool, func(ctx context.Context, conn *pgxpool.Conn, w *watchdog, before lastSeen) error {
 		var b pgx.Batch
 		b.Queue(beginRead)
+		if !d.server.hasSession() {
+			b.Queue(unlimited)
+		}
+		settings := b.Len()
 		b.Queue(selectState, before.revision)
 		if of != nil {
 			b.Queue(selectCompacted, of.Group, of.Resource, of.Owner.String())
@@ -194,7 +198,10 @@ func (d *Driver) snapshot(ctx context.Context, pool *pgxpool.Pool, of *sqlstore.
 		b.Queue(commit)
 		results := conn.SendBatch(ctx, &b)
 		var o observation
-		_, err := results.Exec()
+		var err error
+		for i := 0; i < settings && err == nil; i++ {
+			_, err = results.Exec()
+		}
 		if err == nil {
 			err = results.QueryRow().Scan(o.columns()...)
 		}
