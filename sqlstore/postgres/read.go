@@ -27,7 +27,7 @@ func (d *Driver) observe(o *observation) readFunc {
 		if err := conn.QueryRow(ctx, selectState, before.revision).Scan(o.columns()...); err != nil {
 			return err
 		}
-		return d.check(before, o)
+		return d.check(ctx, before, o)
 	}
 }
 
@@ -46,7 +46,7 @@ func (d *Driver) Get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, in
 		if record, o, err = readRecord(conn.QueryRow(ctx, selectObject, objectArguments(before.revision, key)...), key); err != nil {
 			return err
 		}
-		return d.check(before, &o)
+		return d.check(ctx, before, &o)
 	})
 	switch {
 	case err != nil:
@@ -206,7 +206,7 @@ func (d *Driver) snapshot(ctx context.Context, pool *pgxpool.Pool, of *sqlstore.
 			err = results.QueryRow().Scan(o.columns()...)
 		}
 		if err == nil {
-			err = d.check(before, &o)
+			err = d.check(ctx, before, &o)
 		}
 		if err == nil && of != nil {
 			err = results.QueryRow().Scan(&o.Compacted)
