@@ -2,6 +2,7 @@ package sqlstore
 
 import (
 	"context"
+	"math"
 	"time"
 )
 
@@ -25,7 +26,13 @@ func (s *Store) CompactOlder(ctx context.Context, c Compaction) (compacted int64
 	if c.Keep > 0 {
 		before = t.old.Add(-c.Keep)
 	}
-	if err := s.housekeeping.compact(ctx, state.Revision, before, func(h History) bool {
+	upTo := state.Revision
+	if c.Of != (GroupResource{}) {
+		if upTo, err = s.lastChange(ctx, c.Of); err != nil {
+			return 0, nil, err
+		}
+	}
+	if err := s.housekeeping.compact(ctx, upTo, before, func(h History) bool {
 		of := GroupResource{h.Group, h.Resource.Resource}
 		if c.Of != (GroupResource{}) {
 			return c.Of.Selects(h.Resource)
@@ -40,4 +47,26 @@ func (s *Store) CompactOlder(ctx context.Context, c Compaction) (compacted int64
 	}
 	state, err = s.State(ctx)
 	return state.Compacted, kept, err
+}
+
+// lastChange returns the revision of the last change of the resources that a name selects; 0 if there is none. The
+// store is compacted no further for them: otherwise feeds that are behind could not read later changes of others.
+func (s *Store) lastChange(ctx context.Context, of GroupResource) (last int64, err error) {
+	histories, err := s.Histories(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for _, h := range histories {
+		if !of.Selects(h.Resource) {
+			continue
+		}
+		newest, err := s.Changes(ctx, ChangesQuery{Of: &h.Resource, Before: math.MaxInt64, Kept: true, KeysOnly: true, Limit: 1})
+		if err != nil {
+			return 0, err
+		}
+		for _, c := range newest {
+			last = max(last, c.Revision)
+		}
+	}
+	return last, nil
 }

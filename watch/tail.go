@@ -42,6 +42,9 @@ type tail struct {
 	// target is the highest revision of which a hint, a publication, a read or a client
 	// has told. While it is greater than progress.revision, run reads changes from the store.
 	target int64
+	// told is the highest of these revisions since the last nextGap: the changes that run reads for
+	// that gap may lack it.
+	told int64
 }
 
 // Publish applies changes that this process committed, in revision order. If changes before
@@ -70,6 +73,7 @@ func (t *tail) FollowPublished(f sqlstore.Publish) { t.follower.Store(&f) }
 
 // raiseTarget has run read the changes up to a revision. The caller holds mu.
 func (t *tail) raiseTarget(revision int64) {
+	t.told = max(t.told, revision)
 	if t.target = max(t.target, revision); t.target > t.progress.Revision() {
 		signal(t.behind)
 	}
@@ -232,11 +236,12 @@ func (t *tail) poll(ctx context.Context) error {
 	return nil
 }
 
-// gap is a range of changes that the feed lacks: up to limit changes after a revision. target is
-// tail.target when the gap was found. A limit of 0 means that the feed lacks none.
+// gap is a range of changes that the feed lacks: up to limit changes after a revision. pending is the
+// revision of the first pending event when the gap was found; 0 if there was none. A limit of 0 means
+// that the feed lacks no change.
 type gap struct {
-	after, target int64
-	limit         int
+	after, pending int64
+	limit          int
 }
 
 // nextGap returns the gap between the last event applied and the first pending one, or else
@@ -244,10 +249,12 @@ type gap struct {
 func (t *tail) nextGap() (g gap) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if g.after, g.target = t.progress.Revision(), t.target; g.target > g.after {
+	t.told = 0
+	if g.after = t.progress.Revision(); t.target > g.after {
 		g.limit = pageChanges
 		if len(t.pending) > 0 {
-			g.limit = int(min(pageChanges, t.pending[0].Revision-1-g.after))
+			g.pending = t.pending[0].Revision
+			g.limit = int(min(pageChanges, g.pending-1-g.after))
 		}
 	}
 	return g
@@ -266,14 +273,15 @@ func (t *tail) fill(g gap, changes []sqlstore.Change) error {
 	defer t.mu.Unlock()
 	t.applyNext(events)
 	t.pending = t.applyNext(t.pending)
-	if len(changes) > 0 || t.progress.Revision() != g.after || t.target != g.target {
-		return nil
-	}
-	// The store does not have target: a hint was wrong, or a client asked for a revision that
-	// does not exist yet.
-	t.target = g.after
-	if len(t.pending) > 0 {
-		return fmt.Errorf("%w: %d was committed, %d is not there", errHole, t.pending[0].Revision, g.after+1)
+	switch {
+	case len(changes) > 0:
+	case g.pending > 0:
+		t.target = g.after
+		return fmt.Errorf("%w: %d was committed, %d is not there", errHole, g.pending, g.after+1)
+	default:
+		// The store did not have target when the gap was found: a hint was wrong, or a client asked
+		// for a revision that does not exist yet.
+		t.target = t.told
 	}
 	return nil
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"testing"
 	"testing/synctest"
+
+	"byre/sqlstore"
 )
 
 // AwaitChange waits for a change after a position, and reads nothing for it. It fails when the feed has
@@ -52,5 +54,68 @@ func TestAwaitChange_WaitsForALaterChange(t *testing.T) {
 		if <-done; !errors.Is(awaited, ErrCompacted) {
 			t.Errorf("after a reset: %v", awaited)
 		}
+	})
+}
+
+// A request for a revision that does not exist hides nothing that the feed learns while it reads for that
+// request, from a publication or from a hint.
+func TestWaitFor_AFarRevisionHidesNoChange(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*fixture){
+		"published": func(f *fixture) { f.write(pod("a", "3"), "mine") },
+		"hinted":    func(f *fixture) { f.hint(f.put(pod("a", "3"), "theirs").Revision) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := startShared(t, Options{Interval: never})
+				f.write(pod("a", "1"), "mine")
+				f.snapshot()
+				sub := f.subscribe(Interest{}, 1)
+				isFirst := true
+				f.source.answer(func(s *source) {
+					s.changes = func(changes []sqlstore.Change) ([]sqlstore.Change, error) {
+						if isFirst && len(changes) == 0 {
+							isFirst = false
+							f.put(pod("b", "2"), "theirs")
+							change(f)
+						}
+						return changes, nil
+					}
+				})
+				go func() { _ = f.WaitFor(t.Context(), 1<<40) }()
+				synctest.Wait()
+				events, _, err := sub.Poll(t.Context())
+				if err != nil || len(events) != 2 || events[0].Revision != 2 || events[1].Revision != 3 {
+					t.Errorf("events %v, %v", events, err)
+				}
+			})
+		})
+	}
+}
+
+// A request for a revision that does not exist makes the feed read once more than the changes need, also while
+// this process publishes others all the time.
+func TestWaitFor_AFarRevisionIsLookedForOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := startShared(t, Options{Interval: never})
+		f.write(pod("a", "1"), "mine")
+		f.snapshot()
+		reads := 0
+		f.source.answer(func(s *source) {
+			s.changes = func(changes []sqlstore.Change) ([]sqlstore.Change, error) {
+				if reads++; reads < 10 {
+					f.write(pod("a", "2"), "mine")
+				}
+				return changes, nil
+			}
+		})
+		go func() { _ = f.WaitFor(t.Context(), 1<<40) }()
+		synctest.Wait()
+		f.source.answer(func(*source) {
+			if reads != 1 {
+				t.Errorf("%d reads", reads)
+			}
+		})
 	})
 }

@@ -3,6 +3,7 @@ package storage
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 
 	apiwatch "k8s.io/apimachinery/pkg/watch"
@@ -79,7 +80,7 @@ func (s *Store) cursor(ctx context.Context, key string, opts storage.ListOptions
 	if !utilfeature.DefaultFeatureGate.Enabled(features.WatchList) {
 		opts.SendInitialEvents = nil
 	}
-	c := &cursor{s: s, keys: keys, opts: opts, format: f, requestedRevision: int64(asked)}
+	c := &cursor{s: s, keys: keys, opts: opts, format: f, requestedRevision: int64(min(asked, math.MaxInt64))}
 	c.initialized = func() { utilflowcontrol.WatchInitialized(ctx) }
 	if opts.Predicate.AllowWatchBookmarks || opts.ProgressNotify {
 		deadline, _ := ctx.Deadline()

@@ -122,13 +122,17 @@ func TestReads_WaitForAFutureRevision(t *testing.T) {
 	onEach(t, func(t *testing.T, b backend) {
 		f := newFixture(t, b, func(cfg *Config) { cfg.FutureTimeout = 20 * time.Millisecond })
 		f.create(t, "ns", "a", "")
-		future := fmt.Sprint(f.feed.Revision() + 1)
-		_, get := f.GetEncoded(t.Context(), "/pods/ns/a", storage.GetOptions{ResourceVersion: future}, f.Stored())
-		_, list := f.ListEncoded(t.Context(), "/pods", all(func(o *storage.ListOptions) { o.ResourceVersion = future }), f.Stored())
-		_, watch := f.watch(t, all(withInitialEvents, func(o *storage.ListOptions) { o.ResourceVersion = future })).Next(t.Context())
-		for name, err := range map[string]error{"get": get, "list": list, "watch": watch} {
-			if !storage.IsTooLargeResourceVersion(err) {
-				t.Errorf("%s: %v", name, err)
+		for _, future := range []string{fmt.Sprint(f.feed.Revision() + 1), "9223372036854775808", "18446744073709551615"} {
+			_, get := f.GetEncoded(t.Context(), "/pods/ns/a", storage.GetOptions{ResourceVersion: future}, f.Stored())
+			at := func(o *storage.ListOptions) { o.ResourceVersion = future }
+			exact := func(o *storage.ListOptions) { o.ResourceVersionMatch = metav1.ResourceVersionMatchExact }
+			_, list := f.ListEncoded(t.Context(), "/pods", all(at), f.Stored())
+			_, listExact := f.ListEncoded(t.Context(), "/pods", all(at, exact), f.Stored())
+			_, watch := f.watch(t, all(withInitialEvents, at)).Next(t.Context())
+			for name, err := range map[string]error{"get": get, "list": list, "exact list": listExact, "watch": watch} {
+				if !storage.IsTooLargeResourceVersion(err) {
+					t.Errorf("%s at %s: %v", name, future, err)
+				}
 			}
 		}
 		// A read waits for a revision that arrives in time.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -104,12 +105,14 @@ func (r *records) storedEntry(ctx context.Context, at location, asked int64) (*w
 	return watch.NewEntry(record), nil
 }
 
+// parseVersion parses a resourceVersion. One that is too large for a revision is the largest revision, which never
+// exists.
 func parseVersion(resourceVersion string) (int64, error) {
 	asked, err := versioner.ParseResourceVersion(resourceVersion)
 	if err != nil {
 		return 0, apierrors.NewBadRequest(fmt.Sprintf("invalid resource version: %v", err))
 	}
-	return int64(asked), nil
+	return int64(min(asked, math.MaxInt64)), nil
 }
 
 // waitFor waits, for at most Config.FutureTimeout, until the feed has applied a

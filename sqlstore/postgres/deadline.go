@@ -91,7 +91,7 @@ func (d *Driver) read(ctx context.Context, f readFunc) error {
 // drops the idle connections of the pools, which may lead to the same host. If f fails with
 // errNotHeld, readFrom follows the instance and calls f again.
 func (d *Driver) readFrom(ctx context.Context, pool *pgxpool.Pool, f readFunc) error {
-	if d.replayed != nil {
+	if d.primary != nil {
 		return d.readReplayed(ctx, pool, f)
 	}
 	for attempt := 1; ; attempt++ {

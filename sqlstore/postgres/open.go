@@ -65,9 +65,10 @@ type Driver struct {
 	// isAlone is true while this process knows that no other one uses the database.
 	isAlone atomic.Bool
 	lineage *lineage
-	// replayed is the greatest revision that reads have found on the standby of a ReadOnly; nil for a
-	// primary.
-	replayed *atomic.Int64
+	// primary is the driver of the primary of a standby; nil for a primary.
+	primary *Driver
+	// replayed is the greatest revision that reads have found on a standby.
+	replayed atomic.Int64
 	// replayWaits has the times that readReplayed waits for the replay; nil for a primary.
 	replayWaits prometheus.Histogram
 	waiting     batchWait

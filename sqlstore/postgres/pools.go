@@ -57,7 +57,8 @@ type server struct {
 // Invariant: whoever holds a connection of the pool for reads does not wait for another
 // connection of this process. So this pool can't deadlock, whatever its size is. The writer
 // and the holders of advisory locks have pools of their own for that, and Listen has a
-// connection outside of the pools.
+// connection outside of the pools. A read of a standby may wait for a connection to the primary,
+// and no read of a primary waits for one to a standby.
 //
 // Invariant: reads that wait, for the lock of a table or for slow clients, do not keep the
 // process from learning the last revision. State and the Changes of all resources use a pool of

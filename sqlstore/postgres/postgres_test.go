@@ -14,15 +14,22 @@ import (
 // open migrates an empty database and connects to it.
 func open(t testing.TB, options postgres.Options) (driver *postgres.Driver, dsn string) {
 	t.Helper()
-	dsn = pgtest.DSN(t)
-	if _, err := migrations.Up(t.Context(), dsn); err != nil {
-		t.Fatal(err)
-	}
+	dsn = migrated(t)
 	driver, err := postgres.Open(t.Context(), dsn, options)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return driver, dsn
+}
+
+// migrated returns the URL of a database that has the tables.
+func migrated(t testing.TB) (dsn string) {
+	t.Helper()
+	dsn = pgtest.DSN(t)
+	if _, err := migrations.Up(t.Context(), dsn); err != nil {
+		t.Fatal(err)
+	}
+	return dsn
 }
 
 func TestDriver_PassesTheSuite(t *testing.T) {

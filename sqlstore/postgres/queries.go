@@ -61,9 +61,12 @@ const (
 
 	// configure makes the settings for the transaction if $2 is true, and otherwise for the
 	// session. applyBatch then gets one generic plan for all batches: it uses the indexes
-	// even while the tables are small, and work_mem keeps the values of a batch in memory.
+	// even while the tables are small, and work_mem keeps the values of a batch in memory. A
+	// statement_timeout of the role must not end the wait for the writers' lock before
+	// lock_timeout does.
 	configure = `
-SELECT set_config('lock_timeout', $1, $2), set_config('plan_cache_mode', 'force_generic_plan', $2),
+SELECT set_config('lock_timeout', $1, $2), set_config('statement_timeout', '0', $2),
+       set_config('plan_cache_mode', 'force_generic_plan', $2),
        set_config('enable_seqscan', 'off', $2), set_config('enable_hashjoin', 'off', $2),
        set_config('enable_mergejoin', 'off', $2), set_config('jit', 'off', $2),
        set_config('work_mem', '64MB', $2)`
@@ -87,7 +90,8 @@ FOR UPDATE`
 	lockAny = `SELECT set_config('statement_timeout', $1, true) FROM store WHERE id = 1 FOR UPDATE`
 
 	// unlimited turns off statement_timeout for the COMMIT, also one that is set for the
-	// role. It would end the wait for a synchronous standby as a cancel request does.
+	// role. It would end the wait for a synchronous standby as a cancel request does. Behind a
+	// pooler it does so for reads too.
 	unlimited = `SELECT set_config('statement_timeout', '0', true)`
 
 	// addResources gives ids to the resources, $1 to $3, that have none, if the instance is
@@ -261,7 +265,7 @@ UPDATE store SET compacted = greatest(compacted, $1), revision = greatest(revisi
 	// configureCompact has the server read the oldest changes in the order of the index. In a
 	// generic plan, or without statistics, the planner would read all changes and sort them.
 	configureCompact = `
-SELECT set_config('lock_timeout', $1, true), set_config('enable_seqscan', 'off', true),
+SELECT set_config('lock_timeout', $1, true), set_config('statement_timeout', '0', true), set_config('enable_seqscan', 'off', true),
        set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true), set_config('jit', 'off', true)`
 
 	idleTimeout = `SELECT set_config('idle_in_transaction_session_timeout', $1, true)`
@@ -288,8 +292,10 @@ const (
 // Reads.
 const (
 	// configureReads has the server read lists in the order of the index by key. Without
-	// statistics the planner takes a resource for small, and would read it all and sort it.
-	configureReads = `SELECT set_config('enable_bitmapscan', 'off', false), set_config('jit', 'off', false)`
+	// statistics the planner takes a resource for small, and would read it all and sort it. It
+	// turns off statement_timeout: the driver bounds each read, and a count may take long.
+	configureReads = `
+SELECT set_config('statement_timeout', '0', false), set_config('enable_bitmapscan', 'off', false), set_config('jit', 'off', false)`
 
 	beginRead = `BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY`
 

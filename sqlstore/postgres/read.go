@@ -27,7 +27,7 @@ func (d *Driver) observe(o *observation) readFunc {
 		if err := conn.QueryRow(ctx, selectState, before.revision).Scan(o.columns()...); err != nil {
 			return err
 		}
-		return d.check(before, o)
+		return d.check(ctx, before, o)
 	}
 }
 
@@ -46,7 +46,7 @@ func (d *Driver) Get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, in
 		if record, o, err = readRecord(conn.QueryRow(ctx, selectObject, objectArguments(before.revision, key)...), key); err != nil {
 			return err
 		}
-		return d.check(before, &o)
+		return d.check(ctx, before, &o)
 	})
 	switch {
 	case err != nil:
@@ -186,6 +186,10 @@ func (d *Driver) snapshot(ctx context.Context, pool *pgxpool.Pool, of *sqlstore.
 	return d.readFrom(ctx, pool, func(ctx context.Context, conn *pgxpool.Conn, w *watchdog, before lastSeen) error {
 		var b pgx.Batch
 		b.Queue(beginRead)
+		if !d.server.hasSession() {
+			b.Queue(unlimited)
+		}
+		settings := b.Len()
 		b.Queue(selectState, before.revision)
 		if of != nil {
 			b.Queue(selectCompacted, of.Group, of.Resource, of.Owner.String())
@@ -194,12 +198,15 @@ func (d *Driver) snapshot(ctx context.Context, pool *pgxpool.Pool, of *sqlstore.
 		b.Queue(commit)
 		results := conn.SendBatch(ctx, &b)
 		var o observation
-		_, err := results.Exec()
+		var err error
+		for i := 0; i < settings && err == nil; i++ {
+			_, err = results.Exec()
+		}
 		if err == nil {
 			err = results.QueryRow().Scan(o.columns()...)
 		}
 		if err == nil {
-			err = d.check(before, &o)
+			err = d.check(ctx, before, &o)
 		}
 		if err == nil && of != nil {
 			err = results.QueryRow().Scan(&o.Compacted)

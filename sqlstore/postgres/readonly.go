@@ -23,7 +23,8 @@ import (
 // is the read index (Raft, 6.4). What the standby answers holds that revision: a read waits for
 // the replay, and asks the primary instead if the standby is more than replayTimeout behind, is gone, or is not a
 // standby of the primary any more. Get, RevisionAt and a List of what is current call State first. The others
-// show at least what State has returned before: the feed, and who reads history, have called it.
+// show at least what State has returned before: the feed, and who reads history, have called it. No read shows a
+// change before the primary does.
 //
 // A ReadOnly takes no lock, and the processes that write do not know of it. So it gets no notification from
 // them: Listen looks at the standby.
@@ -126,7 +127,7 @@ func (r *ReadOnly) read(ctx context.Context, f func(*Driver) error) error {
 
 func (r *ReadOnly) leaveStandby(err error) {
 	if errors.Is(err, errNotHeld) {
-		err = fmt.Errorf("it has not replayed within %s what the primary had", replayTimeout)
+		err = fmt.Errorf("for %s it did not show what the primary does: it is behind, or a COMMIT waits for a synchronous standby", replayTimeout)
 	}
 	if r.isAway.CompareAndSwap(false, true) {
 		r.primary.server.options.Logger.Warn("postgres: the standby can't be read: reads take turns on one connection to the primary",
@@ -159,8 +160,8 @@ func (r *ReadOnly) Maintain(ctx context.Context) error {
 // is late by half of it on average.
 const hintPause = 20 * time.Millisecond
 
-// Listen implements sqlstore.Listener: it calls f with the last revision of the standby when it has changed. While
-// the standby is away it calls nothing.
+// Listen implements sqlstore.Listener: it calls f with the last revision of the standby when it has changed and the
+// primary shows it. While the standby is away it calls nothing.
 func (r *ReadOnly) Listen(ctx context.Context, f func(revision int64)) error {
 	for last := int64(0); ; {
 		if !r.isAway.Load() {

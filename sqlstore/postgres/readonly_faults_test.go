@@ -149,6 +149,65 @@ func TestReadOnly_TellsTheFeedOfChanges(t *testing.T) {
 	}
 }
 
+// While a COMMIT waits for its synchronous standby, the other standbys show what it has written, and the primary does
+// not. A process that only reads goes on, and shows it when the primary does.
+func TestReadOnly_HidesWhatThePrimaryHides(t *testing.T) {
+	t.Parallel()
+	p := startReadOnly(t)
+	admin, standby := connect(t, p.primary.DSN("postgres")), connect(t, p.standby.DSN("postgres"))
+	last := mustCreate(t, p.writer, "a")
+	requireStandby(t, p.primary.DSN("postgres"), admin)
+	if _, err := p.writer.State(t.Context()); err != nil { // it records that commits wait
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	feed := watch.New(p.reader, watch.Options{})
+	var running sync.WaitGroup
+	running.Go(func() { _ = feed.Run(ctx) })
+	defer running.Wait()
+	defer cancel()
+	if revision, err := feed.Latest(ctx); err != nil || revision != last {
+		t.Fatalf("latest: %d, %v", revision, err)
+	}
+	running.Go(func() {
+		if _, err := p.writer.Commit(ctx, create("b")); err != nil && !errors.Is(err, sqlstore.ErrUnknown) {
+			t.Errorf("commit: %v", err)
+		}
+	})
+	eventually.Done(t, "the standby shows the change", func(ctx context.Context) (isThere bool, err error) {
+		err = standby.QueryRow(ctx, `SELECT revision > $1 FROM counters`, last).Scan(&isThere)
+		return isThere, err
+	})
+	for range 50 {
+		if state, err := p.reader.State(ctx); err != nil || state.Revision != last {
+			t.Errorf("state: %d, %v", state.Revision, err)
+		}
+		if _, revision, err := p.reader.Get(ctx, create("b")[0].Key); !errors.Is(err, sqlstore.ErrNotFound) || revision != last {
+			t.Errorf("get: at %d, %v", revision, err)
+		}
+		if changes, err := p.reader.Changes(ctx, sqlstore.ChangesQuery{After: last, Limit: 10}); err != nil || len(changes) > 0 {
+			t.Errorf("changes: %v, %v", changes, err)
+		}
+		if revision := feed.Revision(); revision != last {
+			t.Errorf("the feed is at %d", revision)
+		}
+		if t.Failed() {
+			break
+		}
+	}
+	set(t, admin, "synchronous_standby_names", "")
+	untilAvailable(t, func(ctx context.Context) error {
+		_, _, err := p.reader.Get(ctx, create("b")[0].Key)
+		if errors.Is(err, sqlstore.ErrNotFound) {
+			err = sqlstore.ErrUnavailable
+		}
+		return err
+	})
+	if err := feed.WaitFor(ctx, last+1); err != nil {
+		t.Error(err)
+	}
+}
+
 // readings are the reads of a ReadOnly, some of which don't ask the primary first.
 func readings(r *postgres.ReadOnly, at int64) map[string]func(context.Context) error {
 	list := func(ctx context.Context, at int64) error {

@@ -125,11 +125,11 @@ func createDense(t *testing.T, drivers []*postgres.Driver) {
 }
 
 // A process that is stopped while it holds the writers' lock loses the lock after the lock
-// timeout. A process that works does not lose it.
+// timeout. A process that works does not lose it. A statement_timeout of the role changes neither.
 func TestWriters_StoppedHolderLosesTheLock(t *testing.T) {
 	t.Parallel()
-	driver, dsn := open(t, postgres.Options{LockTimeout: 500 * time.Millisecond})
-	defer driver.Close()
+	dsn := migrated(t)
+	driver := openMore(t, dsn+"&options=-c%20statement_timeout%3D800ms", postgres.Options{LockTimeout: time.Second})
 	stopped := connect(t, dsn)
 	if _, err := stopped.Exec(t.Context(), `BEGIN; SELECT revision FROM store FOR UPDATE`); err != nil {
 		t.Fatal(err)
@@ -169,6 +169,45 @@ func TestWriters_StoppedHolderLosesTheLock(t *testing.T) {
 	work.Wait()
 	if o, err := driver.Commit(t.Context(), create("b")); err != nil || o[0].Revision != 2 {
 		t.Error(o, err)
+	}
+}
+
+// A statement_timeout of the role or the database does not end a read.
+func TestReads_OutliveAStatementTimeout(t *testing.T) {
+	t.Parallel()
+	for name, through := range map[string]func(dsn string) string{
+		"directly":         func(dsn string) string { return dsn },
+		"through a pooler": func(dsn string) string { return pgtest.NewPooler(t, dsn).DSN() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dsn := migrated(t)
+			admin, locker := connect(t, dsn), connect(t, dsn)
+			if _, err := admin.Exec(t.Context(), `DO $$ BEGIN
+EXECUTE format('ALTER DATABASE %I SET statement_timeout = ''800ms''', current_database()); END $$`); err != nil {
+				t.Fatal(err)
+			}
+			driver := openMore(t, through(dsn), postgres.Options{})
+			if _, err := locker.Exec(t.Context(), `BEGIN; LOCK TABLE current_objects IN ACCESS EXCLUSIVE MODE`); err != nil {
+				t.Fatal(err)
+			}
+			var reading sync.WaitGroup
+			reading.Go(func() {
+				if _, err := driver.Usage(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+			eventually.Done(t, "the read waits", func(ctx context.Context) (waits bool, err error) {
+				err = admin.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits)
+				return waits, err
+			})
+			if _, err := admin.Exec(t.Context(), `SELECT pg_sleep(1)`); err != nil {
+				t.Error(err)
+			}
+			if _, err := locker.Exec(t.Context(), `COMMIT`); err != nil {
+				t.Error(err)
+			}
+			reading.Wait()
+		})
 	}
 }
 

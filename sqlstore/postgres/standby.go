@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -36,7 +35,7 @@ FROM store s WHERE s.id = 1`
 )
 
 // openStandby opens the driver of a hot standby of primary, which shares primary's lineage. Its reads
-// fail with errNotHeld while the standby has not replayed the last seen change.
+// fail with errNotHeld while the standby has not replayed the last seen change, or is ahead of primary.
 func openStandby(ctx context.Context, dsn string, primary *Driver) (*Driver, error) {
 	config, err := parsePool(dsn)
 	if err != nil {
@@ -51,7 +50,7 @@ func openStandby(ctx context.Context, dsn string, primary *Driver) (*Driver, err
 	options.readsOnly, options.ReadTimeout = false, min(options.ReadTimeout, replayTimeout)
 	d, err := newDriver(ctx, config, pooled, options, primary.lineage)
 	if err == nil {
-		d.replayed = new(atomic.Int64)
+		d.primary = primary
 	}
 	return d, err
 }
@@ -102,8 +101,9 @@ func placeOf(ctx context.Context, conn *pgx.Conn) (pid uint32, place, system str
 }
 
 // readReplayed is readFrom of a standby. It waits up to replayTimeout until the standby has replayed the
-// last seen change of before the call, and then fails with errNotHeld. Meanwhile it reads the state alone:
-// the server executes all statements of a pipeline, and a list may be long.
+// last seen change of before the call and the primary shows all that the standby does, and then fails with
+// errNotHeld. Meanwhile it reads the state alone: the server executes all statements of a pipeline, and a list
+// may be long.
 func (d *Driver) readReplayed(ctx context.Context, pool *pgxpool.Pool, f readFunc) error {
 	before, began := d.lineage.last(), time.Now()
 	var o observation
@@ -113,7 +113,7 @@ func (d *Driver) readReplayed(ctx context.Context, pool *pgxpool.Pool, f readFun
 			if !errors.Is(err, errNotHeld) {
 				return err
 			}
-			d.replayed.Store(0) // it is another server, or another epoch
+			d.replayed.Store(0) // it is another server, or another epoch, or ahead of the primary
 		}
 		err := d.readOnce(ctx, d.server.feedPool(), before, d.observe(&o))
 		waited := time.Since(began)
@@ -141,18 +141,26 @@ func (d *Driver) readReplayed(ctx context.Context, pool *pgxpool.Pool, f readFun
 // lineage, and holds the last seen change. A process that writes to a server after a failover first changes
 // the lineage in the store; so a standby that follows another server than the primary that this process is connected to
 // is not read.
-func (d *Driver) checkReplay(before lastSeen, o *observation) error {
-	now := o.lastSeen()
+//
+// Invariant: a standby's answer shows only what the primary has shown. If its revision is later than the last seen
+// change, checkReplay asks the primary. While a COMMIT waits for a synchronous standby, the primary hides what the
+// other standbys have replayed, and a failover may lose it.
+func (d *Driver) checkReplay(ctx context.Context, before lastSeen, o *observation) error {
 	switch {
 	case !o.standby:
 		return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, dbserver.Explain(d.server.config, pgconn.ErrPrimaryConnection))
-	case storeOf(now.instance) != storeOf(before.instance), !o.holds(before):
+	case storeOf(o.instance) != storeOf(before.instance), !o.holds(before):
 		return errNotHeld
+	case o.Revision > d.lineage.last().revision:
+		if _, err := d.primary.State(ctx); err != nil {
+			return err
+		}
+		if last := d.lineage.last(); last.instance != before.instance || o.Revision > last.revision {
+			return errNotHeld
+		}
 	}
-	now.instance = before.instance
-	d.lineage.advance(before, now)
-	if seen := d.replayed.Load(); now.revision > seen {
-		d.replayed.CompareAndSwap(seen, now.revision)
+	if seen := d.replayed.Load(); o.Revision > seen {
+		d.replayed.CompareAndSwap(seen, o.Revision)
 	}
 	return nil
 }

@@ -35,6 +35,7 @@ func Run(t *testing.T, open func(t *testing.T) sqlstore.Driver) {
 		"Usage":          testUsage,
 		"Compaction":     testCompaction,
 		"CompactionOf":   testCompactionOf,
+		"CompactOlder":   testCompactOlder,
 		"Expiry":         testExpiry,
 		"YieldError":     testYieldError,
 		"LargeValue":     testLargeValue,

@@ -117,6 +117,29 @@ func testCompactionOf(f fixture) {
 	}
 }
 
+// testCompactOlder compacts a quiet resource for an operator: the changes of others after its last one can be
+// read as before.
+func testCompactOlder(f fixture) {
+	quiet := sqlstore.Key{Resource: "configmaps", Namespace: "n", Name: "quiet"}
+	f.revision(create(key("n", "before"), "1"))
+	last := f.revision(create(quiet, "2"))
+	f.revision(create(key("n", "after"), "3"))
+	store := sqlstore.New(f.Driver, sqlstore.Options{})
+	for range 2 { // the second time nothing is left
+		compacted, _, err := store.CompactOlder(f.Context(), sqlstore.Compaction{Of: sqlstore.GroupResource{Resource: "configmaps"}})
+		if err != nil || compacted != last {
+			f.Errorf("compacted up to %d, %v; want %d", compacted, err, last)
+		}
+		if changes := f.changes(last); len(changes) != 1 {
+			f.Errorf("changes after it: %v", changes)
+		}
+	}
+	of := quiet.Of()
+	if changes, err := f.Changes(f.Context(), sqlstore.ChangesQuery{Of: &of, Kept: true, Limit: 10}); err != nil || len(changes) > 0 {
+		f.Errorf("changes that are left: %v, %v", changes, err)
+	}
+}
+
 func testExpiry(f fixture) {
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	expiring := func(name string, at time.Time) sqlstore.Write {
