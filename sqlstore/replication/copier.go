@@ -287,6 +287,9 @@ func (c *copier) writeSnapshot(ctx context.Context, client litestream.ReplicaCli
 	if err := errors.Join(err, r.Close()); err != nil {
 		return 0, explainFull(err)
 	}
+	if c.session.dropped.Load() {
+		return 0, errDropped
+	}
 	if _, err := file.Seek(0, io.SeekStart); err != nil {
 		return 0, err
 	}

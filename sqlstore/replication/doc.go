@@ -14,7 +14,8 @@
 //
 // Invariant: one attachment of one process writes to a folder, and no other ever does. So a
 // database that was replaced, or a second machine, can't mix its changes into those of another
-// one. A destination that misses changes, because it was away for longer than the backlog
+// one. A COMMIT that fails ends the attachment, because its frames may be captured, and SQLite
+// overwrites them. A destination that misses changes, because it was away for longer than the backlog
 // reaches, begins a new folder too, and one whose files another program has deleted: a copier lists them
 // every ten minutes.
 //
@@ -28,9 +29,9 @@
 //
 // # What the caller owes
 //
-// The driver calls Open before it opens the database, Committed after each commit, and Run. While
-// Attached reports true, it runs no checkpoint, because Litestream does. It calls Close after it has
-// closed its own connections: then the last synchronization has everything, and closing Litestream's
+// The driver calls Open before it opens the database, Committed after each commit, Dropped after a
+// COMMIT that failed, and Run. While Attached reports true, it runs no checkpoint, because Litestream
+// does. It calls Close after it has closed its own connections: then the last synchronization has everything, and closing Litestream's
 // descriptor of the file releases no lock that is needed. A process that does not replicate calls
 // Forget.
 package replication

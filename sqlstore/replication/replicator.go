@@ -46,8 +46,9 @@ type Replicator struct {
 	// complete is true if Close brought everything to all destinations.
 	complete bool
 
-	path   string
-	isFull func() bool
+	path      string
+	isFull    func() bool
+	overwrite func(context.Context) error
 	// committed receives when there are commits to capture. Its capacity is 1.
 	committed chan struct{}
 	// attached is true while there is a session, or one begins.
@@ -55,6 +56,12 @@ type Replicator struct {
 	// hasNoSpace is true from when a session has ended, or could not begin, because the disk is full, until one begins, and while
 	// it has no space for the copy with which a folder begins.
 	hasNoSpace atomic.Bool
+	// dropped is true from when a COMMIT has failed until a session begins. SQLite drops the transaction, but Litestream, which
+	// reads the log without its index, may have captured the frames.
+	//
+	// Invariant: what is read from the log is copied only if dropped is false after the read. The driver calls Dropped before
+	// another transaction overwrites the frames. Otherwise Litestream would go on after them, and miss that transaction.
+	dropped atomic.Bool
 	// hasRun is true after Run has begun.
 	hasRun bool
 	// session is nil while Litestream is not attached. Run owns it, and Close afterwards.
@@ -81,12 +88,14 @@ func New(urls []string, s3 location.S3, logger *slog.Logger) (*Replicator, error
 func Forget(path string) error { return os.RemoveAll(path + localSuffix) }
 
 // Open names the database, which the caller is about to open. While isFull reports true, nothing is
-// written beside it, and the driver runs the checkpoints. Open fails if the path can't be replicated.
-func (r *Replicator) Open(path string, isFull func() bool) (err error) {
+// written beside it, and the driver runs the checkpoints. overwrite makes a transaction, after
+// which Litestream can't read what is left in the log of one that SQLite has dropped. Open fails if the path can't be
+// replicated.
+func (r *Replicator) Open(path string, isFull func() bool, overwrite func(context.Context) error) (err error) {
 	if strings.ContainsAny(path, "?#%") {
 		return fmt.Errorf("%s can't be replicated, because its path has one of ?, # and %%: move it", path)
 	}
-	r.path, r.isFull = path, isFull
+	r.path, r.isFull, r.overwrite = path, isFull, overwrite
 	r.shared, err = os.Open(path)
 	return err
 }
@@ -142,6 +151,12 @@ func (r *Replicator) Committed() {
 		d.markBehind(now)
 	}
 	signal(r.committed)
+}
+
+// Dropped notes that a COMMIT has failed, before another transaction begins: new folders are begun. It does not block.
+func (r *Replicator) Dropped() {
+	r.dropped.Store(true)
+	r.Committed()
 }
 
 // AwaitCopy waits until all destinations have what was committed before the call. It fails if ctx or replication ends

@@ -35,11 +35,11 @@ const (
 type session struct {
 	db     *litestream.DB
 	copies []*copier
-	// committed, hasNoSpace, isFull and began are those of the Replicator.
-	committed  chan struct{}
-	hasNoSpace *atomic.Bool
-	isFull     func() bool
-	began      func(ctx context.Context, folder string) error
+	// committed, hasNoSpace, dropped, isFull and began are those of the Replicator.
+	committed           chan struct{}
+	hasNoSpace, dropped *atomic.Bool
+	isFull              func() bool
+	began               func(ctx context.Context, folder string) error
 	// pause is the time between two captures, and mergePause that between two merges.
 	pause, mergePause time.Duration
 
@@ -65,7 +65,7 @@ func openSession(ctx context.Context, r *Replicator) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &session{db: newDB(r.path, r.logger), committed: r.committed, hasNoSpace: &r.hasNoSpace, isFull: r.isFull, began: r.Began, pause: captureInterval, mergePause: r.mergePause, limit: max(r.backlogBytes, info.Size())}
+	s := &session{db: newDB(r.path, r.logger), committed: r.committed, hasNoSpace: &r.hasNoSpace, dropped: &r.dropped, isFull: r.isFull, began: r.Began, pause: captureInterval, mergePause: r.mergePause, limit: max(r.backlogBytes, info.Size())}
 	if r.Sync {
 		s.pause = 0 // a commit waits for the one before
 	}
@@ -75,6 +75,10 @@ func openSession(ctx context.Context, r *Replicator) (*session, error) {
 	}
 	if free := int64(disk.Bavail) * int64(disk.Bsize); free < 2*info.Size()+spareBytes { //nolint:unconvert // of other types on other systems
 		return nil, fmt.Errorf("%w: that of %s has %d MiB free, and replication begins with two copies of the database, which has %d MiB: make room", errFull, r.path, free>>20, info.Size()>>20)
+	}
+	r.dropped.Store(false)
+	if err := r.overwrite(ctx); err != nil {
+		return nil, err
 	}
 	for _, d := range r.destinations {
 		s.copies = append(s.copies, newCopier(d, s))
@@ -167,7 +171,7 @@ func (s *session) run(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil
 		default:
-			if failures++; failures == patience || errors.Is(err, syscall.ENOSPC) {
+			if failures++; failures == patience || errors.Is(err, syscall.ENOSPC) || errors.Is(err, errDropped) {
 				return err
 			}
 			signal(s.committed)
@@ -191,11 +195,17 @@ func signal(c chan struct{}) {
 	}
 }
 
+// errDropped means that Litestream may have captured a transaction that SQLite has dropped.
+var errDropped = errors.New("a commit failed, and may have been copied all the same: a new copy is begun")
+
 // capture adds the commits of the log to the backlog.
 func (s *session) capture(ctx context.Context) error {
 	at := time.Now()
 	if err := s.db.Sync(ctx); err != nil {
 		return err
+	}
+	if s.dropped.Load() {
+		return errDropped
 	}
 	position, err := s.db.Pos()
 	if err != nil {

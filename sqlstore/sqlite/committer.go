@@ -122,6 +122,8 @@ func (c *committer) transaction(state *sqlstore.State, f func() error) error {
 	b.isFailing = err != nil
 	if hasCode(err, sqlite3.SQLITE_FULL) {
 		c.reserve.release()
+	} else if _, ok := errors.AsType[*commitError](err); ok && c.options.Replication != nil {
+		c.options.Replication.Dropped()
 	}
 	if err != nil {
 		return err
@@ -133,6 +135,16 @@ func (c *committer) transaction(state *sqlstore.State, f func() error) error {
 	b.clear(state.Revision)
 	c.lineage.record(state.Revision)
 	return nil
+}
+
+// overwrite commits a page. Its frame overwrites the first one of a transaction that SQLite has dropped, and the checksums of
+// the others are wrong from then on. After end it does nothing.
+func (c *committer) overwrite(ctx context.Context) error {
+	err := c.change(ctx, func(*sqlstore.State) error { return c.writer.touchStore() })
+	if errors.Is(err, sqlstore.ErrClosed) {
+		return nil
+	}
+	return err
 }
 
 // flush writes the changes in memory to the database, in one transaction, if the oldest of them has an age. It

@@ -119,7 +119,7 @@ func Open(ctx context.Context, path string, options Options) (_ *Driver, err err
 		return nil, fmt.Errorf("open database: %w", err)
 	}
 	if options.Replication != nil {
-		err = options.Replication.Open(path, d.reserve.isInUse.Load)
+		err = options.Replication.Open(path, d.reserve.isInUse.Load, d.committer.overwrite)
 	} else {
 		err = replication.Forget(path)
 	}
