@@ -274,7 +274,7 @@ func (t *tail) fill(g gap, changes []sqlstore.Change) error {
 	t.applyNext(events)
 	t.pending = t.applyNext(t.pending)
 	switch {
-	case len(changes) > 0:
+	case len(changes) > 0 || g.pending > 0 && t.progress.Revision() != g.after:
 	case g.pending > 0:
 		t.target = g.after
 		return fmt.Errorf("%w: %d was committed, %d is not there", errHole, g.pending, g.after+1)
