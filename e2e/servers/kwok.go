@@ -2,6 +2,7 @@ package servers
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	_ "embed"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"time"
 
 	"byre/apiserver/envtest/freeport"
 	"byre/e2e/programs"
@@ -34,6 +36,9 @@ type Kwok struct {
 	// Parallel is how many Leases, and how many statuses of nodes and of Pods, it writes at a time, instead
 	// of 4. Real kubelets don't wait for one another: 5,000 need 64.
 	Parallel int
+	// Lease is how long the Leases of its nodes last, four times as long as between two renewals; 0 means 40
+	// seconds, as of a kubelet.
+	Lease time.Duration
 	// Address is the IP address of its nodes, at which it listens.
 	Address string
 	// CertFile and KeyFile are the certificate of the kubelets; empty means that they
@@ -66,8 +71,8 @@ func (k Kwok) Start(ctx context.Context) (*Process, error) {
 		"--kubeconfig", k.Kubeconfig,
 		"--config", config,
 		"--manage-all-nodes=false", "--manage-nodes-with-annotation-selector", KwokAnnotation+"="+kept,
-		// As a kubelet does; without it kwok renews no Leases.
-		"--node-lease-duration-seconds", "40",
+		// Without it kwok renews no Leases.
+		"--node-lease-duration-seconds", fmt.Sprint(cmp.Or(k.Lease, 40*time.Second).Seconds()),
 		"--node-ip", k.Address, "--node-port", port, "--server-address", address,
 		"--tls-cert-file", k.CertFile, "--tls-private-key-file", k.KeyFile)
 	if err != nil {

@@ -101,9 +101,10 @@ func soak(ctx context.Context, t *target, s sizes, dir string) (_ *soaked, err e
 	if err := l.fill(ctx); err != nil {
 		return nil, err
 	}
-	// Two processors that renew all Leases of 5,000 nodes do not fill the cluster in an hour.
+	// Two processors that renew all Leases of 5,000 nodes each ten seconds do not fill the cluster in an hour.
 	l.components["kwok"].Kill()
-	if err := l.startKwok(ctx, dir, 64); err != nil {
+	l.components["kube-controller-manager"].Kill()
+	if err := errors.Join(l.startManager(ctx, dir), l.startKwok(ctx, dir, 0)); err != nil {
 		return nil, err
 	}
 	if err := errors.Join(l.awaitNodes(ctx), l.awaitPods(ctx)); err != nil {
@@ -127,28 +128,40 @@ func soak(ctx context.Context, t *target, s sizes, dir string) (_ *soaked, err e
 	return r, nil
 }
 
+// componentArgs are the flags of both of upstream's components. They allow more than the defaults of 20 and 50
+// requests a second, so that the cluster is filled in minutes. The Leases are long, so that no leader loses its
+// Lease on a busy machine.
+var componentArgs = []string{
+	"--kube-api-qps=300", "--kube-api-burst=600",
+	"--leader-elect-lease-duration=90s", "--leader-elect-renew-deadline=80s", "--leader-elect-retry-period=2s",
+}
+
+// fillLease is how long the Leases of nodes last while the cluster is filled: a node renews its Lease four times in
+// it.
+const fillLease = 10 * time.Minute
+
 func (l *load) startComponents(ctx context.Context, dir string) error {
-	// More than the defaults of 20 and 50 requests a second, so that the cluster is filled in
-	// minutes. The Leases are long, so that no leader loses its Lease on a busy machine.
-	args := []string{
-		"--kube-api-qps=300", "--kube-api-burst=600",
-		"--leader-elect-lease-duration=90s", "--leader-elect-renew-deadline=80s", "--leader-elect-retry-period=2s",
-	}
-	manager, err := servers.ControllerManager{Dir: dir, Server: l.target.serverOf(1), Args: args}.Start(ctx)
-	if err != nil {
-		return err
-	}
-	l.components["kube-controller-manager"] = manager
-	scheduler, err := servers.Scheduler{Dir: dir, Server: l.target.serverOf(2), Args: args}.Start(ctx)
+	scheduler, err := servers.Scheduler{Dir: dir, Server: l.target.serverOf(2), Args: componentArgs}.Start(ctx)
 	if err != nil {
 		return err
 	}
 	l.components["kube-scheduler"] = scheduler
-	return l.startKwok(ctx, dir, 0)
+	return errors.Join(l.startManager(ctx, dir, "--node-monitor-grace-period="+fillLease.String()), l.startKwok(ctx, dir, fillLease))
 }
 
-func (l *load) startKwok(ctx context.Context, dir string, parallel int) error {
-	kwok, err := servers.Kwok{Dir: filepath.Join(dir, "kwok"), Kubeconfig: l.target.server.Kubeconfig, Address: "127.0.0.1", Parallel: parallel}.Start(ctx)
+func (l *load) startManager(ctx context.Context, dir string, args ...string) error {
+	manager, err := servers.ControllerManager{Dir: dir, Server: l.target.serverOf(1), Args: append(args, componentArgs...)}.Start(ctx)
+	if err != nil {
+		return err
+	}
+	l.components["kube-controller-manager"] = manager
+	return nil
+}
+
+func (l *load) startKwok(ctx context.Context, dir string, lease time.Duration) error {
+	kwok, err := servers.Kwok{
+		Dir: filepath.Join(dir, "kwok"), Kubeconfig: l.target.server.Kubeconfig, Address: "127.0.0.1", Parallel: 64, Lease: lease,
+	}.Start(ctx)
 	if err != nil {
 		return err
 	}
@@ -160,10 +173,16 @@ func (l *load) deployments() int { return max(1, l.Pods/podsPerDeployment) }
 
 // fill makes the nodes and the Deployments and waits until all Pods are ready.
 func (l *load) fill(ctx context.Context) error {
+	group, creating := errgroup.WithContext(ctx)
+	group.SetLimit(16)
 	for i := range l.Nodes {
-		if _, err := l.clientset.CoreV1().Nodes().Create(ctx, node(i), metav1.CreateOptions{}); err != nil {
+		group.Go(func() error {
+			_, err := l.clientset.CoreV1().Nodes().Create(creating, node(i), metav1.CreateOptions{})
 			return err
-		}
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
 	}
 	for i := range namespaces {
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespaceName(i)}}
@@ -219,6 +238,7 @@ func (l *load) await(ctx context.Context, most time.Duration, what string, check
 	defer cancel()
 	var last error
 	for told := time.Now(); ; {
+		begun := time.Now()
 		err := check(ctx)
 		if err == nil {
 			return nil
@@ -235,7 +255,7 @@ func (l *load) await(ctx context.Context, most time.Duration, what string, check
 			return fmt.Errorf("the server ended while %s were waited for: %w", what, last)
 		case <-ctx.Done():
 			return fmt.Errorf("waiting for %s for at most %v: %w", what, most, errors.Join(ctx.Err(), last))
-		case <-time.After(time.Second):
+		case <-time.After(max(time.Second, 20*time.Since(begun))): // the lists are large
 		}
 	}
 }
@@ -259,7 +279,7 @@ func (l *load) readyNodes(ctx context.Context) (n int, err error) {
 // awaitPods waits until each Deployment is rolled out and exactly the wanted Pods are there:
 // those of the rollout before may still be going.
 func (l *load) awaitPods(ctx context.Context) error {
-	return l.await(ctx, 30*time.Minute, "the Pods", func(ctx context.Context) error {
+	return l.await(ctx, 45*time.Minute, "the Pods", func(ctx context.Context) error {
 		list, err := l.clientset.AppsV1().Deployments("").List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
