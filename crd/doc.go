@@ -12,7 +12,8 @@
 //     database. Where the informer lags, the server reads the store.
 //   - A definition may change or be deleted at any time. All handlers of its instances
 //     derive from one stored state of it. A write takes effect only by the spec that is
-//     stored when it is committed: otherwise it is executed again (redo.go). When the spec
+//     stored when it is committed: otherwise it is executed again (redo.go). What another
+//     server has written by a newer spec is shown by that spec. When the spec
 //     changes, watches end, and their clients resume where they were; except for changes
 //     that change no answer (definition.SpecHash).
 //   - When a definition is deleted, watches of its instances deliver every DELETED, on
