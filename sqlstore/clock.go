@@ -26,22 +26,24 @@ const maxReading = clockTolerance / 2
 // difference to now, the clock as it is. Once no record of before is left, forget ends
 // the distinction. Without it, setting the clock forward by an hour would expire every
 // Lease and Event of the last hour at once. Setting the clock back only makes records
-// last longer.
+// last longer. The history of a resource is judged by old for less long: see deletion.
 type clock struct {
 	// reading has a value while read reads the database's clock. Its capacity is 1.
 	reading chan struct{}
 
 	mu sync.Mutex
-	// began is this process's time at the first reading of the clock, and first the last
-	// revision at that time. A change after first is younger than the time since began.
-	began time.Time
-	first int64
+	// began is this process's time at the first reading of the clock, start that reading, and
+	// first the last revision at that time. A change after first is younger than the time since began.
+	began, start time.Time
+	first        int64
 	// old is the time by which records up to revision jump are judged, as of the last
 	// reading; at is this process's time of that reading. jump is 0 unless the database's
 	// clock was set forward.
 	old  time.Time
 	at   time.Time
 	jump int64
+	// jumped is this process's time when the jump was noticed.
+	jumped time.Time
 	// ahead is how much the database's clock is ahead of old.
 	ahead time.Duration
 }
@@ -50,6 +52,11 @@ type clock struct {
 type times struct {
 	old, now time.Time
 	jump     int64
+	// start and first are those of clock, and since is the time that has passed in this process since
+	// the jump was noticed.
+	start time.Time
+	first int64
+	since time.Duration
 	// jumped is true when the jump has just been noticed.
 	jumped bool
 }
@@ -84,7 +91,7 @@ func (c *clock) compare(state State, local time.Time) times {
 	// the clock was set. Round removes that reading.
 	now := state.Time.Round(0)
 	if c.began.IsZero() {
-		c.began, c.first = local, state.Revision
+		c.began, c.start, c.first = local, now, state.Revision
 		c.old, c.at = now, local
 	}
 	expected := c.old.Add(local.Sub(c.at))
@@ -92,7 +99,7 @@ func (c *clock) compare(state State, local time.Time) times {
 	jumped := ahead-c.ahead > clockTolerance
 	switch {
 	case jumped:
-		c.jump = state.Revision
+		c.jump, c.jumped = state.Revision, local
 		c.old, c.ahead = expected, ahead
 	case c.jump > 0 && ahead > clockTolerance:
 		c.old, c.ahead = expected, ahead
@@ -100,7 +107,28 @@ func (c *clock) compare(state State, local time.Time) times {
 		c.old, c.jump, c.ahead = now, 0, 0
 	}
 	c.at = local
-	return times{c.old, now, c.jump, jumped}
+	return times{c.old, now, c.jump, c.start, c.first, local.Sub(c.jumped), jumped}
+}
+
+// deletion selects the changes of a resource up to a revision that have reached an age. It judges
+// them by old if some were made before the clock was set forward, except in two cases. When the
+// age has passed since then, all of these have reached it. If an earlier process has made the oldest
+// one at a time after start, the clock was behind when this process started: what earlier processes
+// made is judged by now, and changes after first, which that clock has stamped too early, are kept.
+func (t times) deletion(h History, age time.Duration, upTo int64) Deletion {
+	by := t.old
+	switch {
+	case h.First > t.jump || t.since >= age:
+		by = t.now
+	case h.First <= t.first && h.FirstTime.After(t.start):
+		by, upTo = t.now, min(upTo, t.first)
+	}
+	return Deletion{Of: h.Resource, UpTo: upTo, Before: by.Add(-age)}
+}
+
+// isDue reports whether the oldest change of a history has reached an age, or is of unknown age.
+func (t times) isDue(h History, age time.Duration) bool {
+	return age >= 0 && h.First > 0 && (h.FirstTime.After(t.now) || h.FirstTime.Before(t.deletion(h, age, 0).Before))
 }
 
 // forget makes now the time for all ages again, unless the clock was set forward again after

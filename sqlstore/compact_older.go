@@ -22,28 +22,27 @@ func (s *Store) CompactOlder(ctx context.Context, c Compaction) (compacted int64
 	if err != nil {
 		return 0, nil, err
 	}
-	var before time.Time
-	if c.Keep > 0 {
-		before = t.old.Add(-c.Keep)
-	}
 	upTo := state.Revision
 	if c.Of != (GroupResource{}) {
 		if upTo, err = s.lastChange(ctx, c.Of); err != nil {
 			return 0, nil, err
 		}
 	}
-	if err := s.housekeeping.compact(ctx, upTo, before, func(h History) bool {
-		of := GroupResource{h.Group, h.Resource.Resource}
-		if c.Of != (GroupResource{}) {
-			return c.Of.Selects(h.Resource)
+	for deleted := int64(1); deleted > 0; {
+		kept = nil
+		if deleted, err = s.housekeeping.compact(ctx, upTo, t, c.Keep, func(h History) bool {
+			of := GroupResource{h.Group, h.Resource.Resource}
+			if c.Of != (GroupResource{}) {
+				return c.Of.Selects(h.Resource)
+			}
+			_, isLonger := s.options.retentionOf(of)
+			if isLonger = isLonger || exceeds(h.RetainedFor, s.options.Retention); isLonger && h.First > 0 {
+				kept = append(kept, h.Resource)
+			}
+			return !isLonger
+		}); err != nil {
+			return 0, nil, err
 		}
-		_, isLonger := s.options.retentionOf(of)
-		if isLonger = isLonger || exceeds(h.RetainedFor, s.options.Retention); isLonger && h.First > 0 {
-			kept = append(kept, h.Resource)
-		}
-		return !isLonger
-	}); err != nil {
-		return 0, nil, err
 	}
 	state, err = s.State(ctx)
 	return state.Compacted, kept, err

@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -24,27 +25,57 @@ func (s *Store) Compact(ctx context.Context, revision int64) error {
 	if err != nil {
 		return err
 	}
-	return s.housekeeping.compact(ctx, min(revision, state.Revision), time.Time{}, func(History) bool { return true })
+	_, err = s.housekeeping.compact(ctx, min(revision, state.Revision), times{}, 0, func(History) bool { return true })
+	return err
 }
 
-// compact deletes the changes of the selected resources up to a revision that were made before a
-// time; if it is zero, all of them.
-func (s *housekeeping) compact(ctx context.Context, upTo int64, before time.Time, selects func(History) bool) error {
+// compact deletes the changes of the selected resources up to a revision that have reached an age;
+// if it is 0, all of them. deleted is how many; a call after it may delete more, unless it is 0.
+func (s *housekeeping) compact(ctx context.Context, upTo int64, t times, age time.Duration, selects func(History) bool) (deleted int64, err error) {
 	s.compacting.Lock()
 	defer s.compacting.Unlock()
 	histories, err := s.driver.Histories(ctx)
 	if err != nil {
-		return fmt.Errorf("compact: %w", err)
+		return 0, fmt.Errorf("compact: %w", err)
 	}
 	for _, h := range histories {
 		if !selects(h) {
 			continue
 		}
-		if _, err := s.deleteHistory(ctx, Deletion{Of: h.Resource, UpTo: upTo, Before: before}); err != nil {
-			return err
+		var n int64
+		if age <= 0 {
+			n, err = s.deleteHistory(ctx, Deletion{Of: h.Resource, UpTo: upTo})
+		} else if t.isDue(h, age) {
+			n, err = s.deleteOlder(ctx, h, t.deletion(h, age, upTo), t.now)
+		}
+		if deleted += n; err != nil {
+			return deleted, err
 		}
 	}
-	return s.endCompaction(ctx)
+	return deleted, s.endCompaction(ctx)
+}
+
+// maxUnknown is how many changes of unknown age deleteOlder examines: it does so each minute until
+// they are deleted.
+const maxUnknown = 5_000
+
+// deleteOlder makes a deletion of the changes that were made before a time. A change that is stamped
+// later than now was made while the clock was ahead: its age is unknown. It is deleted with the
+// first change after it whose age is known, when that one is old enough. A call deletes either
+// the changes of unknown age that are the oldest, or those up to the next one.
+func (s *housekeeping) deleteOlder(ctx context.Context, h History, d Deletion, now time.Time) (deleted int64, err error) {
+	if h.FirstTime.After(now) {
+		changes, err := s.driver.Changes(ctx, ChangesQuery{Of: &h.Resource, Kept: true, KeysOnly: true, Limit: maxUnknown})
+		if err != nil {
+			return 0, fmt.Errorf("compact: %w", err)
+		}
+		i := slices.IndexFunc(changes, func(c Change) bool { return !c.Time.After(now) })
+		if i < 0 || changes[i].Revision > d.UpTo || !changes[i].Time.Before(d.Before) {
+			return 0, nil
+		}
+		d = Deletion{Of: h.Resource, UpTo: changes[i].Revision}
+	}
+	return s.deleteHistory(ctx, d)
 }
 
 // deleteHistory makes a deletion, one chunk at a time, and returns how many changes it has

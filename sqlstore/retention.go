@@ -72,9 +72,8 @@ func (s *housekeeping) retain(ctx context.Context) error {
 		if h.First == 0 {
 			continue
 		}
-		if before := t.old.Add(-age); age >= 0 && h.FirstTime.Before(before) {
-			upTo := s.clock.oldest(age, state, time.Now())
-			deleted, err := s.deleteHistory(ctx, Deletion{Of: h.Resource, UpTo: upTo, Before: before})
+		if t.isDue(h, age) {
+			deleted, err := s.deleteOlder(ctx, h, t.deletion(h, age, s.clock.oldest(age, state, time.Now())), t.now)
 			if err != nil {
 				return err
 			}
@@ -108,7 +107,7 @@ const graceTime = 24 * time.Hour
 // one deletes at once, without a word.
 func (s *housekeeping) retentionNow(h History, t times, changed map[Resource]time.Duration) (age time.Duration, isLonger bool) {
 	age, isLonger = s.options.retentionOf(GroupResource{h.Group, h.Resource.Resource})
-	isKept := exceeds(h.RetainedFor, age) && h.First > 0 && h.FirstTime.Before(t.old.Add(-age))
+	isKept := exceeds(h.RetainedFor, age) && t.isDue(h, age)
 	if !isKept || s.clock.hasRun(graceTime, time.Now()) {
 		if whole := wholeSeconds(age); whole != h.RetainedFor {
 			changed[h.Resource] = whole

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -190,4 +191,63 @@ byre_store_history_cut_total{group="apps",resource="deployments"} 27
 			t.Errorf("the log has %s", log)
 		}
 	})
+}
+
+// A process starts with a clock that is a year behind, and is set right three days later. What was
+// written before the start and in these days is deleted at its age, and not before.
+func TestRetention_ClockBehindAtTheStart(t *testing.T) {
+	t.Parallel()
+	const year = 365 * day
+	for name, test := range map[string]struct {
+		compactedAt   time.Duration // since the clock was set
+		before, after int64         // how many changes are left then
+	}{
+		"retention before the age of the older": {4*day - 2*time.Hour, 2, 2},
+		"retention after it":                    {4 * day, 1, 1},
+		"retention before the age of the other": {7*day - time.Hour, 1, 1},
+		"retention after that":                  {7*day + time.Hour, 0, 0},
+		"compact at once":                       {2 * time.Minute, 2, 1},
+		"compact after an hour":                 {time.Hour + 2*time.Minute, 2, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				model := storetest.NewModel()
+				var behind atomic.Int64
+				model.Clock = func() time.Time { return time.Now().Add(-time.Duration(behind.Load())) }
+				write := func(name string) {
+					key := sqlstore.Key{Group: "apps", Resource: "deployments", Name: name}
+					if _, err := model.Commit(t.Context(), []sqlstore.Write{{Op: sqlstore.Create, Key: key, Value: []byte("1")}}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				expectLeft := func(want int64) {
+					t.Helper()
+					if left, _, err := model.CountChanges(t.Context(), deployments, 100); left != want || err != nil {
+						t.Errorf("%d changes are left, %v; want %d", left, err, want)
+					}
+				}
+				write("older")
+				time.Sleep(time.Hour)
+				behind.Store(int64(year))
+				store := sqlstore.New(model, sqlstore.Options{ExpireInterval: time.Minute})
+				ctx, cancel := context.WithCancel(t.Context())
+				var running sync.WaitGroup
+				running.Go(func() { _ = store.Run(ctx) })
+				time.Sleep(3*day - time.Minute/2)
+				write("newer")
+				behind.Store(0)
+				time.Sleep(test.compactedAt)
+				expectLeft(test.before)
+				if strings.HasPrefix(name, "compact") {
+					if _, _, err := store.CompactOlder(ctx, sqlstore.Compaction{Keep: time.Hour}); err != nil {
+						t.Error(err)
+					}
+				}
+				expectLeft(test.after)
+				cancel()
+				running.Wait()
+			})
+		})
+	}
 }

@@ -134,6 +134,62 @@ func testRetentionByCount(f fixture) {
 	}
 }
 
+// testClockAhead has changes that were made while the clock was a year ahead: retention deletes them
+// with the next change that has reached its age. A compaction does so too, and neither deletes
+// them before.
+func testClockAhead(t *testing.T, create func(*testing.T) Database) {
+	const day, year = 24 * time.Hour, 365 * 24 * time.Hour
+	for name, test := range map[string]struct {
+		passed    time.Duration
+		retention time.Duration
+		keep      time.Duration
+		want      int64
+	}{
+		"retention":          {8 * day, 7 * day, 0, 0},
+		"retention too soon": {8 * day, 9 * day, 0, 6},
+		"compact":            {2 * day, 7 * day, day, 0},
+		"compact too soon":   {2 * day, 7 * day, 3 * day, 6},
+	} {
+		t.Run(name, func(t *testing.T) {
+			db, model := create(t), NewModel()
+			began := time.Now()
+			for i, after := range []time.Duration{0, year, year + time.Minute, time.Minute, year, 2 * time.Minute} {
+				model.Clock = func() time.Time { return began.Add(after) }
+				f := fixture{TB: t, Driver: model}
+				f.revision(sqlstore.Write{Op: sqlstore.Create, Key: key("n", string(rune('a'+i))), Value: []byte(`"1"`)})
+			}
+			if err := db.Load(t.Context(), model.rows().Snapshot()); err != nil {
+				t.Fatal(err)
+			}
+			driver := db.Open(t)
+			defer driver.Close()
+			left := func() int64 {
+				left, _, err := driver.CountChanges(t.Context(), key("n", "a").Of(), 100)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return left
+			}
+			clock := &shifted{Driver: driver, by: test.passed}
+			f := fixture{TB: t, Driver: driver}
+			retain(f, clock, sqlstore.Options{Retention: test.retention}, func() bool {
+				if test.keep > 0 || test.want > 0 {
+					return clock.count() > 20
+				}
+				return left() == 0
+			})
+			if test.keep > 0 {
+				if _, _, err := sqlstore.New(clock, sqlstore.Options{}).CompactOlder(t.Context(), sqlstore.Compaction{Keep: test.keep}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := left(); got != test.want {
+				t.Errorf("%d changes are left, want %d", got, test.want)
+			}
+		})
+	}
+}
+
 // testRevisionAt compares the binary search with a look at all changes, before and after the history
 // of a resource between the others is deleted.
 func testRevisionAt(f fixture) {

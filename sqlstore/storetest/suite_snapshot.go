@@ -35,6 +35,7 @@ func RunSnapshots(t *testing.T, create func(*testing.T) Database) {
 		"RefusesData": testRefusesData,
 		"AllOrNone":   testAllOrNone,
 		"Broken":      testBroken,
+		"ClockAhead":  testClockAhead,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, create) })
 	}
