@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -171,8 +172,8 @@ func TestBackup_PKIIsATarArchive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "ca.key"), []byte("a key"), 0o600); err != nil {
+	dir, elsewhere := t.TempDir(), filepath.Join(t.TempDir(), "key")
+	if err := errors.Join(os.WriteFile(elsewhere, []byte("a key"), 0o600), os.Symlink(elsewhere, filepath.Join(dir, "ca.key"))); err != nil {
 		t.Fatal(err)
 	}
 	var encrypted bytes.Buffer

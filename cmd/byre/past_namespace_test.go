@@ -238,6 +238,57 @@ func tenant(t *testing.T, admin kubernetes.Interface, namespace, user string) {
 	}
 }
 
+// An object is handled in the version in which it was stored, or by its name where that is not served any more.
+func TestPast_OfAVersionThatIsNotPreferred(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	server := startServer(t, dir)
+	p := past{t, filepath.Join(dir, "admin.kubeconfig")}
+	client := dynamic.NewForConfigOrDie(server.config(t))
+	definitions := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	const version = `{"name":%q,"served":%t,"storage":%t,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}`
+	if _, err := definitions.Create(t.Context(), parseObject(t, fmt.Sprintf(`{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"gears.example.com"},
+		"spec":{"group":"example.com","scope":"Namespaced","names":{"plural":"gears","kind":"Gear"},"versions":[`+version+","+version+"]}}", "v1", true, false, "v1beta1", true, true)), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	gears := client.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "gears"}).Namespace("default")
+	maps := client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}).Namespace("default")
+	var gear *unstructured.Unstructured
+	create := func() {
+		eventually.Done(t, "a gear", func(ctx context.Context) (created bool, err error) {
+			gear, err = gears.Create(ctx, parseObject(t, `{"apiVersion":"example.com/v1","kind":"Gear","metadata":{"name":"g"},"spec":{"teeth":1}}`), metav1.CreateOptions{})
+			if apierrors.IsNotFound(err) {
+				return false, nil
+			}
+			return err == nil, err
+		})
+	}
+	create()
+	p.run("", []string{"is undone"}, "undo", gear.GetResourceVersion(), "--yes")
+	if _, err := gears.Get(t.Context(), "g", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("a creation is undone: %v", err)
+	}
+	create()
+	m, err := maps.Create(t.Context(), parseObject(t, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m"},"data":{"v":"old"}}`), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := definitions.Patch(t.Context(), "gears.example.com", types.MergePatchType, fmt.Appendf(nil, `{"spec":{"versions":[`+version+","+version+`]}}`, "v1", true, true, "v1beta1", false, false), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, patch := range []struct {
+		of   dynamic.ResourceInterface
+		name string
+		text string
+	}{{gears, "g", `{"spec":{"teeth":2}}`}, {maps, "m", `{"data":{"v":"new"}}`}} {
+		if _, err := patch.of.Patch(t.Context(), patch.name, types.MergePatchType, []byte(patch.text), metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.run("", []string{"configmaps/m is as it was", "left out: gears.example.com/g (it was stored in the version v1beta1, which is not served any more)"},
+		"rollback", "-n", "default", "--at", m.GetResourceVersion(), "--yes")
+}
+
 // A tenant makes a namespace again what it was before others changed, deleted and created objects.
 func TestPast_NamespaceIsRolledBack(t *testing.T) {
 	t.Parallel()
@@ -279,7 +330,7 @@ func TestPast_NamespaceIsRolledBack(t *testing.T) {
 		patch("sealed", `{"data":{"v":"new"},"immutable":true}`)
 		patch("controlled", `{"data":{"v":"new"}}`)
 		must(nil, maps.Delete(t.Context(), "deleted", metav1.DeleteOptions{}))
-		must(maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "created"}}, metav1.CreateOptions{}))
+		must(maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "created", Labels: map[string]string{"app": "created"}}}, metav1.CreateOptions{}))
 		// A Service that is created again has another address, which can't be changed.
 		must(nil, admin.CoreV1().Services("shop").Delete(t.Context(), "web", metav1.DeleteOptions{}))
 		again := service.DeepCopy()
@@ -315,6 +366,19 @@ func TestPast_NamespaceIsRolledBack(t *testing.T) {
 		if out := p.run("alice", []string{"configmaps/changed is as it was"}, rollback("-l", "app=changed", "--yes")...); strings.Contains(out, "deleted") {
 			t.Errorf("the selector selects more: %s", out)
 		}
+		// What does not exist has no labels that it lacks.
+		for _, selector := range []string{"!app", "app notin (changed,created,deleted,sealed)", "app!=created,app!=deleted,app"} {
+			if out := p.run("alice", nil, rollback("-l", selector, "--prune")...); strings.Contains(out, "configmaps/created") || strings.Contains(out, "configmaps/deleted") {
+				t.Errorf("-l %q: %s", selector, out)
+			}
+		}
+		// Names are not what a terminal obeys.
+		hostile := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: "x\x1b[1A\u009b2K\u202e"}}
+		must(admin.RbacV1().Roles("shop").Create(t.Context(), hostile, metav1.CreateOptions{}))
+		if out := p.run("", []string{"delete roles.rbac.authorization.k8s.io/x"}, rollback("--prune")...); strings.ContainsAny(out, "\x1b\u009b\u202e") {
+			t.Errorf("%q", out)
+		}
+		must(nil, admin.RbacV1().Roles("shop").Delete(t.Context(), hostile.Name, metav1.DeleteOptions{}))
 		p.fail("alice", "1 of 3 requests failed", rollback("--yes")...) // an immutable ConfigMap
 		for name, want := range map[string]string{"changed": "old", "deleted": "old", "sealed": "new", "controlled": "new", "same": "old", "created": ""} {
 			if got := data(name); got != want {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -180,8 +181,8 @@ func newSQLGrantCommand() *cobra.Command {
 		Example: "  byre sql grant reporting --namespaces shop,bank --endpoint postgres://byre@host/byre | psql postgres://byre@host/byre",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(grant.Namespaces) == 0 {
-				return errors.New("--namespaces must name a namespace")
+			if len(grant.Namespaces) == 0 || slices.Contains(grant.Namespaces, "") { // "" is that of cluster-scoped objects
+				return errors.New("--namespaces must name namespaces")
 			}
 			return withTables(cmd, store, func(d *sqlviews.Database, tables []sqlviews.Table) error {
 				if d.Store() == "" {

@@ -11,7 +11,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"filippo.io/age"
@@ -22,13 +21,23 @@ import (
 // maxSize bounds what Read takes into memory, in bytes. A directory of byre has some 30 KB.
 const maxSize = 16 << 20
 
-// Write writes the regular files of a directory, encrypted for recipients. It fails if there are none.
+// Write writes the files of a directory, also those that are symbolic links, encrypted for recipients. It fails if there
+// are none.
 func Write(w io.Writer, dir string, recipients ...age.Recipient) error {
-	files, err := os.ReadDir(dir)
+	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
 	}
-	files = slices.DeleteFunc(files, func(file fs.DirEntry) bool { return !file.Type().IsRegular() })
+	var files []fs.FileInfo
+	for _, entry := range entries {
+		info, err := os.Stat(filepath.Join(dir, entry.Name()))
+		if err != nil {
+			return err
+		}
+		if info.Mode().IsRegular() {
+			files = append(files, info)
+		}
+	}
 	if len(files) == 0 {
 		return fmt.Errorf("%s has no files: name the directory of the certificates of a server that has been started", dir)
 	}
@@ -37,16 +46,12 @@ func Write(w io.Writer, dir string, recipients ...age.Recipient) error {
 		return err
 	}
 	archive := tar.NewWriter(encrypted)
-	for _, file := range files {
-		content, err := os.ReadFile(filepath.Join(dir, file.Name()))
+	for _, info := range files {
+		content, err := os.ReadFile(filepath.Join(dir, info.Name()))
 		if err != nil {
 			return err
 		}
-		info, err := file.Info()
-		if err != nil {
-			return err
-		}
-		header := tar.Header{Typeflag: tar.TypeReg, Name: file.Name(), Size: int64(len(content)), Mode: int64(info.Mode().Perm()), ModTime: info.ModTime()}
+		header := tar.Header{Typeflag: tar.TypeReg, Name: info.Name(), Size: int64(len(content)), Mode: int64(info.Mode().Perm()), ModTime: info.ModTime()}
 		if err := archive.WriteHeader(&header); err != nil {
 			return err
 		}

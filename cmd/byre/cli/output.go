@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
@@ -74,10 +75,10 @@ func PrintRow(w io.Writer, cells []any) {
 	fmt.Fprintln(w)
 }
 
-// Visible replaces control characters, which could move a terminal's cursor.
+// Visible replaces control characters, which could move a terminal's cursor, and those that reorder others.
 func Visible(text string) string {
 	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
+		if unicode.In(r, unicode.Cc, unicode.Bidi_Control) {
 			return '·'
 		}
 		return r

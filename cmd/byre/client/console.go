@@ -6,11 +6,11 @@ import (
 	"crypto/subtle"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"os"
 	"os/exec"
 	"runtime"
 	"strings"
@@ -121,7 +121,9 @@ func (p *consoleProxy) serve(cmd *cobra.Command, open bool) error {
 	link := "http://" + listener.Addr().String() + p.prefix + console.Path
 	fmt.Fprintln(cmd.OutOrStdout(), link)
 	if open {
-		openBrowser(ctx, cmd.ErrOrStderr(), link)
+		if err := openBrowser(ctx, link); err != nil {
+			fmt.Fprintln(cmd.ErrOrStderr(), "the URL could not be opened:", err)
+		}
 	}
 	select {
 	case <-ctx.Done():
@@ -175,13 +177,24 @@ func (p *consoleProxy) below(path string) string {
 	return strings.TrimSuffix(p.server.Path, "/") + strings.TrimPrefix(path, p.prefix)
 }
 
-// openBrowser opens a URL with the program of the desktop, or says that it can't.
-func openBrowser(ctx context.Context, errOut io.Writer, link string) {
+// openBrowser opens a URL with the program of the desktop, which gets a file that leads to the URL: all users of the machine
+// can read the arguments of a process.
+func openBrowser(ctx context.Context, link string) error {
+	file, err := os.CreateTemp("", "byre-console-*.html") // with mode 0600
+	if err != nil {
+		return err
+	}
+	context.AfterFunc(ctx, func() { _ = os.Remove(file.Name()) })
+	_, err = fmt.Fprintf(file, "<!doctype html><meta http-equiv=refresh content='0;url=%s'>\n", link)
+	if err = errors.Join(err, file.Close()); err != nil {
+		return err
+	}
 	program := "xdg-open"
 	if runtime.GOOS == "darwin" {
 		program = "open"
 	}
-	if err := exec.CommandContext(ctx, program, link).Run(); err != nil {
-		fmt.Fprintf(errOut, "%s did not open the URL: %v\n", program, err)
+	if err := exec.CommandContext(ctx, program, file.Name()).Run(); err != nil {
+		return fmt.Errorf("%s: %w", program, err)
 	}
+	return nil
 }

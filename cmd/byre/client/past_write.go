@@ -70,15 +70,15 @@ func newUndoCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			out := cmd.OutOrStdout()
+			out, object := cmd.OutOrStdout(), cli.Visible(undo.Object.String())
 			switch {
 			case undo.Verb == "delete":
-				fmt.Fprintf(out, "delete %s\n", undo.Object)
+				fmt.Fprintln(out, "delete", object)
 			case len(undo.Patch) == 0:
 				fmt.Fprintln(out, "nothing to undo")
 				return nil
 			default:
-				fmt.Fprintf(out, "patch %s\n", undo.Object)
+				fmt.Fprintln(out, "patch", object)
 				printPatch(out, undo.Patch)
 			}
 			if ok, err := write.confirm(cmd); err != nil || !ok {
@@ -87,7 +87,7 @@ func newUndoCommand() *cobra.Command {
 			if err := client.Do(cmd.Context(), nil, undo, write.isDry()); err != nil {
 				return err
 			}
-			write.done(out, fmt.Sprintf("revision %d of %s is undone", moment.Revision, undo.Object))
+			write.done(out, fmt.Sprintf("revision %d of %s is undone", moment.Revision, object))
 			return nil
 		},
 	}
@@ -221,7 +221,7 @@ func newRollbackCommand() *cobra.Command {
 func (f *writeFlags) carryOut(cmd *cobra.Command, client *plugin.Client, plan *plugin.Plan) error {
 	out := cmd.OutOrStdout()
 	for _, step := range plan.Steps {
-		fmt.Fprintln(out, step.Verb, step.Object)
+		fmt.Fprintln(out, step.Verb, cli.Visible(step.Object.String()))
 		printPatch(out, step.Patch)
 	}
 	for _, what := range plan.LeftOut {
@@ -236,9 +236,10 @@ func (f *writeFlags) carryOut(cmd *cobra.Command, client *plugin.Client, plan *p
 	}
 	failed := 0
 	for _, step := range plan.Steps {
+		object := cli.Visible(step.Object.String())
 		err := client.Do(cmd.Context(), plan, step, f.isDry())
 		for _, what := range step.LeftOut {
-			fmt.Fprintf(out, "left out of %s: %s\n", step.Object, cli.Visible(what))
+			fmt.Fprintf(out, "left out of %s: %s\n", object, cli.Visible(what))
 		}
 		isNamespace := step.Object.Resource.Resource == "namespaces"
 		switch {
@@ -246,10 +247,10 @@ func (f *writeFlags) carryOut(cmd *cobra.Command, client *plugin.Client, plan *p
 			return err
 		case err != nil:
 			failed++
-			fmt.Fprintf(cmd.ErrOrStderr(), "%s %s: %s\n", step.Verb, step.Object, cli.Visible(err.Error()))
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s %s: %s\n", step.Verb, object, cli.Visible(err.Error()))
 			continue
 		}
-		f.done(out, step.Object.String()+" is "+pastOf[step.Verb])
+		f.done(out, object+" is "+pastOf[step.Verb])
 		if isNamespace && f.isDry() {
 			fmt.Fprintln(out, "the server can't check the other objects, as the namespace does not exist")
 			return nil

@@ -51,9 +51,12 @@ func (c *Client) PlanRollback(ctx context.Context, at Moment, selector labels.Se
 	if err := errors.Join(expired...); err != nil {
 		return nil, err
 	}
+	matches := func(object *unstructured.Unstructured) bool {
+		return object != nil && selector.Matches(labels.Set(object.GetLabels()))
+	}
 	return r.plan(ctx, func(o *changed) (*Step, error) {
 		switch {
-		case !selector.Matches(labelsOf(o.then)) && !selector.Matches(labelsOf(o.now)):
+		case !matches(o.then) && !matches(o.now):
 		case o.now == nil:
 			return r.create(ctx, o)
 		case o.then != nil:
@@ -66,13 +69,6 @@ func (c *Client) PlanRollback(ctx context.Context, at Moment, selector labels.Se
 		}
 		return nil, nil //nolint:nilnil // nil is nothing to do
 	})
-}
-
-func labelsOf(object *unstructured.Unstructured) labels.Set {
-	if object == nil {
-		return nil
-	}
-	return object.GetLabels()
 }
 
 // changed is an object that has changed since a moment: what it was then, and what it is; nil if it did
@@ -173,7 +169,10 @@ func (r *recovery) read(ctx context.Context, resource schema.GroupVersionResourc
 		if o.then != nil { // a change has the version in which the object was stored
 			o.Resource.Version = o.then.GroupVersionKind().Version
 		}
-		if o.now, err = r.get(ctx, o.Object); err != nil {
+		if o.now, err = r.get(ctx, o.Object); apierrors.IsNotFound(err) {
+			r.leaveOut(o.String(), fmt.Sprintf("it was stored in the version %s, which is not served any more", o.Resource.Version))
+			continue
+		} else if err != nil {
 			return err
 		}
 		if o.then != nil || o.now != nil {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -40,6 +41,11 @@ func (c *Client) PlanUndo(ctx context.Context, revision int64) (*Step, error) {
 	}
 	if after.Content == nil {
 		return nil, fmt.Errorf("revision %d deleted %s: use undelete", revision, u.Object)
+	}
+	// The contents of a change are in the version in which the object was stored.
+	u.Object.Resource.Version = (&unstructured.Unstructured{Object: after.Content}).GroupVersionKind().Version
+	if _, err := c.mapper.ResourceFor(u.Object.Resource); err != nil {
+		return nil, fmt.Errorf("%s was stored in the version %s, which is not served any more: %w", u.Object, u.Object.Resource.Version, err)
 	}
 	now, err := c.Now(ctx, u.Object)
 	if err != nil {
