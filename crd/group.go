@@ -160,17 +160,18 @@ func (g *group) ForgetInstances(resource schema.GroupResource) {
 
 // IsReplaced implements definition.SourceReader.
 func (g *group) IsReplaced(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition) (bool, error) {
-	if _, err := g.Sync(ctx); err != nil {
-		return false, err
-	}
 	if revision, loaded := g.CachedRevision(crd.Name); loaded && revision == definition.Revision(crd) {
 		return false, nil
 	}
-	now, err := g.Get(ctx, crd.Name)
+	text, err := g.read(ctx, crd.Name, "0")
 	if apierrors.IsNotFound(err) {
 		return false, nil
 	}
-	return err == nil && now.UID == crd.UID && now.Annotations[definition.SpecHash] != crd.Annotations[definition.SpecHash], err
+	if err != nil {
+		return false, err
+	}
+	now, err := definition.DecodeStripped(text.Body(), text.ResourceVersion())
+	return err == nil && (now.UID != crd.UID || now.Annotations[definition.SpecHash] != crd.Annotations[definition.SpecHash]), err
 }
 
 // Source implements definition.SourceReader. The source costs little memory: it refers

@@ -2,6 +2,7 @@ package crd_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -14,6 +15,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
 
 	"byre/migrations"
 	"byre/sqlstore"
@@ -307,6 +309,59 @@ func TestReplicas_WatchesFollowTheSchema(t *testing.T) {
 			shown = true
 		}
 		events.Stop()
+	}
+}
+
+// TestReplicas_ReadFromMemoryWhatAnotherProgramHasWritten: an instance with another encoding that is in memory is shown
+// without the database.
+func TestReplicas_ReadFromMemoryWhatAnotherProgramHasWritten(t *testing.T) {
+	t.Parallel()
+	a, b, feed := startReplicas(t)
+	a.define(t, widgetDefinition)
+	b.do(t, http.MethodGet, widgetPath+"?resourceVersion=0", "") // loads them
+	a.leftBehind(t, "v1", "x")
+	b.do(t, http.MethodGet, widgetPath+"/other", "") // its feed has the change then
+	release := feed.hold()
+	defer release()
+	for _, path := range []string{widgetPath + "/x?resourceVersion=0", widgetPath + "?resourceVersion=0"} {
+		answer := make(chan *httptest.ResponseRecorder, 1)
+		go func() { answer <- b.do(t, http.MethodGet, path, "") }()
+		select {
+		case w := <-answer:
+			if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"uid":"uid-x"`) {
+				t.Errorf("%s: %d %s", path, w.Code, w.Body)
+			}
+		case <-time.After(10 * time.Second):
+			release()
+			t.Errorf("%s waits for the database: %d", path, (<-answer).Code)
+		}
+	}
+}
+
+// TestReplicas_FollowADefinitionThatIsReplaced: what a server has written by a definition that was deleted and created again,
+// another one shows whole, whatever its feed has seen.
+func TestReplicas_FollowADefinitionThatIsReplaced(t *testing.T) {
+	t.Parallel()
+	a, b, feed := startReplicas(t)
+	a.define(t, widgetDefinition)
+	at := b.create(t, widget(t, "w", `{"size":3}`)).GetResourceVersion()
+	events, err := b.dynamic.Resource(widgets).Namespace("default").Watch(t.Context(), metav1.ListOptions{ResourceVersion: at})
+	if err != nil {
+		t.Fatal(err)
+	}
+	replace := func() {
+		a.undefine(t)
+		a.define(t, strings.Replace(widgetDefinition, "size:", "fresh: {type: string}\n              size:", 1))
+		a.create(t, widget(t, "w", `{"size":3,"fresh":"new"}`))
+	}
+	w := duringHold(t, b, feed, replace, http.MethodGet, widgetPath+"/w", func() string { return "" })
+	if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"fresh":"new"`) {
+		t.Errorf("GET: %d %s", w.Code, w.Body)
+	}
+	for event := range events.ResultChan() { // ends with the definition
+		if text, _ := json.Marshal(event.Object); event.Type != apiwatch.Deleted && !strings.Contains(string(text), `"fresh":"new"`) {
+			t.Errorf("%s %s", event.Type, text)
+		}
 	}
 }
 

@@ -281,7 +281,7 @@ func (c *edgeCursor) split(e *watch.Entry) error {
 	}
 	encoded, err := c.reads.Store.Encode(c.engine.ctx, e, c.reads.Store.Stored())
 	if err != nil {
-		return c.engine.ctx.Err() // what can't be decrypted or decoded has no elements
+		return unreadable(c.engine.ctx, err)
 	}
 	clear(c.found)
 	c.extractor.Find(encoded.Body(), c.found)

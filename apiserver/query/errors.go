@@ -52,6 +52,15 @@ func apiError(ctx context.Context, sql string, timeout time.Duration, err error)
 	return apierrors.NewInternalError(errors.New("the query has failed; the server's log has the cause"))
 }
 
+// unreadable returns the error for an object that can't be read. It is nil for one that can't be decrypted or decoded, of
+// which all values are NULL, as any that does not fit. One that can be read later is an error.
+func unreadable(ctx context.Context, err error) error {
+	if apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTimeout(err) {
+		return err
+	}
+	return ctx.Err()
+}
+
 // message is what SQLite says is wrong with a statement.
 func message(err *sqlite3.Error) string {
 	text := strings.TrimPrefix(err.Error(), "sqlite3: ")

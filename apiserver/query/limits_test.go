@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/ncruces/go-sqlite3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
@@ -234,5 +235,29 @@ func TestLimits_PatternsMatchAsInSQLite(t *testing.T) {
 		if line != want[i] {
 			t.Errorf("%q matches %q: %s, want %s", pairs[i][0], pairs[i][1], line, want[i])
 		}
+	}
+}
+
+// A value that can't be read now is no NULL, which would be a wrong answer.
+func TestUnreadable_IsAnErrorIfItCanBeReadLater(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		err  error
+		want bool
+	}{
+		{apierrors.NewTooManyRequests("the definition has just changed", 1), true},
+		{apierrors.NewServiceUnavailable("the database is away"), true},
+		{apierrors.NewTimeoutError("the database is slow", 0), true},
+		{errors.New("unexpected end of JSON input"), false},
+		{apierrors.NewInternalError(errors.New("no key decrypts it")), false},
+	} {
+		if err := unreadable(t.Context(), test.err); (err != nil) != test.want {
+			t.Errorf("of %v: %v", test.err, err)
+		}
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := unreadable(gone, errors.New("unexpected end of JSON input")); !errors.Is(err, context.Canceled) {
+		t.Error(err)
 	}
 }

@@ -190,8 +190,7 @@ func (r *reader) value(e *watch.Entry, column int) (any, error) {
 	}
 	body, whole, err := r.read(e)
 	if err != nil {
-		// A value that can't be decrypted or decoded is NULL, as any that does not fit.
-		return nil, r.ctx.Err()
+		return nil, unreadable(r.ctx, err)
 	}
 	if c.Path == nil {
 		return whole(), nil

@@ -123,6 +123,9 @@ func (s *lister) itemError(ctx context.Context, p *page, err error, e *watch.Ent
 // the caller can still answer with the error.
 func (s *Store) ListEncoded(ctx context.Context, key string, opts storage.ListOptions, f *encoding.Format) (*EncodedList, error) {
 	p, err := s.lister.page(ctx, key, opts, f)
+	if err == nil {
+		err = s.checkReplaced(ctx, p.revision) // before the first item is sent
+	}
 	if err != nil {
 		return nil, err
 	}

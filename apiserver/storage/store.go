@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -68,9 +67,9 @@ type Config struct {
 	// Requires returns what a create or an update of an object requires of another object.
 	// Nil, or a nil result, requires nothing.
 	Requires func(sqlstore.Op) *sqlstore.Requirement
-	// IsReplaced reports whether what the Store decodes by has been replaced by now, by this server or another; nil
-	// means that it never is. What was written by its successor can't be decoded by it without loss.
-	IsReplaced func(context.Context) (bool, error)
+	// IsReplaced reports whether what the Store decodes by was replaced, by this server or another, up to a revision that the
+	// Feed has applied; nil means that it never is. What its successor has written can't be decoded by it without loss.
+	IsReplaced func(ctx context.Context, revision int64) (bool, error)
 	// Generation returns the sqlstore.Write.Generation of an object; nil means
 	// metadata.generation.
 	Generation func(metav1.Object) int64
@@ -121,8 +120,6 @@ type Store struct {
 	records    *records
 	selector   *selector
 	lister     *lister
-	// checked is a revision up to which checkEntry has found no entry of a successor.
-	checked atomic.Int64
 }
 
 // versioner has no state.
@@ -172,7 +169,7 @@ func New(cfg Config) (*Store, error) {
 		futureTimeout: cfg.FutureTimeout,
 	}
 	s.serializer = &encoding.Serializer{
-		Check:       s.checkEntry,
+		Check:       s.checkReplaced,
 		Codec:       cfg.Codec,
 		Plain:       cfg.Plain,
 		Encoding:    cfg.Encoding,
@@ -191,31 +188,20 @@ func New(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// checkReplaced fails with errReplaced if Config.IsReplaced.
-func (s *Store) checkReplaced(ctx context.Context) error {
+// checkReplaced fails with errReplaced if Config.IsReplaced. It waits for the revision, and asks the database for nothing
+// that the Feed has.
+func (s *Store) checkReplaced(ctx context.Context, revision int64) error {
 	if s.cfg.IsReplaced == nil {
 		return nil
 	}
-	replaced, err := s.cfg.IsReplaced(ctx)
+	if err := s.records.waitFor(ctx, revision); err != nil {
+		return err
+	}
+	replaced, err := s.cfg.IsReplaced(ctx, revision)
 	if replaced {
 		return errReplaced
 	}
 	return s.records.apiError(err, s.records.prefix)
-}
-
-// checkEntry fails with errReplaced if an entry of a revision, which has another Encoding, may have been written by the
-// successor of what the Store decodes by.
-func (s *Store) checkEntry(ctx context.Context, revision int64) error {
-	checked := s.checked.Load()
-	if revision <= checked {
-		return nil
-	}
-	revision = max(revision, s.cfg.Feed.Revision())
-	err := s.checkReplaced(ctx)
-	if err == nil {
-		s.checked.CompareAndSwap(checked, revision)
-	}
-	return err
 }
 
 // Stored is the Format of the stored objects: JSON in the storage version.

@@ -140,8 +140,7 @@ func (s *Store) GuaranteedUpdate(
 					continue
 				}
 			}
-			// Nothing is written that the database would check the requirement for.
-			if err := s.checkReplaced(ctx); err != nil {
+			if err := s.checkUnwritten(ctx); err != nil {
 				return err
 			}
 			return s.serializer.SetOutput(destination, obj, data, from.revision)
@@ -158,6 +157,18 @@ func (s *Store) GuaranteedUpdate(
 		}
 		return s.serializer.SetOutput(destination, obj, data, revision)
 	}
+}
+
+// checkUnwritten is checkReplaced for a write that changes nothing: the database checks its requirement for no write.
+func (s *Store) checkUnwritten(ctx context.Context) error {
+	if s.cfg.IsReplaced == nil {
+		return nil
+	}
+	latest, err := s.cfg.Feed.Latest(ctx)
+	if err != nil {
+		return s.records.apiError(err, s.records.prefix)
+	}
+	return s.checkReplaced(ctx, latest)
 }
 
 // Delete implements storage.Interface.

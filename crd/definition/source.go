@@ -19,8 +19,8 @@ type SourceReader interface {
 	// Source returns a state of the definition that is not older than resourceVersion.
 	// It fails with ErrReplaced if there is no definition of that name.
 	Source(ctx context.Context, name, resourceVersion string) (Source, error)
-	// IsReplaced reports whether the stored definition has another SpecHash by now than crd, which is stripped. One
-	// that is gone was not replaced: watches still show the last states of its instances.
+	// IsReplaced reports whether the definition is another one in the watch cache, or has another SpecHash, than crd, which
+	// is stripped. One that is gone was not replaced: watches still show the last states of its instances.
 	IsReplaced(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition) (bool, error)
 }
 

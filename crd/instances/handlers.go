@@ -136,9 +136,14 @@ func (h *Handlers) requires(op sqlstore.Op) *sqlstore.Requirement {
 	return r
 }
 
-// isReplaced reports whether the definition has another spec by now than that by which instances are decoded here.
-func (h *Handlers) isReplaced(ctx context.Context) (bool, error) {
-	return h.env.Sources.IsReplaced(ctx, h.latest.Load())
+// isReplaced reports whether the definition had, up to a revision, another spec than that by which instances are decoded
+// here, after it had this one.
+func (h *Handlers) isReplaced(ctx context.Context, revision int64) (bool, error) {
+	crd := h.latest.Load()
+	if revision <= definition.Revision(crd) {
+		return false, nil
+	}
+	return h.env.Sources.IsReplaced(ctx, crd)
 }
 
 // isTerminating tells whether the definition is being deleted. Instances can then be read,

@@ -134,10 +134,10 @@ func (o *observation) shows(p lastSeen) bool {
 // check fails if a snapshot was not read from a primary, or if it does not hold the change
 // that was last seen before the read (errNotHeld). Otherwise it advances the last seen change. Every function that
 // reads calls it before it returns what it has read.
-func (d *Driver) check(ctx context.Context, before lastSeen, o *observation) error {
+func (d *Driver) check(ctx context.Context, w *watchdog, before lastSeen, o *observation) error {
 	switch {
 	case d.primary != nil:
-		return d.checkReplay(ctx, before, o)
+		return d.checkReplay(ctx, w, before, o)
 	case o.standby || o.readOnly:
 		return d.server.notPrimary()
 	case before.instance != "" && o.instance != before.instance, !o.holds(before):

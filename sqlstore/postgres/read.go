@@ -23,11 +23,11 @@ func (d *Driver) State(ctx context.Context) (sqlstore.State, error) {
 
 // observe returns a function for readFrom that reads the state alone.
 func (d *Driver) observe(o *observation) readFunc {
-	return func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, before lastSeen) error {
+	return func(ctx context.Context, conn *pgxpool.Conn, w *watchdog, before lastSeen) error {
 		if err := conn.QueryRow(ctx, selectState, before.revision).Scan(o.columns()...); err != nil {
 			return err
 		}
-		return d.check(ctx, before, o)
+		return d.check(ctx, w, before, o)
 	}
 }
 
@@ -42,11 +42,11 @@ func (d *Driver) Get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, in
 	}
 	var record sqlstore.Record
 	var o observation
-	err := d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, before lastSeen) (err error) {
+	err := d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, w *watchdog, before lastSeen) (err error) {
 		if record, o, err = readRecord(conn.QueryRow(ctx, selectObject, objectArguments(before.revision, key)...), key); err != nil {
 			return err
 		}
-		return d.check(ctx, before, &o)
+		return d.check(ctx, w, before, &o)
 	})
 	switch {
 	case err != nil:
@@ -206,7 +206,7 @@ func (d *Driver) snapshot(ctx context.Context, pool *pgxpool.Pool, of *sqlstore.
 			err = results.QueryRow().Scan(o.columns()...)
 		}
 		if err == nil {
-			err = d.check(ctx, before, &o)
+			err = d.check(ctx, w, before, &o)
 		}
 		if err == nil && of != nil {
 			err = results.QueryRow().Scan(&o.Compacted)

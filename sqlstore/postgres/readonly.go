@@ -149,7 +149,7 @@ func (r *ReadOnly) Maintain(ctx context.Context) error {
 		if !r.isAway.Load() {
 			continue
 		}
-		if _, err := r.standby.State(ctx); err == nil {
+		if _, err := r.standby.State(ctx); err == nil || errors.Is(err, errBusy) { // of the connection to the primary
 			r.isAway.Store(false)
 			r.primary.server.options.Logger.Info("postgres: the standby is read again", "standby", dbserver.Address(r.standby.server.config))
 		}
@@ -166,9 +166,11 @@ func (r *ReadOnly) Listen(ctx context.Context, f func(revision int64)) error {
 	for last := int64(0); ; {
 		if !r.isAway.Load() {
 			state, err := r.standby.State(ctx)
-			if err != nil && ctx.Err() == nil {
+			switch {
+			case errors.Is(err, errBusy):
+			case err != nil && ctx.Err() == nil:
 				r.leaveStandby(err)
-			} else if state.Revision != last {
+			case state.Revision != last:
 				last = state.Revision
 				f(last)
 			}

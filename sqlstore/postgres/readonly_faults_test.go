@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"byre/migrations"
 	"byre/sqlstore"
 	"byre/sqlstore/eventually"
@@ -46,6 +48,16 @@ func startLongReadOnly(t *testing.T) pair {
 	return p
 }
 
+// conflict has the replay end the list that a standby is reading, of which monitor is a session.
+func conflict(t *testing.T, primary string, monitor *pgx.Conn) {
+	t.Helper()
+	mustExec(t, primary, `BEGIN; LOCK TABLE current_objects IN ACCESS EXCLUSIVE MODE; COMMIT`)
+	eventually.Done(t, "the replay waits for the list", func(ctx context.Context) (waits bool, err error) {
+		err = monitor.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND NOT granted)`).Scan(&waits)
+		return waits, err
+	})
+}
+
 // If the standby ends a list of which records were yielded, the primary lists those that are left, at the same revision.
 func TestReadOnly_CompletesAListThatTheStandbyEnds(t *testing.T) {
 	t.Parallel()
@@ -55,13 +67,7 @@ func TestReadOnly_CompletesAListThatTheStandbyEnds(t *testing.T) {
 	set(t, monitor, "max_standby_streaming_delay", "0")
 	for name, end := range map[string]func(){
 		"the session is ended": func() { mustExec(t, standby, endLists) },
-		"the replay conflicts": func() {
-			mustExec(t, primary, `BEGIN; LOCK TABLE current_objects IN ACCESS EXCLUSIVE MODE; COMMIT`)
-			eventually.Done(t, "the replay waits for the list", func(ctx context.Context) (waits bool, err error) {
-				err = monitor.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND NOT granted)`).Scan(&waits)
-				return waits, err
-			})
-		},
+		"the replay conflicts": func() { conflict(t, primary, monitor) },
 	} {
 		for _, q := range []sqlstore.Query{{}, {Limit: 60, Count: true}} {
 			q.Resource = "pods"
@@ -146,6 +152,42 @@ func TestReadOnly_TellsTheFeedOfChanges(t *testing.T) {
 	mustCreate(t, p.writer, "a")
 	if events, _, err := sub.Next(ctx); err != nil || len(events) != 1 {
 		t.Errorf("events %v, %v", events, err)
+	}
+}
+
+// While a list has the only connection to the primary, which shows later changes, the standby is not taken for one
+// that is away.
+func TestReadOnly_KeepsTheStandbyWhileThePrimaryIsBusy(t *testing.T) {
+	t.Parallel()
+	p := startLongReadOnly(t)
+	monitor := connect(t, p.standby.DSN("postgres"))
+	set(t, monitor, "max_standby_streaming_delay", "0")
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { _ = p.reader.Listen(ctx, func(int64) {}) })
+	defer running.Wait()
+	defer cancel()
+	q, n, isBusy := sqlstore.Query{}, 0, false
+	q.Resource = "pods"
+	_, err := p.reader.List(ctx, q, func(sqlstore.Record) error {
+		if n++; n == 1 {
+			conflict(t, p.primary.DSN("postgres"), monitor)
+		}
+		if isBusy || p.metric(t, "byre_read_only_primary_reads_total").GetCounter().GetValue() == 0 {
+			return nil
+		}
+		isBusy = true
+		for i := range 40 {
+			mustCreate(t, p.writer, fmt.Sprint("later", i))
+			time.Sleep(100 * time.Millisecond)
+		}
+		return nil
+	})
+	if err != nil || n != 100 || !isBusy {
+		t.Errorf("listed %d, the primary was read: %t, %v", n, isBusy, err)
+	}
+	if strings.Contains(p.log.String(), away) {
+		t.Errorf("the log says %s", p.log)
 	}
 }
 

@@ -143,18 +143,20 @@ func (d *Driver) readReplayed(ctx context.Context, pool *pgxpool.Pool, f readFun
 // is not read.
 //
 // Invariant: a standby's answer shows only what the primary has shown. If its revision is later than the last seen
-// change, checkReplay asks the primary. While a COMMIT waits for a synchronous standby, the primary hides what the
-// other standbys have replayed, and a failover may lose it.
-func (d *Driver) checkReplay(ctx context.Context, before lastSeen, o *observation) error {
+// change, checkReplay asks the primary, for which w does not blame the standby. While a COMMIT waits for a synchronous
+// standby, the primary hides what the other standbys have replayed, and a failover may lose it.
+func (d *Driver) checkReplay(ctx context.Context, w *watchdog, before lastSeen, o *observation) error {
 	switch {
 	case !o.standby:
 		return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, dbserver.Explain(d.server.config, pgconn.ErrPrimaryConnection))
 	case storeOf(o.instance) != storeOf(before.instance), !o.holds(before):
 		return errNotHeld
 	case o.Revision > d.lineage.last().revision:
+		w.pause()
 		if _, err := d.primary.State(ctx); err != nil {
 			return err
 		}
+		w.expect()
 		if last := d.lineage.last(); last.instance != before.instance || o.Revision > last.revision {
 			return errNotHeld
 		}
