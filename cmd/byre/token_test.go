@@ -44,7 +44,7 @@ func TestToken_IsRefusedIfTheServerAcceptsNone(t *testing.T) {
 func TestToken_LetsANodeJoin(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	server := startServer(t, dir, "--enable-bootstrap-token-auth")
+	server := startServer(t, dir, "--enable-bootstrap-token-auth", "--external-hostname=198.51.100.77")
 	script, _ := succeed(t, "token", "create", "--print-join", "--kubeconfig", filepath.Join(dir, "admin.kubeconfig"), "--join-server", server.config(t).Host)
 	host := t.TempDir()
 	script = strings.NewReplacer("/etc/", host+"/etc/").Replace(script)
@@ -80,7 +80,7 @@ func TestToken_LetsANodeJoin(t *testing.T) {
 	}
 	hostname = strings.ToLower(hostname)
 	for name, addresses := range map[string][]string{
-		"node-1": {"198.51.100.1", "198.51.100.3"}, "node-2": {"198.51.100.2", "198.51.100.3"}, "liar": {"10.0.0.1", "127.0.0.1"},
+		"node-1": {"198.51.100.1", "198.51.100.3"}, "node-2": {"198.51.100.2", "198.51.100.3"}, "liar": {"10.0.0.1", "127.0.0.1", "198.51.100.77"},
 		"kubernetes": {"198.51.100.9"}, hostname: {ownAddress},
 	} {
 		node, err := root.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
@@ -102,6 +102,7 @@ func TestToken_LetsANodeJoin(t *testing.T) {
 		{"liar", "", "10.0.0.1", false}, // the Service kubernetes
 		{"liar", "", "127.0.0.1", false},
 		{"liar", "", ownAddress, false},
+		{"liar", "", "198.51.100.77", false}, // --external-hostname
 		{"liar", "kubernetes.default.svc", "", false},
 		{"kubernetes", "kubernetes", "198.51.100.9", false},
 		{"node-1", "node-2", "198.51.100.1", false},
