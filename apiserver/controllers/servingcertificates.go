@@ -8,15 +8,18 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/kubernetes"
 	certificatesapi "k8s.io/kubernetes/pkg/apis/certificates"
 	"k8s.io/kubernetes/pkg/controller/certificates"
+	"k8s.io/utils/ptr"
 )
 
 // servingApprover approves the certificates that kubelets serve with. Upstream's controller approves only those for
@@ -87,7 +90,7 @@ func (a *servingApprover) isAllowed(ctx context.Context, by *certificatesv1.Cert
 
 // refuse says why a node does not get a certificate for the names and addresses that it asks for; "" if it does.
 // They are the Node's name, and addresses of its status that no other Node has. Those of the API server, which has
-// the same CA, are for no kubelet but the one on its host, and those that several servers may share for none.
+// the same CA, are for no kubelet but those on its hosts, and those that several servers may share for none.
 func (a *servingApprover) refuse(ctx context.Context, name string, request *x509.CertificateRequest) (string, error) {
 	nodes, err := a.self.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
@@ -143,8 +146,24 @@ func (a *servingApprover) serverHosts(ctx context.Context, name string) (all, ow
 	}
 	if name == a.host {
 		own = endpoints.Union(canonical(a.hosts.Own))
+	} else if ok, err := a.isReplica(ctx, name); err != nil {
+		return nil, nil, err
+	} else if ok {
+		own = endpoints
 	}
 	return endpoints.Union(canonical(a.hosts.All)).Insert(service.Spec.ClusterIPs...), own, nil
+}
+
+// isReplica reports whether a server runs on a host, by its identity Lease. Nodes can't write these.
+func (a *servingApprover) isReplica(ctx context.Context, host string) (bool, error) {
+	leases, err := a.self.CoordinationV1().Leases(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: "apiserver.kubernetes.io/identity=kube-apiserver"})
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(leases.Items, func(l coordinationv1.Lease) bool {
+		lifetime := time.Duration(ptr.Deref(l.Spec.LeaseDurationSeconds, 0)) * time.Second
+		return strings.EqualFold(l.Labels[corev1.LabelHostname], host) && time.Since(ptr.Deref(l.Spec.RenewTime, metav1.MicroTime{}).Time) < lifetime
+	}), nil
 }
 
 // canonical returns hosts as requests for certificates have them: clients don't tell the forms of a host apart.

@@ -4,7 +4,9 @@ import (
 	"crypto/x509"
 	"net"
 	"testing"
+	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -41,6 +43,38 @@ func TestServingApprover_KeepsTheServersNames(t *testing.T) {
 			},
 		}
 		expectRefused(t, approver, c.node, c.asked, !c.isAllowed)
+	}
+}
+
+// TestServingApprover_KnowsTheHostsOfReplicas: byre-1 leads, and another server with an identity Lease is on byre-2.
+func TestServingApprover_KnowsTheHostsOfReplicas(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, node, asked string
+		unseen            time.Duration
+		isAllowed         bool
+	}{
+		{"endpoint", "byre-2", "192.0.2.2", 30 * time.Second, true},
+		{"other node", "node-3", "192.0.2.2", 30 * time.Second, false},
+		{"leader's address", "byre-2", "192.0.2.1", 30 * time.Second, false},
+		{"external hostname", "byre-2", "192.0.2.100", 30 * time.Second, false},
+		{"expired", "byre-2", "192.0.2.2", 2 * time.Hour, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			renewed := metav1.NewMicroTime(time.Now().Add(-c.unseen))
+			approver := &servingApprover{
+				self: newClusterOf(c.node, c.asked, &coordinationv1.Lease{
+					ObjectMeta: metav1.ObjectMeta{Name: "apiserver-2", Namespace: "kube-system", Labels: map[string]string{
+						"apiserver.kubernetes.io/identity": "kube-apiserver", corev1.LabelHostname: "Byre-2",
+					}},
+					Spec: coordinationv1.LeaseSpec{HolderIdentity: new("apiserver-2_1"), LeaseDurationSeconds: new(int32(3600)), RenewTime: &renewed},
+				}),
+				host:  "byre-1",
+				hosts: Hosts{Own: []string{"192.0.2.1"}, All: []string{"192.0.2.1", "192.0.2.100"}},
+			}
+			expectRefused(t, approver, c.node, c.asked, !c.isAllowed)
+		})
 	}
 }
 

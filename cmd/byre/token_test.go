@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -83,16 +84,7 @@ func TestToken_LetsANodeJoin(t *testing.T) {
 		"node-1": {"198.51.100.1", "198.51.100.3"}, "node-2": {"198.51.100.2", "198.51.100.3"}, "liar": {"10.0.0.1", "127.0.0.1", "198.51.100.77"},
 		"kubernetes": {"198.51.100.9"}, hostname: {ownAddress},
 	} {
-		node, err := root.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, address := range addresses {
-			node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: address})
-		}
-		if _, err := root.CoreV1().Nodes().UpdateStatus(t.Context(), node, metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		makeNode(t, root, name, addresses...)
 	}
 	var pending, approved []string
 	for _, c := range []struct {
@@ -112,17 +104,7 @@ func TestToken_LetsANodeJoin(t *testing.T) {
 		{"node-1", "node-1", "198.51.100.1", true},
 		{hostname, hostname, ownAddress, true},
 	} {
-		wanted := nodeRequest(c.node)
-		if c.name != "" {
-			wanted.DNSNames = []string{c.name}
-		}
-		if c.address != "" {
-			wanted.IPAddresses = []net.IP{net.ParseIP(c.address)}
-		}
-		as := server.config(t)
-		as.Impersonate = rest.ImpersonationConfig{UserName: "system:node:" + c.node, Groups: []string{"system:nodes", "system:authenticated"}}
-		usages := []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth}
-		made := request(t, as, certificatesv1.KubeletServingSignerName, usages, wanted)
+		made := requestServing(t, server, c.node, c.name, c.address)
 		if c.isApproved {
 			approved = append(approved, made)
 		} else {
@@ -132,12 +114,63 @@ func TestToken_LetsANodeJoin(t *testing.T) {
 	for _, name := range approved { // they were asked for last, and each is looked at in turn
 		expectApproved(t, root, name)
 	}
+	expectReplicaApproved(t, server, root, hostname, ownAddress)
 	for _, name := range pending {
 		csr, err := root.CertificatesV1().CertificateSigningRequests().Get(t.Context(), name, metav1.GetOptions{})
 		if err != nil || len(csr.Status.Conditions) > 0 {
 			t.Errorf("%v, %v: want a request that waits for a human", csr, err)
 		}
 	}
+}
+
+// expectReplicaApproved moves the server's address to a Node that has the name of another server's host.
+func expectReplicaApproved(t *testing.T, server *process, root kubernetes.Interface, old, address string) {
+	t.Helper()
+	if err := root.CoreV1().Nodes().Delete(t.Context(), old, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	now := metav1.NowMicro()
+	_, err := root.CoordinationV1().Leases("kube-system").Create(t.Context(), &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: "apiserver-2", Labels: map[string]string{
+			"apiserver.kubernetes.io/identity": "kube-apiserver", corev1.LabelHostname: "byre-2",
+		}},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: new("apiserver-2_1"), LeaseDurationSeconds: new(int32(3600)), RenewTime: &now},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	makeNode(t, root, "byre-2", address)
+	expectApproved(t, root, requestServing(t, server, "byre-2", "byre-2", address))
+}
+
+func makeNode(t *testing.T, root kubernetes.Interface, name string, addresses ...string) {
+	t.Helper()
+	node, err := root.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, address := range addresses {
+		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: address})
+	}
+	if _, err := root.CoreV1().Nodes().UpdateStatus(t.Context(), node, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// requestServing requests a certificate for serving as the kubelet of a node, and returns the request's name.
+func requestServing(t *testing.T, server *process, node, name, address string) string {
+	t.Helper()
+	wanted := nodeRequest(node)
+	if name != "" {
+		wanted.DNSNames = []string{name}
+	}
+	if address != "" {
+		wanted.IPAddresses = []net.IP{net.ParseIP(address)}
+	}
+	as := server.config(t)
+	as.Impersonate = rest.ImpersonationConfig{UserName: "system:node:" + node, Groups: []string{"system:nodes", "system:authenticated"}}
+	usages := []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth}
+	return request(t, as, certificatesv1.KubeletServingSignerName, usages, wanted)
 }
 
 // nodeRequest is a request by a kubelet.
