@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
 	certificatesapi "k8s.io/kubernetes/pkg/apis/certificates"
 	"k8s.io/kubernetes/pkg/controller/certificates"
@@ -108,7 +109,8 @@ func (a *servingApprover) refuse(ctx context.Context, name string, request *x509
 	}
 	isReserved := func(asked string) bool { return servers.Has(asked) && !own.Has(asked) }
 	for _, asked := range request.DNSNames {
-		if asked != name || asked == "localhost" || asked == "kubernetes" || strings.HasPrefix(asked, "kubernetes.") {
+		// Clients match wildcards and ignore case; the comparisons here do neither.
+		if asked != name || len(validation.IsDNS1123Subdomain(asked)) > 0 || asked == "localhost" || asked == "kubernetes" || strings.HasPrefix(asked, "kubernetes.") {
 			return fmt.Sprintf("%s is not the name of a node %s", asked, name), nil
 		}
 		if isReserved(asked) {
