@@ -8,11 +8,14 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -37,6 +40,21 @@ func TestToken_IsRefusedIfTheServerAcceptsNone(t *testing.T) {
 	secrets, err := kubernetes.NewForConfigOrDie(server.config(t)).CoreV1().Secrets("kube-system").List(t.Context(), metav1.ListOptions{})
 	if err != nil || len(secrets.Items) > 0 {
 		t.Errorf("%d Secrets are left: %v", len(secrets.Items), err)
+	}
+}
+
+// TestToken_WaitsForOtherReplicas: behind a load balancer, a server that has not seen the new token yet refuses it.
+func TestToken_WaitsForOtherReplicas(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if asked.Add(1) < 3 {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	}))
+	t.Cleanup(server.Close)
+	if err := tryToken(t.Context(), &rest.Config{Host: server.URL}, "abcdef.0123456789abcdef"); err != nil {
+		t.Errorf("after %d requests: %v", asked.Load(), err)
 	}
 }
 
