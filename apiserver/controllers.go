@@ -33,6 +33,7 @@ func newControllers(o options.Completed, n network, s *storageBackend, files pki
 		},
 		NewMetadataWatch: func(gr schema.GroupResource) *storage.MetadataWatch { return watchStored(s.getter, others.servers, gr) },
 		ServerID:         n.id,
+		Hosts:            controllers.Hosts{All: o.CertificateHosts(), Own: o.OwnHosts()},
 		Shared:           s.database.Shared,
 	}
 	if s.fork != nil {

@@ -27,7 +27,7 @@ const certificateWorkers = 5
 func newCertificateApproving(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
 	requests := informersIn(cc, certificatesinformers.New).CertificateSigningRequests()
 	forClients := approver.NewCSRApprovingController(ctx, cc.kube, requests)
-	serving, err := newServingApprover(cc.self)
+	serving, err := newServingApprover(cc.self, cc.hosts)
 	if err != nil {
 		return nil, err
 	}

@@ -47,6 +47,7 @@ type controllerContext struct {
 	// settings are kube-controller-manager's defaults.
 	settings kubectrlmgrconfig.KubeControllerManagerConfiguration
 	files    Files
+	hosts    Hosts
 	// mapper reads discovery again every discoveryRefreshInterval; nil for essential
 	// controllers.
 	mapper *restmapper.DeferredDiscoveryRESTMapper

@@ -49,10 +49,15 @@ type Config struct {
 	WithControllerManager, WithScheduler bool
 	// ServerID is the name of this server, which the holders of its Leases begin with.
 	ServerID string
+	// Hosts are in the serving certificate of this server.
+	Hosts Hosts
 	// Shared says that other servers use the database too. One of them at a time runs the
 	// controllers: the one that holds the Lease ReplicasLease.
 	Shared bool
 }
+
+// Hosts are names and addresses of this server. Own are those of All that no other server has.
+type Hosts struct{ All, Own []string }
 
 // Files are paths of PEM files. A controller that needs a file that does not exist does
 // not run: the key is kept elsewhere.
@@ -183,6 +188,7 @@ func (r *Runner) runOnDemand(ctx context.Context, root clients, controllers map[
 		root:             root,
 		self:             r.config.Self,
 		files:            r.config.Files,
+		hosts:            r.config.Hosts,
 		rootCA:           r.config.RootCA,
 		settings:         settings,
 		newMetadataWatch: r.config.NewMetadataWatch,

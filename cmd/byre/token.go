@@ -17,6 +17,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -132,7 +133,10 @@ func tryToken(ctx context.Context, config *rest.Config, token string) error {
 	if err != nil {
 		return err
 	}
-	err = kube.RESTClient().Get().AbsPath("/version").Do(ctx).Error()
+	// Another replica than the one that took the token may answer, and see the token a little later.
+	err = retry.OnError(wait.Backoff{Duration: 100 * time.Millisecond, Steps: 30}, apierrors.IsUnauthorized, func() error {
+		return kube.RESTClient().Get().AbsPath("/version").Do(ctx).Error()
+	})
 	if apierrors.IsUnauthorized(err) {
 		return errors.New("the server accepts no bootstrap tokens: start it with --enable-bootstrap-token-auth")
 	}

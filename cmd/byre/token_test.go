@@ -8,14 +8,18 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -39,12 +43,27 @@ func TestToken_IsRefusedIfTheServerAcceptsNone(t *testing.T) {
 	}
 }
 
+// TestToken_WaitsForOtherReplicas: behind a load balancer, a server that has not seen the new token yet refuses it.
+func TestToken_WaitsForOtherReplicas(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if asked.Add(1) < 3 {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	}))
+	t.Cleanup(server.Close)
+	if err := tryToken(t.Context(), &rest.Config{Host: server.URL}, "abcdef.0123456789abcdef"); err != nil {
+		t.Errorf("after %d requests: %v", asked.Load(), err)
+	}
+}
+
 // TestToken_LetsANodeJoin runs the script, without systemd, and requests certificates as the kubelet does which it
 // configures.
 func TestToken_LetsANodeJoin(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	server := startServer(t, dir, "--enable-bootstrap-token-auth")
+	server := startServer(t, dir, "--enable-bootstrap-token-auth", "--external-hostname=198.51.100.77")
 	script, _ := succeed(t, "token", "create", "--print-join", "--kubeconfig", filepath.Join(dir, "admin.kubeconfig"), "--join-server", server.config(t).Host)
 	host := t.TempDir()
 	script = strings.NewReplacer("/etc/", host+"/etc/").Replace(script)
@@ -80,19 +99,10 @@ func TestToken_LetsANodeJoin(t *testing.T) {
 	}
 	hostname = strings.ToLower(hostname)
 	for name, addresses := range map[string][]string{
-		"node-1": {"198.51.100.1", "198.51.100.3"}, "node-2": {"198.51.100.2", "198.51.100.3"}, "liar": {"10.0.0.1", "127.0.0.1"},
+		"node-1": {"198.51.100.1", "198.51.100.3"}, "node-2": {"198.51.100.2", "198.51.100.3"}, "liar": {"10.0.0.1", "127.0.0.1", "198.51.100.77"},
 		"kubernetes": {"198.51.100.9"}, hostname: {ownAddress},
 	} {
-		node, err := root.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, address := range addresses {
-			node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: address})
-		}
-		if _, err := root.CoreV1().Nodes().UpdateStatus(t.Context(), node, metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		makeNode(t, root, name, addresses...)
 	}
 	var pending, approved []string
 	for _, c := range []struct {
@@ -102,6 +112,7 @@ func TestToken_LetsANodeJoin(t *testing.T) {
 		{"liar", "", "10.0.0.1", false}, // the Service kubernetes
 		{"liar", "", "127.0.0.1", false},
 		{"liar", "", ownAddress, false},
+		{"liar", "", "198.51.100.77", false}, // --external-hostname
 		{"liar", "kubernetes.default.svc", "", false},
 		{"kubernetes", "kubernetes", "198.51.100.9", false},
 		{"node-1", "node-2", "198.51.100.1", false},
@@ -111,17 +122,7 @@ func TestToken_LetsANodeJoin(t *testing.T) {
 		{"node-1", "node-1", "198.51.100.1", true},
 		{hostname, hostname, ownAddress, true},
 	} {
-		wanted := nodeRequest(c.node)
-		if c.name != "" {
-			wanted.DNSNames = []string{c.name}
-		}
-		if c.address != "" {
-			wanted.IPAddresses = []net.IP{net.ParseIP(c.address)}
-		}
-		as := server.config(t)
-		as.Impersonate = rest.ImpersonationConfig{UserName: "system:node:" + c.node, Groups: []string{"system:nodes", "system:authenticated"}}
-		usages := []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth}
-		made := request(t, as, certificatesv1.KubeletServingSignerName, usages, wanted)
+		made := requestServing(t, server, c.node, c.name, c.address)
 		if c.isApproved {
 			approved = append(approved, made)
 		} else {
@@ -131,12 +132,63 @@ func TestToken_LetsANodeJoin(t *testing.T) {
 	for _, name := range approved { // they were asked for last, and each is looked at in turn
 		expectApproved(t, root, name)
 	}
+	expectReplicaApproved(t, server, root, hostname, ownAddress)
 	for _, name := range pending {
 		csr, err := root.CertificatesV1().CertificateSigningRequests().Get(t.Context(), name, metav1.GetOptions{})
 		if err != nil || len(csr.Status.Conditions) > 0 {
 			t.Errorf("%v, %v: want a request that waits for a human", csr, err)
 		}
 	}
+}
+
+// expectReplicaApproved moves the server's address to a Node that has the name of another server's host.
+func expectReplicaApproved(t *testing.T, server *process, root kubernetes.Interface, old, address string) {
+	t.Helper()
+	if err := root.CoreV1().Nodes().Delete(t.Context(), old, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	now := metav1.NowMicro()
+	_, err := root.CoordinationV1().Leases("kube-system").Create(t.Context(), &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: "apiserver-2", Labels: map[string]string{
+			"apiserver.kubernetes.io/identity": "kube-apiserver", corev1.LabelHostname: "byre-2",
+		}},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: new("apiserver-2_1"), LeaseDurationSeconds: new(int32(3600)), RenewTime: &now},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	makeNode(t, root, "byre-2", address)
+	expectApproved(t, root, requestServing(t, server, "byre-2", "byre-2", address))
+}
+
+func makeNode(t *testing.T, root kubernetes.Interface, name string, addresses ...string) {
+	t.Helper()
+	node, err := root.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, address := range addresses {
+		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: address})
+	}
+	if _, err := root.CoreV1().Nodes().UpdateStatus(t.Context(), node, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// requestServing requests a certificate for serving as the kubelet of a node, and returns the request's name.
+func requestServing(t *testing.T, server *process, node, name, address string) string {
+	t.Helper()
+	wanted := nodeRequest(node)
+	if name != "" {
+		wanted.DNSNames = []string{name}
+	}
+	if address != "" {
+		wanted.IPAddresses = []net.IP{net.ParseIP(address)}
+	}
+	as := server.config(t)
+	as.Impersonate = rest.ImpersonationConfig{UserName: "system:node:" + node, Groups: []string{"system:nodes", "system:authenticated"}}
+	usages := []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth}
+	return request(t, as, certificatesv1.KubeletServingSignerName, usages, wanted)
 }
 
 // nodeRequest is a request by a kubelet.
