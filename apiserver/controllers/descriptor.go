@@ -134,7 +134,7 @@ func descriptors() map[string]descriptor {
 		names.DisruptionController:                       {workload, "disruption", "disruption-controller", on{groupResource("policy", "poddisruptionbudgets")}, newDisruption},
 		names.EphemeralVolumeController:                  {workload, "ephemeral-volume", "ephemeral-volume-controller", on{pods}, newEphemeralVolume},
 		names.HorizontalPodAutoscalerController:          {workload, "horizontalpodautoscaling", "horizontal-pod-autoscaler", on{groupResource("autoscaling", "horizontalpodautoscalers")}, newHorizontalPodAutoscaler},
-		names.JobController:                              {workload, "job", "job-controller", on{jobs}, newJob},
+		names.JobController:                              {workload, "job", "job-controller", on{jobs, pods}, newJob}, // a Pod keeps this controller's finalizer after its Job is gone
 		names.LegacyServiceAccountTokenCleanerController: {workload, "legacy-service-account-token-cleaner", "legacy-service-account-token-cleaner", on{groupResource("", "secrets")}, newLegacyTokenCleaner},
 		names.NodeLifecycleController:                    {workload, "nodelifecycle", "node-controller", on{nodes}, newNodeLifecycle},
 		names.PersistentVolumeAttachDetachController:     {workload, "attachdetach", "attachdetach-controller", on{volumes, groupResource("storage.k8s.io", "volumeattachments")}, newAttachDetach},

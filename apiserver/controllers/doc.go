@@ -12,8 +12,8 @@
 // resources that this server stores directly from the store (graph.go).
 //
 // If several servers share a database (Config.Shared), only the server that holds
-// the Lease runs the controllers. A server that loses the lease stops its controllers
-// and waits for the lease again.
+// the Lease runs the controllers. A server that sees another one hold the Lease, or can't renew it,
+// stops its controllers at once and waits for the Lease again.
 //
 // # What the caller owes
 //

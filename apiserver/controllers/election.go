@@ -81,13 +81,16 @@ func (e election) run(ctx context.Context, work func(context.Context) error) err
 // the Lease is lost or ctx ends.
 func (e election) runTerm(ctx context.Context, changes <-chan *coordinationv1.Lease, work func(context.Context) error) error {
 	leading := make(chan context.Context, 1)
+	term, cancel := context.WithCancel(ctx)
+	defer cancel()
+	lock := newLock(e.client, e.name, e.identity, changes, e.isGone)
+	lock.lost = cancel
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Name:            e.name,
-		Lock:            newLock(e.client, e.name, e.identity, changes, e.isGone),
-		LeaseDuration:   e.lease,
-		RenewDeadline:   e.deadline,
-		RetryPeriod:     e.period,
-		ReleaseOnCancel: true,
+		Name:          e.name,
+		Lock:          lock,
+		LeaseDuration: e.lease,
+		RenewDeadline: e.deadline,
+		RetryPeriod:   e.period,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(held context.Context) { leading <- held },
 			OnStoppedLeading: func() {},
@@ -96,11 +99,13 @@ func (e election) runTerm(ctx context.Context, changes <-chan *coordinationv1.Le
 	if err != nil {
 		return err
 	}
-	// Invariant: the controllers of two servers never run at the same time. The elector
-	// therefore releases the Lease only after the controllers have stopped, and must
-	// not end with ctx.
+	// Invariant: the controllers of two servers never run at the same time. runTerm
+	// therefore releases the Lease only after the controllers have stopped, and the elector
+	// renews it until then: it must not end with ctx. The elector itself would release the
+	// Lease before it ends held.
 	electing, resign := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
+	defer lock.release(context.WithoutCancel(ctx))
 	defer running.Wait()
 	defer resign()
 	running.Go(func() { elector.Run(electing) })
@@ -108,8 +113,6 @@ func (e election) runTerm(ctx context.Context, changes <-chan *coordinationv1.Le
 	case <-ctx.Done():
 		return nil
 	case held := <-leading:
-		term, cancel := context.WithCancel(ctx)
-		defer cancel()
 		defer context.AfterFunc(held, cancel)()
 		return work(term)
 	}

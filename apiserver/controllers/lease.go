@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/klog/v2"
 )
 
 // replicasLease is the Lease by which the servers that share a database elect the one that
@@ -38,6 +39,9 @@ type lock struct {
 	// held the Lease itself.
 	holder string
 	hasLed bool
+	// lost is called when this process has held the Lease and holds it no longer. client-go's
+	// elector would go on for its RenewDeadline.
+	lost func()
 }
 
 func newLock(client kubernetes.Interface, name, identity string, changes <-chan *coordinationv1.Lease, isGone func(string) bool) *lock {
@@ -87,7 +91,11 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 
 func (l *lock) observe(record resourcelock.LeaderElectionRecord) {
 	l.holder = record.HolderIdentity
-	l.hasLed = l.hasLed || l.holder == l.Identity()
+	isHolder := l.holder == l.Identity()
+	if l.hasLed && !isHolder {
+		l.lost()
+	}
+	l.hasLed = l.hasLed || isHolder
 }
 
 // Create writes the record to a new Lease.
@@ -100,17 +108,11 @@ func (l *lock) Create(ctx context.Context, record resourcelock.LeaderElectionRec
 }
 
 // Update writes the record to the Lease. It ends with its deadline or its answer, but not
-// when its context is canceled. An elector whose context is canceled reads the Lease and
-// releases it by an update. If it had abandoned a renewal just before, the server could still
-// commit that renewal between the two: the release would end with a conflict, and the other
-// servers would wait until the Lease expires.
-//
-// It releases nothing that another process holds. client-go would: an elector that was
-// stopped for longer than the Lease lasts does not look who holds it now.
+// when its context is canceled. After the elector's end, release reads the Lease and updates
+// it. If the elector had abandoned a renewal just before, the server could still commit that
+// renewal between the two: the release would end with a conflict, and the other servers would
+// wait until the Lease expires.
 func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
-	if record.HolderIdentity == "" && l.holder != l.Identity() {
-		return nil
-	}
 	update := context.WithoutCancel(ctx)
 	if deadline, ok := ctx.Deadline(); ok {
 		var cancel context.CancelFunc
@@ -122,6 +124,23 @@ func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRec
 		l.observe(record)
 	}
 	return err
+}
+
+// release releases the Lease if this process still holds it. The elector must have ended.
+func (l *lock) release(ctx context.Context) {
+	if l.holder != l.Identity() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	record, _, err := l.Interface.Get(ctx)
+	if err == nil && record.HolderIdentity == l.Identity() {
+		record.HolderIdentity = ""
+		err = l.Interface.Update(ctx, *record)
+	}
+	if err != nil {
+		klog.FromContext(ctx).Info("Failed to release the Lease", "lock", l.Describe(), "err", err)
+	}
 }
 
 // isOtherServer reports whether a holder of a component's Lease is a process of byre. For the

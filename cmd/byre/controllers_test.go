@@ -8,6 +8,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
@@ -192,6 +193,29 @@ func testDeviceTaintEviction(t *testing.T, client kubernetes.Interface) {
 	eventually.Done(t, "the Pod is evicted", func(ctx context.Context) (bool, error) {
 		pod, err := pods.Get(ctx, "trainer", metav1.GetOptions{})
 		return err == nil && pod.DeletionTimestamp != nil, err
+	})
+}
+
+// TestControllers_DeletePodsOfTheLastJob leaves a Pod of a Job that was deleted before its controller ran again.
+func TestControllers_DeletePodsOfTheLastJob(t *testing.T) {
+	t.Parallel()
+	server := startServer(t, t.TempDir(), "--with-controller-manager")
+	client := kubernetes.NewForConfigOrDie(server.config(t))
+	awaitAccount(t, client, "default")
+	pods := client.CoreV1().Pods("default")
+	_, err := pods.Create(t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "p", Finalizers: []string{batchv1.JobTrackingFinalizer},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: "deleted", UID: "1", Controller: new(true)}},
+		},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "example.com/c"}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually.Done(t, "the garbage collector and the Job controller delete the Pod", func(ctx context.Context) (bool, error) {
+		_, err := pods.Get(ctx, "p", metav1.GetOptions{})
+		return isGone(err)
 	})
 }
 
