@@ -122,7 +122,7 @@ func TestSQLIndex_ServesQueriesOfViews(t *testing.T) {
 // The role reads the objects of its namespaces, no Secrets, and none of byre's tables.
 func TestSQLGrant_ReadsOnlyItsNamespaces(t *testing.T) {
 	t.Parallel()
-	if status, _, errOut := call("sql", "grant", "reporting", "--namespaces="); status != 1 || !strings.Contains(errOut, "--namespaces must name a namespace") {
+	if status, _, errOut := call("sql", "grant", "reporting", "--namespaces="); status != 1 || !strings.Contains(errOut, "--namespaces must name namespaces") {
 		t.Errorf("status %d, %s", status, errOut)
 	}
 	h := newChronicle(t, databases()["postgres"](t)...)
