@@ -48,8 +48,8 @@ type writers struct {
 	kube      kubernetes.Interface
 	transport *transportConfig
 	codecs    serializer.CodecFactory // of errors
-	// logged bounds the log while no server that writes answers.
-	logged rate.Sometimes
+	// logged bounds the log while no server that writes answers, and chosen how often another one is chosen.
+	logged, chosen rate.Sometimes
 }
 
 // writersService is the Service whose name is in the certificates of all servers.
@@ -65,7 +65,7 @@ var errNoWriter = errors.New("this server only reads, and no server that writes 
 
 // newWriters makes writers, whose transport is shared but for the connections.
 func newWriters(d delegation.Dependencies, shared *transportConfig) *writers {
-	w := &writers{config: *d.Writers, kube: d.Client, logged: rate.Sometimes{Interval: logInterval}}
+	w := &writers{config: *d.Writers, kube: d.Client, logged: rate.Sometimes{Interval: logInterval}, chosen: rate.Sometimes{Interval: time.Second}}
 	w.codecs = handlers.NewCodecs(handlers.NewScheme(install.Install))
 	own := *shared
 	own.Dial, own.RejectRedirects = w.dial, false
@@ -85,7 +85,7 @@ func (w *writers) Enqueue() {
 	}
 	if err == nil {
 		t.proxy.Transport = forwarder{next: t.traced, keeps: true}
-		t.proxy.ErrorHandler, t.proxy.ModifyResponse = w.writeError, dropOwnHeaders
+		t.proxy.ErrorHandler, t.proxy.ModifyResponse = w.writeError, w.receive
 	} else {
 		klog.ErrorS(err, "The servers that write can't be connected to")
 		err = fmt.Errorf("%w: %w", errNoWriter, err)
@@ -158,6 +158,15 @@ func (w *writers) writeError(rw http.ResponseWriter, req *http.Request, err erro
 		})
 	}
 	responsewriters.ErrorNegotiated(status, w.codecs, schema.GroupVersion{Version: "v1"}, rw, req)
+}
+
+// receive prepares an answer for the client. A server that refuses requests for now, as one that has lost the
+// database does, is left: the next request goes to the one that has renewed its Lease last by then.
+func (w *writers) receive(response *http.Response) error {
+	if response.StatusCode == http.StatusServiceUnavailable && response.Header.Get("Retry-After") != "" {
+		w.chosen.Do(w.Enqueue)
+	}
+	return dropOwnHeaders(response)
 }
 
 // dropOwnHeaders removes from an answer the headers that this server has set already.

@@ -3,6 +3,7 @@ package aggregator_test
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
 	"io"
 	"log"
 	"net/http"
@@ -21,6 +22,7 @@ import (
 
 	"byre/aggregator"
 	"byre/apiserver/delegation"
+	"byre/sqlstore/eventually"
 )
 
 // startReader starts a server that only reads, and a server that writes, which handler serves.
@@ -147,6 +149,35 @@ func TestForward_SaysWhetherARequestMayBeRepeated(t *testing.T) {
 	if status != http.StatusGatewayTimeout || header.Get("Retry-After") != "" || sent.Load() != 1 {
 		t.Errorf("broken off: %d %v %s, sent %d times", status, header, answer, sent.Load())
 	}
+}
+
+// A server that has lost the database answers, and renews its Lease no more.
+func TestForward_LeavesAServerThatRefusesRequests(t *testing.T) {
+	t.Parallel()
+	var lost atomic.Bool
+	reader, writer := startReader(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if lost.Load() {
+			w.Header().Set("Retry-After", "1")
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}))
+	other := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) }))
+	other.TLS, other.EnableHTTP2 = writer.TLS.Clone(), true
+	other.StartTLS()
+	defer other.Close()
+	defer other.CloseClientConnections()
+	reader.addLease(t, "first", writer.Listener.Addr().String(), time.Second)
+	if status, answer, _ := reader.post(t, "/api/v1/pods", "{}"); status != http.StatusOK {
+		t.Fatalf("%d %s", status, answer)
+	}
+	lost.Store(true)
+	reader.addLease(t, "other", other.Listener.Addr().String(), 0)
+	eventually.Succeeds(t, "the other server gets the requests", func() error {
+		if status, _, _ := reader.post(t, "/api/v1/pods", "{}"); status != http.StatusCreated {
+			return fmt.Errorf("status %d", status)
+		}
+		return nil
+	})
 }
 
 // kubectl exec over SPDY is a POST request that takes over its connection.

@@ -3,6 +3,7 @@ package apiserver
 import (
 	"context"
 	"errors"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"k8s.io/kubernetes/pkg/kubeapiserver/authorizer/modes"
 
 	"byre/apiserver/access/auth"
+	"byre/apiserver/controllers"
 	"byre/apiserver/options"
 	"byre/apiserver/process/lifecycle"
 	"byre/apiserver/process/pki"
@@ -22,6 +24,8 @@ import (
 type certificates struct {
 	config pki.Config
 	files  pki.Files
+	// foreign are the files of those that it serves with and did not issue.
+	foreign []string
 }
 
 // newPKIConfig returns what package pki needs to know of the server that listens on port.
@@ -58,7 +62,37 @@ func ensureCertificates(o options.Completed, n network) (*certificates, error) {
 	if err := report.Unverified; err != nil {
 		klog.Warningf("Pods and admin.kubeconfig can't verify the server: %v: name the CA of the certificate with --root-ca-file", err)
 	}
-	return &certificates{config, files}, nil
+	var foreign []string
+	if slices.Contains(report.Foreign, filepath.Base(files.ServingCert)) {
+		foreign = append(foreign, files.ServingCert)
+	}
+	if o.Serving.CertFile != "" {
+		foreign = append(foreign, o.Serving.CertFile)
+	}
+	for _, sni := range o.Serving.SNICertKeys {
+		foreign = append(foreign, sni.CertFile)
+	}
+	return &certificates{config, files, foreign}, nil
+}
+
+// hosts returns the names and addresses that clients find the server by. They are its own if no other server has
+// them: if it is alone.
+func (c *certificates) hosts(o options.Completed, alone bool) (controllers.Hosts, error) {
+	hosts := controllers.Hosts{All: o.CertificateHosts(), Own: o.OwnHosts()}
+	for _, file := range c.foreign {
+		chain, err := cert.CertsFromFile(file)
+		if err != nil {
+			return hosts, err
+		}
+		hosts.All = append(hosts.All, chain[0].DNSNames...)
+		for _, ip := range chain[0].IPAddresses {
+			hosts.All = append(hosts.All, ip.String())
+		}
+	}
+	if alone {
+		hosts.Own = hosts.All
+	}
+	return hosts, nil
 }
 
 // renew renews certificates until ctx ends.

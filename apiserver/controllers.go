@@ -9,14 +9,18 @@ import (
 	"byre/apiserver/controllers"
 	"byre/apiserver/delegation"
 	"byre/apiserver/options"
-	"byre/apiserver/process/pki"
 	"byre/apiserver/storage"
 	"byre/apiserver/storage/factory"
 )
 
 // newControllers makes the runner of the controllers.
-func newControllers(o options.Completed, n network, s *storageBackend, files pki.Files, c clients, others *chain) (*controllers.Runner, error) {
+func newControllers(o options.Completed, n network, s *storageBackend, certs *certificates, c clients, others *chain) (*controllers.Runner, error) {
+	files := certs.files
 	rootCA, err := os.ReadFile(cmp.Or(o.Serving.RootCAFile, files.CACert)) // the CA that clients verify the server by
+	if err != nil {
+		return nil, err
+	}
+	hosts, err := certs.hosts(o, !s.database.Shared && !o.Store.Standby)
 	if err != nil {
 		return nil, err
 	}
@@ -33,7 +37,7 @@ func newControllers(o options.Completed, n network, s *storageBackend, files pki
 		},
 		NewMetadataWatch: func(gr schema.GroupResource) *storage.MetadataWatch { return watchStored(s.getter, others.servers, gr) },
 		ServerID:         n.id,
-		Hosts:            controllers.Hosts{All: o.CertificateHosts(), Own: o.OwnHosts()},
+		Hosts:            hosts,
 		Shared:           s.database.Shared,
 	}
 	if s.fork != nil {

@@ -43,11 +43,16 @@ func installPaths(paths *mux.PathRecorderMux, o options.Completed, d delegation.
 	paths.Handle("/openapi/v3", counted("openapi/v3", d.OpenAPI))
 	paths.HandlePrefix("/openapi/v3/", counted("openapi/v3/", d.OpenAPI))
 	exported := mux.NewPathRecorderMux("metrics")
-	routes.MetricsWithReset{}.Install(exported)
+	if o.Debug.Profiling { // as kube-apiserver, which resets metrics by DELETE only then
+		routes.MetricsWithReset{}.Install(exported)
+		slis.SLIMetricsWithReset{}.Install(paths)
+	} else {
+		routes.DefaultMetrics{}.Install(exported)
+		slis.SLIMetrics{}.Install(paths)
+	}
 	serviceaccount.RegisterMetrics()
 	metrics.SetStorageMonitorGetter(storageMonitors(s.database.Driver))
 	paths.Handle("/metrics", withStorageMetrics(s.getter, exported))
-	slis.SLIMetricsWithReset{}.Install(paths)
 	paths.UnlistedHandle(CompactPath, http.HandlerFunc(s.serveCompact))
 	if o.Console {
 		paths.UnlistedHandlePrefix(console.Path, http.HandlerFunc(console.Gate))

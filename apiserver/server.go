@@ -123,7 +123,7 @@ func (s *Server) build(ctx, base context.Context, config Config) error {
 	if s.chain, err = newChain(config, dependencies, s.storage, s.access, s.api, checks); err != nil {
 		return err
 	}
-	if s.controllers, err = newControllers(o, s.network, s.storage, s.certificates.files, s.clients, s.chain); err != nil {
+	if s.controllers, err = newControllers(o, s.network, s.storage, s.certificates, s.clients, s.chain); err != nil {
 		return err
 	}
 	if keep := config.KeepViews; keep != nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/api/rbac/v1"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/apiserver/pkg/util/compatibility"
 	"k8s.io/component-base/metrics/legacyregistry"
@@ -79,6 +80,7 @@ func openStorage(ctx context.Context, c Config, e encryption) (*storageBackend, 
 	}
 	feed := watch.New(database.Driver, watch.Options{
 		StateBytes:          stateBytes(memory.Limit()),
+		Resident:            residentResources(),
 		RepresentationBytes: representationBytes(c.Options.Store.RepresentationCacheBytes, memory.Limit(), memory.Machine()),
 		Logger:              logger,
 		Registerer:          legacyregistry.Registerer(),
@@ -105,6 +107,15 @@ func openStorage(ctx context.Context, c Config, e encryption) (*storageBackend, 
 	}
 	getter := factory.NewRESTOptionsGetter(backend, factory.BuiltinResources(effective))
 	return &storageBackend{Backend: backend, database: database, fork: fork, encryption: e, getter: getter, damaged: damaged}, nil
+}
+
+// residentResources are those that requests are authenticated and authorized with.
+func residentResources() []sqlstore.Resource {
+	resources := []sqlstore.Resource{{Resource: "serviceaccounts"}}
+	for _, name := range []string{"clusterrolebindings", "clusterroles", "rolebindings", "roles"} {
+		resources = append(resources, sqlstore.Resource{Group: v1.GroupName, Resource: name})
+	}
+	return resources
 }
 
 // checkFile checks the file that is served, and raises the alarm if it is damaged.

@@ -45,6 +45,9 @@ type Options struct {
 	// resources that nobody watches, those first that were not read for longest; 0 means
 	// any number.
 	StateBytes int
+	// Resident are resources that are not unloaded once they were read, because requests must be answered from
+	// memory while the store is away.
+	Resident []sqlstore.Resource
 	// CheckInterval is the time between two checks of what is in memory; 0 means a minute. Values that nobody
 	// has read for three checks are compressed, and representations dropped; a resource that nobody has read for
 	// ten is unloaded.

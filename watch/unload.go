@@ -21,6 +21,7 @@ func (s *state) unload() {
 	for _, rc := range s.caches {
 		total += rc.heldBytes()
 		switch {
+		case slices.Contains(s.opts.Resident, rc.resource):
 		case rc.used.Swap(false) || rc.subscribers.Load() > 0 || len(rc.builds) > 0 || !rc.loaded && rc.load != nil:
 			rc.idle = 0
 		case rc.loaded || rc.followers.Load() == 0:

@@ -55,6 +55,18 @@ func TestUnload_UnreadStateLeavesMemory(t *testing.T) {
 	}
 }
 
+// What authenticates and authorizes requests stays, because the store may be away.
+func TestUnload_ResidentResourcesStay(t *testing.T) {
+	t.Parallel()
+	f := start(t, Options{Resident: []sqlstore.Resource{pods}, StateBytes: 1})
+	f.write(pod("a", "x"), "1")
+	f.snapshot()
+	f.checks(2 * idleChecks)
+	if !f.IsLoaded(pods) {
+		t.Error("a resident resource was unloaded")
+	}
+}
+
 // Over the budget, the state that was not read for the longest time is unloaded first, and
 // state that is read stays.
 func TestUnload_StateBytesIsABudget(t *testing.T) {

@@ -110,7 +110,7 @@ func (e election) runTerm(ctx context.Context, changes <-chan *coordinationv1.Le
 	defer resign()
 	running.Go(func() { elector.Run(electing) })
 	select {
-	case <-ctx.Done():
+	case <-term.Done(): // another server has the Lease, or ctx has ended
 		return nil
 	case held := <-leading:
 		defer context.AfterFunc(held, cancel)()

@@ -129,7 +129,7 @@ func (a *servingApprover) refuse(ctx context.Context, name string, request *x509
 	return "", nil
 }
 
-// serverHosts returns the names and addresses of the API server: those in this server's certificate, those of the
+// serverHosts returns the names and addresses of the API server: those in this server's certificates, those of the
 // Service kubernetes, and those of its endpoints. own are the ones that the Node name may have.
 func (a *servingApprover) serverHosts(ctx context.Context, name string) (all, own sets.Set[string], err error) {
 	service, err := a.self.CoreV1().Services(metav1.NamespaceDefault).Get(ctx, "kubernetes", metav1.GetOptions{})
@@ -151,9 +151,9 @@ func (a *servingApprover) serverHosts(ctx context.Context, name string) (all, ow
 	} else if ok, err := a.isReplica(ctx, name); err != nil {
 		return nil, nil, err
 	} else if ok {
-		own = endpoints
+		own = endpoints.Clone().Insert(name)
 	}
-	return endpoints.Union(canonical(a.hosts.All)).Insert(service.Spec.ClusterIPs...), own, nil
+	return endpoints.Union(canonical(a.hosts.All)).Insert(service.Spec.ClusterIPs...), own.Delete(service.Spec.ClusterIPs...), nil
 }
 
 // isReplica reports whether a server runs on a host, by its identity Lease. Nodes can't write these.

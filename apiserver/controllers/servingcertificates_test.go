@@ -59,6 +59,7 @@ func TestServingApprover_KnowsTheHostsOfReplicas(t *testing.T) {
 		isAllowed         bool
 	}{
 		{"endpoint", "byre-2", "192.0.2.2", 30 * time.Second, true},
+		{"name", "byre-2", "byre-2", 30 * time.Second, true},
 		{"other node", "node-3", "192.0.2.2", 30 * time.Second, false},
 		{"leader's address", "byre-2", "192.0.2.1", 30 * time.Second, false},
 		{"external hostname", "byre-2", "192.0.2.100", 30 * time.Second, false},
@@ -75,7 +76,7 @@ func TestServingApprover_KnowsTheHostsOfReplicas(t *testing.T) {
 					Spec: coordinationv1.LeaseSpec{HolderIdentity: new("apiserver-2_1"), LeaseDurationSeconds: new(int32(3600)), RenewTime: &renewed},
 				}),
 				host:  "byre-1",
-				hosts: Hosts{Own: []string{"192.0.2.1"}, All: []string{"192.0.2.1", "192.0.2.100"}},
+				hosts: Hosts{Own: []string{"192.0.2.1"}, All: []string{"192.0.2.1", "192.0.2.100", "byre-2"}},
 			}
 			expectRefused(t, approver, c.node, c.asked, !c.isAllowed)
 		})

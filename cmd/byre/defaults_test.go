@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"k8s.io/client-go/kubernetes"
 )
 
 // TestServe_NewInstallNeedsCredentials: the first start of a new installation serves TLS
@@ -89,6 +91,12 @@ func TestServe_ProfilingCanBeOff(t *testing.T) {
 	for _, path := range []string{"/debug/pprof/", "/debug/pprof/heap", "/debug/flags/v"} {
 		if status, body := server.mustGet(t, path); status != http.StatusNotFound {
 			t.Errorf("%s: %d %s", path, status, body)
+		}
+	}
+	for _, path := range []string{"/metrics", "/metrics/slis"} {
+		out, err := kubernetes.NewForConfigOrDie(server.config(t)).RESTClient().Delete().AbsPath(path).DoRaw(t.Context())
+		if err != nil || strings.Contains(string(out), "metrics reset") {
+			t.Errorf("DELETE %s: %v, %.40s", path, err, out)
 		}
 	}
 }

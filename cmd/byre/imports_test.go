@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"os/exec"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -122,6 +123,14 @@ func TestImports_FollowTheTable(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// An image and a small machine have no files of time zones, so the program has them, as kube-apiserver does.
+func TestImports_HaveTheTimeZones(t *testing.T) {
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output()
+	if err != nil || !slices.Contains(strings.Fields(string(out)), "time/tzdata") {
+		t.Errorf("cmd/byre does not import time/tzdata: %v", err)
 	}
 }
 

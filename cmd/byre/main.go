@@ -13,6 +13,7 @@ import (
 	"slices"
 	"syscall"
 	"time"
+	_ "time/tzdata" // as kube-apiserver: CronJobs name time zones, of which the image and small machines have no files
 
 	"github.com/spf13/cobra"
 	"k8s.io/component-base/logs"

@@ -144,8 +144,10 @@ func TestSystemd_IsNotifiedOfStartLifeAndStop(t *testing.T) {
 	if status, body := server.mustGet(t, "/readyz"); status != http.StatusOK {
 		t.Errorf("/readyz after READY=1: %d %s", status, body)
 	}
-	if got := receive(); got != "WATCHDOG=1" {
-		t.Errorf("the second message is %q", got)
+	for _, want := range []string{"WATCHDOG_USEC=30000000", "WATCHDOG=1"} {
+		if got := receive(); got != want {
+			t.Errorf("the message is %q, want %q", got, want)
+		}
 	}
 	if status := server.stop(t); status != 0 {
 		t.Errorf("exit status is %d", status)

@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -25,6 +26,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/util/cert"
 
 	"byre/sqlstore/eventually"
 )
@@ -63,7 +65,15 @@ func TestToken_WaitsForOtherReplicas(t *testing.T) {
 func TestToken_LetsANodeJoin(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	server := startServer(t, dir, "--enable-bootstrap-token-auth", "--external-hostname=198.51.100.77")
+	chain, key, err := cert.GenerateSelfSignedCertKey("api.example.com", []net.IP{net.ParseIP("198.51.100.78")}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certFile, keyFile := filepath.Join(dir, "sni.crt"), filepath.Join(dir, "sni.key")
+	if err := errors.Join(os.WriteFile(certFile, chain, 0o600), os.WriteFile(keyFile, key, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	server := startServer(t, dir, "--enable-bootstrap-token-auth", "--external-hostname=198.51.100.77", "--tls-sni-cert-key="+certFile+","+keyFile)
 	script, _ := succeed(t, "token", "create", "--print-join", "--kubeconfig", filepath.Join(dir, "admin.kubeconfig"), "--join-server", server.config(t).Host)
 	host := t.TempDir()
 	script = strings.NewReplacer("/etc/", host+"/etc/").Replace(script)
@@ -99,8 +109,8 @@ func TestToken_LetsANodeJoin(t *testing.T) {
 	}
 	hostname = strings.ToLower(hostname)
 	for name, addresses := range map[string][]string{
-		"node-1": {"198.51.100.1", "198.51.100.3"}, "node-2": {"198.51.100.2", "198.51.100.3"}, "liar": {"10.0.0.1", "127.0.0.1", "198.51.100.77"},
-		"kubernetes": {"198.51.100.9"}, hostname: {ownAddress},
+		"node-1": {"198.51.100.1", "198.51.100.3"}, "node-2": {"198.51.100.2", "198.51.100.3"}, "liar": {"10.0.0.1", "127.0.0.1", "198.51.100.78"},
+		"kubernetes": {"198.51.100.9"}, hostname: {ownAddress, "198.51.100.77"},
 	} {
 		makeNode(t, root, name, addresses...)
 	}
@@ -112,7 +122,7 @@ func TestToken_LetsANodeJoin(t *testing.T) {
 		{"liar", "", "10.0.0.1", false}, // the Service kubernetes
 		{"liar", "", "127.0.0.1", false},
 		{"liar", "", ownAddress, false},
-		{"liar", "", "198.51.100.77", false}, // --external-hostname
+		{"liar", "", "198.51.100.78", false}, // in a certificate that the server serves
 		{"liar", "kubernetes.default.svc", "", false},
 		{"kubernetes", "kubernetes", "198.51.100.9", false},
 		{"node-1", "node-2", "198.51.100.1", false},
@@ -121,6 +131,7 @@ func TestToken_LetsANodeJoin(t *testing.T) {
 		{"node-1", "node-1", "198.51.100.4", false},
 		{"node-1", "node-1", "198.51.100.1", true},
 		{hostname, hostname, ownAddress, true},
+		{hostname, "", "198.51.100.77", true}, // --external-hostname of the only server
 	} {
 		made := requestServing(t, server, c.node, c.name, c.address)
 		if c.isApproved {

@@ -91,7 +91,21 @@ func testLifecycle(t *testing.T, packages manager, first string) {
 	install("/next/" + packages.next)
 	m.mustBe(t, "after an upgrade of a byre that is stopped", map[string]string{"ActiveState": "inactive", "UnitFileState": "enabled"})
 
+	// A standby has a copy, and no database to back up.
+	m.run(t, "mv", "/var/lib/byre/byre.db", "/var/lib/byre/byre.db.standby")
+	install("/next/" + packages.next)
+	m.run(t, "mv", "/var/lib/byre/byre.db.standby", "/var/lib/byre/byre.db")
+
 	m.run(t, "systemctl", "start", "byre.service")
+	pid = m.property(t, "MainPID")
+	m.run(t, "chmod", "0", "/var/lib/byre/upgrades")
+	m.run(t, "sh", "-c", "! "+strings.Join(append(packages.install, "/next/"+packages.next), " "))
+	if m.property(t, "MainPID") != pid {
+		t.Error("an upgrade that was refused has restarted byre")
+	}
+	if packages.kind == "deb" {
+		m.run(t, "dpkg", "--configure", "--pending")
+	}
 	process := m.path("/proc/" + m.property(t, "MainPID"))
 	m.run(t, packages.remove...)
 	m.mustBe(t, "after the removal", map[string]string{"LoadState": "not-found", "ActiveState": "inactive"})

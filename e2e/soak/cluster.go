@@ -101,10 +101,7 @@ func soak(ctx context.Context, t *target, s sizes, dir string) (_ *soaked, err e
 	if err := l.fill(ctx); err != nil {
 		return nil, err
 	}
-	// Two processors that renew all Leases of 5,000 nodes each ten seconds do not fill the cluster in an hour.
-	l.components["kwok"].Kill()
-	l.components["kube-controller-manager"].Kill()
-	if err := errors.Join(l.startManager(ctx, dir), l.startKwok(ctx, dir, 0)); err != nil {
+	if err := l.shortenLeases(ctx, dir); err != nil {
 		return nil, err
 	}
 	if err := errors.Join(l.awaitNodes(ctx), l.awaitPods(ctx)); err != nil {
@@ -146,16 +143,34 @@ func (l *load) startComponents(ctx context.Context, dir string) error {
 		return err
 	}
 	l.components["kube-scheduler"] = scheduler
-	return errors.Join(l.startManager(ctx, dir, "--node-monitor-grace-period="+fillLease.String()), l.startKwok(ctx, dir, fillLease))
-}
-
-func (l *load) startManager(ctx context.Context, dir string, args ...string) error {
-	manager, err := servers.ControllerManager{Dir: dir, Server: l.target.serverOf(1), Args: append(args, componentArgs...)}.Start(ctx)
+	manager, err := servers.ControllerManager{
+		Dir: dir, Server: l.target.serverOf(1), Args: append([]string{"--node-monitor-grace-period=" + fillLease.String()}, componentArgs...),
+	}.Start(ctx)
 	if err != nil {
 		return err
 	}
 	l.components["kube-controller-manager"] = manager
-	return nil
+	return l.startKwok(ctx, dir, fillLease)
+}
+
+// shortenLeases has the nodes renew their Leases as kubelets do: two processors that renew all of 5,000 nodes each ten
+// seconds do not fill the cluster in an hour. kwok takes no Lease of the process before it until that expires.
+func (l *load) shortenLeases(ctx context.Context, dir string) error {
+	l.components["kwok"].Kill()
+	leases := l.clientset.CoordinationV1().Leases(corev1.NamespaceNodeLease)
+	if err := leases.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+		return err
+	}
+	if err := l.startKwok(ctx, dir, 0); err != nil {
+		return err
+	}
+	return l.await(ctx, fillLease/2, "the Leases", func(ctx context.Context) error {
+		made, err := leases.List(ctx, metav1.ListOptions{})
+		if err == nil && len(made.Items) != l.Nodes {
+			err = fmt.Errorf("%d of %d Leases are there", len(made.Items), l.Nodes)
+		}
+		return err
+	})
 }
 
 func (l *load) startKwok(ctx context.Context, dir string, lease time.Duration) error {

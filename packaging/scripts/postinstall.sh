@@ -3,6 +3,11 @@
 # set by dpkg when it installs into a directory.
 set -e
 
+# After an upgrade that was refused nothing has changed.
+case "$1" in
+abort-*) exit 0 ;;
+esac
+
 systemd-sysusers ${DPKG_ROOT:+--root="$DPKG_ROOT"} byre.conf
 
 if [ -z "$DPKG_ROOT" ] && [ -d /run/systemd/system ]; then

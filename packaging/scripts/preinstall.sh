@@ -8,8 +8,8 @@ case "$1" in
 upgrade | 2) ;;
 *) exit 0 ;;
 esac
-# Where no server has ever run there is nothing to back up.
-if [ -n "$DPKG_ROOT" ] || [ ! -d /run/systemd/system ] || [ ! -e /var/lib/byre/admin.kubeconfig ] ||
+# A standby, and a machine where no server has run yet, have no database: neither their own nor the name of another.
+if [ -n "$DPKG_ROOT" ] || [ ! -d /run/systemd/system ] || { [ ! -e /var/lib/byre/byre.db ] && [ ! -e /var/lib/byre/database ]; } ||
 	grep -qs '^BYRE_UPGRADE_BACKUP=no' /etc/byre/byre.env; then
 	exit 0
 fi

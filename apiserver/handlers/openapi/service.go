@@ -22,11 +22,10 @@ type Service struct {
 
 	mu      sync.Mutex
 	sources map[string]Source
-	// generation counts the changes of the sources' parts of OpenAPI v2. A document
-	// that was built from an older generation is not kept.
-	generation int
-	v2         *builtDocument            // nil before the first request and after a change
-	v3         map[string]*builtDocument // by path
+	// generation counts the changes of the sources' parts of OpenAPI v2, and builds the builds of that.
+	generation, builds int
+	v2                 *builtDocument            // the last one that was built; nil before the first request
+	v3                 map[string]*builtDocument // by path
 
 	// buildingV2 and buildingV3 are held during a build, so that one document of each
 	// version is built at a time: its tree takes tens of megabytes.
@@ -42,6 +41,8 @@ type builtDocument struct {
 	protobuf []byte // gzip
 	// partial says that a part is missing. The document is sent but not kept.
 	partial bool
+	// generation and build are those of Service, of OpenAPI v2.
+	generation, build int
 }
 
 // NewService returns a service without sources.
@@ -84,7 +85,6 @@ func (s *Service) Remove(name string) {
 func (s *Service) invalidate(v2 bool) {
 	if v2 {
 		s.generation++
-		s.v2 = nil
 	}
 	for path, built := range s.v3 {
 		if current, ok := s.findV3(path); !ok || current.Hash != built.hash {
@@ -170,8 +170,12 @@ func (s *Service) getV3(ctx context.Context, path string, protobuf bool) (*built
 	return built, nil
 }
 
-// getV2 returns the OpenAPI v2 document. It builds the document if there is no current one.
+// getV2 returns the OpenAPI v2 document. It builds the document if there is neither a current one, nor one whose
+// build began after the call: sources may change faster than a document is built.
 func (s *Service) getV2(ctx context.Context, protobuf bool) (*builtDocument, error) {
+	s.mu.Lock()
+	last := s.builds
+	s.mu.Unlock()
 	if err := s.buildingV2.Acquire(ctx, 1); err != nil {
 		return nil, err
 	}
@@ -179,8 +183,13 @@ func (s *Service) getV2(ctx context.Context, protobuf bool) (*builtDocument, err
 
 	s.mu.Lock()
 	built, generation, sources := s.v2, s.generation, maps.Clone(s.sources)
+	isCurrent := built != nil && (built.build > last || built.generation == generation && !built.partial)
+	if !isCurrent {
+		s.builds++
+		last = s.builds
+	}
 	s.mu.Unlock()
-	if built == nil {
+	if !isCurrent {
 		// With many CustomResourceDefinitions the build may take longer than a
 		// request's deadline. It is therefore not cancelled: the client's retry gets
 		// the result.
@@ -192,7 +201,7 @@ func (s *Service) getV2(ctx context.Context, protobuf bool) (*builtDocument, err
 		if err != nil {
 			return nil, err
 		}
-		built = &builtDocument{hash: hash, built: s.now(), json: compressed, partial: partial}
+		built = &builtDocument{hash: hash, built: s.now(), json: compressed, partial: partial, generation: generation, build: last}
 		// The tree of the built-in API takes tens of megabytes, more than the rest of an
 		// idle server. Without this call the process would keep them for minutes.
 		defer debug.FreeOSMemory()
@@ -206,9 +215,7 @@ func (s *Service) getV2(ctx context.Context, protobuf bool) (*builtDocument, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if generation == s.generation && !built.partial {
-		s.v2 = built
-	}
+	s.v2 = built
 	return built, nil
 }
 
@@ -221,6 +228,7 @@ func (e *builtDocument) withProtobuf(convert func([]byte) ([]byte, error)) (*bui
 	if err != nil {
 		return nil, err
 	}
-	compressed, err := Compress(binary)
-	return &builtDocument{hash: e.hash, built: e.built, json: e.json, protobuf: compressed, partial: e.partial}, err
+	both := *e
+	both.protobuf, err = Compress(binary)
+	return &both, err
 }

@@ -8,6 +8,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/emicklei/go-restful/v3"
 	openapi_v2 "github.com/google/gnostic-models/openapiv2"
@@ -110,6 +112,29 @@ func TestService_BuildsOnRequest(t *testing.T) {
 	if built != 2 {
 		t.Errorf("built %d documents, want 2", built)
 	}
+}
+
+// Definitions may change faster than a document is built. Requests that wait get what began to be built after they came.
+func TestService_RequestsShareABuild(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		service, built := openapi.NewService(), 0
+		source := models().Source([]openapi.Root{exampleRoot("apis/example/v1")}, "a")
+		service.Set("example", openapi.Source{V2: func(ctx context.Context, add func([]byte) error) error {
+			built++
+			time.Sleep(time.Second)
+			service.Set("definition", openapi.Source{V2: func(context.Context, func([]byte) error) error { return nil }})
+			return source.V2(ctx, add)
+		}})
+		for range 10 {
+			go get(t, service, "/openapi/v2")
+			synctest.Wait()
+		}
+		time.Sleep(20 * time.Second)
+		if built != 2 { // that of the first one, and that of those who came meanwhile
+			t.Errorf("%d builds", built)
+		}
+	})
 }
 
 // TestService_HashNamesTheDocument: a request with an old hash is redirected to the current

@@ -39,14 +39,12 @@ func NewCertificates(base *tls.Config, certFile, keyFile string, clientCAs dynam
 	}
 	c := &Certificates{pairs: []pair{{serving, certFile, keyFile}}}
 	var named []dynamiccertificates.SNICertKeyContentProvider
-	// A client gets the first certificate that matches. Upstream expects the reverse
-	// order of the flags.
-	for i := len(sni) - 1; i >= 0; i-- {
-		cert, err := dynamiccertificates.NewDynamicSNIContentFromFiles("sni-serving-cert", sni[i].CertFile, sni[i].KeyFile, sni[i].Names...)
+	for _, s := range sni { // a client gets the first certificate that matches
+		cert, err := dynamiccertificates.NewDynamicSNIContentFromFiles("sni-serving-cert", s.CertFile, s.KeyFile, s.Names...)
 		if err != nil {
-			return nil, fmt.Errorf("--tls-sni-cert-key %s,%s: %w", sni[i].CertFile, sni[i].KeyFile, err)
+			return nil, fmt.Errorf("--tls-sni-cert-key %s,%s: %w", s.CertFile, s.KeyFile, err)
 		}
-		named, c.pairs = append(named, cert), append(c.pairs, pair{cert, sni[i].CertFile, sni[i].KeyFile})
+		named, c.pairs = append(named, cert), append(c.pairs, pair{cert, s.CertFile, s.KeyFile})
 	}
 	c.dynamic = dynamiccertificates.NewDynamicServingCertificateController(base, clientCAs, serving, named, nil)
 	if clientCAs != nil {

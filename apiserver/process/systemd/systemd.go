@@ -2,6 +2,7 @@ package systemd
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -18,7 +19,7 @@ func NotifyStopping() { notify(daemon.SdNotifyStopping + "\nSTATUS=Stopping") }
 // RunWatchdog notifies systemd that the server is alive, three times in WatchdogSec=,
 // as long as isLive returns nil. systemd restarts a server from which it has received
 // no notification for WatchdogSec=. The context of isLive ends after a third of that
-// time. RunWatchdog returns when ctx ends. If systemd expects no notifications, it
+// time. RunWatchdog returns when ctx ends; from then on systemd expects none. If it never did, it
 // returns at once.
 func RunWatchdog(ctx context.Context, isLive func(context.Context) error) error {
 	limit, err := daemon.SdWatchdogEnabled(false)
@@ -29,6 +30,9 @@ func RunWatchdog(ctx context.Context, isLive func(context.Context) error) error 
 	if limit == 0 {
 		return nil
 	}
+	// A standby that takes over has nothing to notify until it serves.
+	notify("WATCHDOG_USEC=" + strconv.FormatInt(limit.Microseconds(), 10))
+	defer notify("WATCHDOG_USEC=0")
 	tick := time.NewTicker(limit / 3)
 	defer tick.Stop()
 	for {

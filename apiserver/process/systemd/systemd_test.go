@@ -74,8 +74,10 @@ func TestWatchdog_IsSilentWhileTheServerIsNotAlive(t *testing.T) {
 			return nil
 		})
 	}()
-	if got := receive(t, conn); got != "WATCHDOG=1" {
-		t.Errorf("the watchdog gets %q", got)
+	for _, want := range []string{"WATCHDOG_USEC=3000", "WATCHDOG=1"} {
+		if got := receive(t, conn); got != want {
+			t.Errorf("the watchdog gets %q, want %q", got, want)
+		}
 	}
 	select {
 	case <-alive:
@@ -85,6 +87,13 @@ func TestWatchdog_IsSilentWhileTheServerIsNotAlive(t *testing.T) {
 	stop()
 	if err := <-done; err != nil {
 		t.Error(err)
+	}
+	got := receive(t, conn)
+	for got == "WATCHDOG=1" {
+		got = receive(t, conn)
+	}
+	if got != "WATCHDOG_USEC=0" {
+		t.Errorf("the watchdog gets %q at the end", got)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apistorage "k8s.io/apiserver/pkg/storage"
+	"k8s.io/klog/v2"
 
 	"byre/apiserver/storage"
 	"byre/apiserver/storage/encoding"
@@ -76,14 +77,19 @@ func (c *resourceCache[T]) sync() error {
 		// A load that has begun before this call may be of an earlier revision; the next
 		// one is not.
 		if _, err, _ := c.loads.Do("", func() (any, error) { return nil, c.load() }); err != nil {
-			return fmt.Errorf("reading %s: %w", c.resource, err)
+			return fmt.Errorf("reading %s: %s", c.resource, sqlstore.Public(err)) // clients see it
 		}
 	}
 	return nil
 }
 
 // load reads the objects of the feed's revision.
-func (c *resourceCache[T]) load() error {
+func (c *resourceCache[T]) load() (err error) {
+	defer func() {
+		if err != nil {
+			klog.ErrorS(err, "Objects of RBAC can't be read", "resource", c.resource)
+		}
+	}()
 	ctx, cancel := context.WithTimeout(context.Background(), loadTimeout)
 	defer cancel()
 	snapshot, err := c.feed.Snapshot(ctx, sqlstore.Resource{Group: c.resource.Group, Resource: c.resource.Resource})
