@@ -268,10 +268,13 @@ UPDATE store SET compacted = greatest(compacted, $1), revision = greatest(revisi
 SELECT set_config('lock_timeout', $1, true), set_config('statement_timeout', '0', true), set_config('enable_seqscan', 'off', true),
        set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true), set_config('jit', 'off', true)`
 
-	idleTimeout = `SELECT set_config('idle_in_transaction_session_timeout', $1, true)`
-	tryLock     = `SELECT pg_try_advisory_xact_lock(hashtextextended('byre ' || current_schema() || ' ' || $1, 0))`
-	tryShare    = `SELECT pg_try_advisory_xact_lock_shared(hashtextextended('byre ' || current_schema() || ' ' || $1, 0))`
-	touch       = `SELECT 1`
+	// idleTimeout also turns off transaction_timeout, which PostgreSQL has from version 17 on.
+	idleTimeout = `
+SELECT set_config('idle_in_transaction_session_timeout', $1, true),
+       (SELECT set_config(name, '0', true) FROM pg_settings WHERE name = 'transaction_timeout')`
+	tryLock  = `SELECT pg_try_advisory_xact_lock(hashtextextended('byre ' || current_schema() || ' ' || $1, 0))`
+	tryShare = `SELECT pg_try_advisory_xact_lock_shared(hashtextextended('byre ' || current_schema() || ' ' || $1, 0))`
+	touch    = `SELECT 1`
 
 	// countUsers counts the sessions that hold the advisory lock that this session holds. It
 	// reads no table: the lock on it would last as long as the transaction, and VACUUM FULL
