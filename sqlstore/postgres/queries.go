@@ -258,9 +258,13 @@ FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) AS w("group", reso
 WHERE r."group" = w."group" AND r.resource = w.resource AND r.defined_by = w.defined_by`
 
 	// updateCompacted also raises store.revision, so that the last revision does not
-	// depend on the rows that deleteHistory deletes.
+	// depend on the rows that deleteHistory deletes. Where both are that high already it makes no
+	// version of the row, which every read would walk while an old snapshot is open, and takes no
+	// lock: neither value ever falls, and so every snapshot without the deleted rows has both at
+	// $1 or higher.
 	updateCompacted = `
-UPDATE store SET compacted = greatest(compacted, $1), revision = greatest(revision, $1) WHERE id = 1`
+UPDATE store SET compacted = greatest(compacted, $1), revision = greatest(revision, $1)
+WHERE id = 1 AND (compacted < $1 OR revision < $1)`
 
 	// configureCompact has the server read the oldest changes in the order of the index. In a
 	// generic plan, or without statistics, the planner would read all changes and sort them.
