@@ -16,9 +16,9 @@ import (
 const migrationLock = 0x62797265
 
 const (
-	// unlimited turns off statement_timeout: the time of a step depends on the number of
-	// rows.
-	unlimited = `SELECT set_config('statement_timeout', '0', true)`
+	// unlimited turns off statement_timeout and, from PostgreSQL 17 on, transaction_timeout: the
+	// time of a step depends on the number of rows.
+	unlimited = `SELECT set_config(name, '0', true) FROM pg_catalog.pg_settings WHERE name IN ('statement_timeout', 'transaction_timeout')`
 	// lockMigration keeps other migrations from the schema $2. It also takes the lock $1 of
 	// earlier releases in shared mode, so that their migrations wait. Migrations of different
 	// schemas don't wait for each other.

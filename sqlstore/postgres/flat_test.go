@@ -28,11 +28,12 @@ func TestReads_StayFlatUnderAnOldSnapshot(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer driver.Close()
-	create := func(from, to int) (last int64) {
+	resource := func(i int) string { return fmt.Sprint("resource", i) }
+	create := func(resources, from, to int) (last int64) {
 		t.Helper()
 		for i := from; i < to; i++ {
 			o, err := driver.Commit(t.Context(), []sqlstore.Write{{
-				Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: fmt.Sprint(i)}, Value: []byte(`{}`),
+				Op: sqlstore.Create, Key: sqlstore.Key{Resource: resource(i % resources), Name: fmt.Sprint(i)}, Value: []byte(`{}`),
 			}})
 			if err != nil || o[0].Err != nil {
 				t.Fatal(o, err)
@@ -48,13 +49,13 @@ func TestReads_StayFlatUnderAnOldSnapshot(t *testing.T) {
 		}
 		defer conns[i].Close(context.Background())
 	}
-	create(0, 10)
+	create(1, 0, 10)
 	dump, conn := conns[0], conns[1]
 	if _, err := dump.Exec(t.Context(), `BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM objects`); err != nil {
 		t.Fatal(err)
 	}
 	before := buffers(t, conn, selectState, int64(10))
-	last := create(10, 1500)
+	last := create(1, 10, 1500)
 	if now := buffers(t, conn, selectState, last); now > before+4 {
 		t.Errorf("a read of the state touched %d pages before 1500 commits, and %d after", before, now)
 	}
@@ -65,8 +66,24 @@ func TestReads_StayFlatUnderAnOldSnapshot(t *testing.T) {
 	if state, err := driver.State(t.Context()); err != nil || state.Revision != last || state.Compacted != last {
 		t.Errorf("state: %+v, %v", state, err)
 	}
-	if next := create(1500, 1501); next != last+1 {
+	if next := create(1, 1500, 1501); next != last+1 {
 		t.Errorf("revision %d after %d", next, last)
+	}
+
+	// Only the chunks of the first resource raise the compacted revision of the store.
+	const resources = 100
+	last = create(resources, 1501, 3000)
+	before = buffers(t, conn, selectState, last)
+	for i := resources - 1; i >= 0; i-- {
+		deletion := sqlstore.Deletion{Of: sqlstore.Resource{Resource: resource(i)}, UpTo: last, Limit: 1}
+		for deleted := 1; deleted > 0; {
+			if deleted, _, err = driver.DeleteHistory(t.Context(), deletion); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if now := buffers(t, conn, selectState, last); now > before+4 {
+		t.Errorf("a read of the state touched %d pages before a compaction of %d resources, and %d after", before, resources, now)
 	}
 }
 

@@ -2,7 +2,11 @@ package postgres_test
 
 import (
 	"context"
+	"errors"
+	"sync"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 
 	"byre/migrations"
 	"byre/sqlstore"
@@ -79,4 +83,60 @@ func TestSnapshots_PassTheSuite(t *testing.T) {
 			Load: func(ctx context.Context, s sqlstore.Snapshot) error { return postgres.Load(ctx, dsn, s) },
 		}
 	})
+}
+
+// No time-out of the role or the database ends the transactions of a backup and a restore, or the
+// advisory lock that the backup runs under. PostgreSQL has transaction_timeout from version 17 on.
+func TestSnapshots_OutliveTimeouts(t *testing.T) {
+	t.Parallel()
+	dsn, target := migrated(t), pgtest.DSN(t)
+	source, migration := connect(t, dsn), connect(t, target)
+	driver := openMore(t, dsn, postgres.Options{})
+	for _, resource := range []string{"pods", "configmaps"} {
+		write := create("a")
+		write[0].Key.Resource = resource
+		if o, err := driver.Commit(t.Context(), write); err != nil || o[0].Err != nil {
+			t.Fatal(o, err)
+		}
+	}
+	for _, conn := range []*pgx.Conn{source, migration} {
+		if _, err := conn.Exec(t.Context(), `DO $$ DECLARE setting text; BEGIN
+FOR setting IN SELECT name FROM pg_settings WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout') ORDER BY name LOOP
+EXECUTE format('ALTER DATABASE %I SET %I = %L', current_database(), setting, CASE setting WHEN 'transaction_timeout' THEN '600ms' ELSE '500ms' END);
+END LOOP; END $$`); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := migration.Exec(t.Context(), `BEGIN; SELECT pg_advisory_xact_lock(x'62797265'::int)`); err != nil {
+		t.Fatal(err)
+	}
+	var migrating sync.WaitGroup
+	defer migrating.Wait()
+	migrating.Go(func() {
+		if _, err := migration.Exec(t.Context(), `SELECT pg_sleep(1); COMMIT`); err != nil {
+			t.Error(err)
+		}
+	})
+	limited := openMore(t, dsn, postgres.Options{})
+	if _, err := limited.WithLock(t.Context(), "backup", func(ctx context.Context) error {
+		return postgres.ReadSnapshot(ctx, dsn, func(s sqlstore.Snapshot) error {
+			objects := s.Objects
+			s.Objects = func(yield func(*sqlstore.ObjectRow, error) bool) {
+				for row, err := range objects {
+					if _, slept := source.Exec(ctx, `SELECT pg_sleep(1)`); !yield(row, errors.Join(err, slept)) {
+						return
+					}
+				}
+			}
+			if err := postgres.Load(ctx, target, s); err != nil {
+				return err
+			}
+			if ran, err := driver.WithLock(ctx, "backup", func(context.Context) error { return nil }); ran || err != nil {
+				t.Errorf("the lock was free: %v, %v", ran, err)
+			}
+			return nil
+		})
+	}); err != nil {
+		t.Error(err)
+	}
 }

@@ -258,9 +258,13 @@ FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) AS w("group", reso
 WHERE r."group" = w."group" AND r.resource = w.resource AND r.defined_by = w.defined_by`
 
 	// updateCompacted also raises store.revision, so that the last revision does not
-	// depend on the rows that deleteHistory deletes.
+	// depend on the rows that deleteHistory deletes. Where both are that high already it makes no
+	// version of the row, which every read would walk while an old snapshot is open, and takes no
+	// lock: neither value ever falls, and so every snapshot without the deleted rows has both at
+	// $1 or higher.
 	updateCompacted = `
-UPDATE store SET compacted = greatest(compacted, $1), revision = greatest(revision, $1) WHERE id = 1`
+UPDATE store SET compacted = greatest(compacted, $1), revision = greatest(revision, $1)
+WHERE id = 1 AND (compacted < $1 OR revision < $1)`
 
 	// configureCompact has the server read the oldest changes in the order of the index. In a
 	// generic plan, or without statistics, the planner would read all changes and sort them.
@@ -268,10 +272,13 @@ UPDATE store SET compacted = greatest(compacted, $1), revision = greatest(revisi
 SELECT set_config('lock_timeout', $1, true), set_config('statement_timeout', '0', true), set_config('enable_seqscan', 'off', true),
        set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true), set_config('jit', 'off', true)`
 
-	idleTimeout = `SELECT set_config('idle_in_transaction_session_timeout', $1, true)`
-	tryLock     = `SELECT pg_try_advisory_xact_lock(hashtextextended('byre ' || current_schema() || ' ' || $1, 0))`
-	tryShare    = `SELECT pg_try_advisory_xact_lock_shared(hashtextextended('byre ' || current_schema() || ' ' || $1, 0))`
-	touch       = `SELECT 1`
+	// idleTimeout also turns off transaction_timeout, which PostgreSQL has from version 17 on.
+	idleTimeout = `
+SELECT set_config('idle_in_transaction_session_timeout', $1, true),
+       (SELECT set_config(name, '0', true) FROM pg_settings WHERE name = 'transaction_timeout')`
+	tryLock  = `SELECT pg_try_advisory_xact_lock(hashtextextended('byre ' || current_schema() || ' ' || $1, 0))`
+	tryShare = `SELECT pg_try_advisory_xact_lock_shared(hashtextextended('byre ' || current_schema() || ' ' || $1, 0))`
+	touch    = `SELECT 1`
 
 	// countUsers counts the sessions that hold the advisory lock that this session holds. It
 	// reads no table: the lock on it would last as long as the transaction, and VACUUM FULL

@@ -3,9 +3,12 @@ package postgres
 // A whole store: ReadSnapshot and Load.
 const (
 	// configureScan has the server read rows in the order of an index, instead of sorting
-	// a table first, and turns off statement_timeout.
+	// a table first. It turns off the time-outs of the role or the database, as pg_dump does: the
+	// transaction is idle while the snapshot is written to a slow place. PostgreSQL has
+	// transaction_timeout from version 17 on.
 	configureScan = `
-SELECT set_config('statement_timeout', '0', true), set_config('enable_sort', 'off', true),
+SELECT set_config('statement_timeout', '0', true), set_config('idle_in_transaction_session_timeout', '0', true),
+       (SELECT set_config(name, '0', true) FROM pg_settings WHERE name = 'transaction_timeout'), set_config('enable_sort', 'off', true),
        set_config('enable_incremental_sort', 'off', true), set_config('enable_seqscan', 'off', true)`
 
 	selectHeader = `
@@ -27,7 +30,10 @@ ORDER BY u.revision`
 	// lockStore keeps all other sessions from the tables until the transaction ends.
 	lockStore = `LOCK TABLE store, resources, current_objects, undo_log IN ACCESS EXCLUSIVE MODE`
 
-	configureLoad = `SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', $1, true)`
+	// configureLoad turns off the same time-outs as configureScan.
+	configureLoad = `
+SELECT set_config('statement_timeout', '0', true), set_config('idle_in_transaction_session_timeout', '0', true),
+       (SELECT set_config(name, '0', true) FROM pg_settings WHERE name = 'transaction_timeout'), set_config('lock_timeout', $1, true)`
 
 	// countData is 0 in a store in which no change was ever made.
 	countData = `SELECT (SELECT count(*) FROM current_objects) + (SELECT count(*) FROM undo_log) + (SELECT revision FROM store)`

@@ -74,7 +74,7 @@ func (d *Driver) CountChanges(ctx context.Context, of sqlstore.Resource, limit i
 }
 
 // DeleteHistory implements sqlstore.Driver. Its transaction takes the writers' lock last, and so
-// holds it only while it commits.
+// holds it only while it commits. It takes none unless it raises the compacted revision of the store.
 //
 // Invariant: a deletion changes only a store that holds the driver's last seen change. Its own
 // transaction checks that. Otherwise a deletion on a server that has lost commits would
@@ -127,7 +127,7 @@ func deleteChanges(ctx context.Context, tx pgx.Tx, deletion sqlstore.Deletion, t
 		return 0, 0, nil
 	}
 	start := time.Now()
-	if _, err := tx.Exec(ctx, updateCompacted, last); err != nil { // waits for the writers' lock
+	if _, err := tx.Exec(ctx, updateCompacted, last); err != nil { // may wait for the writers' lock
 		return 0, 0, err
 	}
 	waited = time.Since(start)
