@@ -264,6 +264,9 @@ func TestPast_OfAVersionThatIsNotPreferred(t *testing.T) {
 		})
 	}
 	create()
+	if out := p.run("", []string{gear.GetResourceVersion()}, "blame", "gear/g"); strings.Contains(out, "≤") {
+		t.Errorf("fields are older than the object:\n%s", out)
+	}
 	p.run("", []string{"is undone"}, "undo", gear.GetResourceVersion(), "--yes")
 	if _, err := gears.Get(t.Context(), "g", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("a creation is undone: %v", err)
@@ -287,6 +290,29 @@ func TestPast_OfAVersionThatIsNotPreferred(t *testing.T) {
 	}
 	p.run("", []string{"configmaps/m is as it was", "left out: gears.example.com/g (it was stored in the version v1beta1, which is not served any more)"},
 		"rollback", "-n", "default", "--at", m.GetResourceVersion(), "--yes")
+}
+
+// Without the finalizers that a deletion added, the object would be gone.
+func TestPast_UndoLeavesADeletionAlone(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	server := startServer(t, dir, "--controllers=")
+	p := past{t, filepath.Join(dir, "admin.kubeconfig")}
+	maps := kubernetes.NewForConfigOrDie(server.config(t)).CoreV1().ConfigMaps("default")
+	if _, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "m"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := maps.Delete(t.Context(), "m", metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationForeground)}); err != nil {
+		t.Fatal(err)
+	}
+	m, err := maps.Get(t.Context(), "m", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.fail("", "is being deleted, which can't be reversed", "undo", m.ResourceVersion, "--yes")
+	if _, err := maps.Get(t.Context(), "m", metav1.GetOptions{}); err != nil {
+		t.Error(err)
+	}
 }
 
 // A tenant makes a namespace again what it was before others changed, deleted and created objects.

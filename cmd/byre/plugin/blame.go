@@ -33,7 +33,21 @@ func (c *Client) Blame(ctx context.Context, o Object) ([]Leaf, error) {
 	if err != nil {
 		return nil, err
 	}
-	content, err := c.Now(ctx, o)
+	now := o
+	if last := len(changes) - 1; last >= 0 {
+		change, err := c.Change(ctx, o.changesIn(), changes[last].Revision)
+		if err != nil {
+			return nil, err
+		}
+		v, err := version(change.Revision, change, change.After)
+		if err != nil {
+			return nil, err
+		}
+		if stored, err := c.asStored(o, v.Content); err == nil && v.Content != nil { // the changes are in this version
+			now = stored
+		}
+	}
+	content, err := c.Now(ctx, now)
 	if err != nil {
 		return nil, err
 	}

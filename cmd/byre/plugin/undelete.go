@@ -41,6 +41,9 @@ func (c *Client) PlanUndelete(ctx context.Context, o Object) (*Undelete, error) 
 	if err != nil {
 		return nil, err
 	}
+	if _, err := c.asStored(o, deleted.content.Object); err != nil {
+		return nil, err
+	}
 	u.Content, u.Revision = deleted.content, deleted.ended
 	return u, c.prepare(ctx, u, nil)
 }

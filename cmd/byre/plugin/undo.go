@@ -42,10 +42,8 @@ func (c *Client) PlanUndo(ctx context.Context, revision int64) (*Step, error) {
 	if after.Content == nil {
 		return nil, fmt.Errorf("revision %d deleted %s: use undelete", revision, u.Object)
 	}
-	// The contents of a change are in the version in which the object was stored.
-	u.Object.Resource.Version = (&unstructured.Unstructured{Object: after.Content}).GroupVersionKind().Version
-	if _, err := c.mapper.ResourceFor(u.Object.Resource); err != nil {
-		return nil, fmt.Errorf("%s was stored in the version %s, which is not served any more: %w", u.Object, u.Object.Resource.Version, err)
+	if u.Object, err = c.asStored(u.Object, after.Content); err != nil {
+		return nil, err
 	}
 	now, err := c.Now(ctx, u.Object)
 	if err != nil {
@@ -63,6 +61,9 @@ func (c *Client) PlanUndo(ctx context.Context, revision int64) (*Step, error) {
 	u.resourceVersion, _ = metadata["resourceVersion"].(string)
 	if uid != change.Object.UID {
 		return nil, fmt.Errorf("%s is another object since revision %d: it was deleted and created again", u.Object, revision)
+	}
+	if metadata["deletionTimestamp"] != nil { // without the finalizers that the deletion added, it would be at its end
+		return nil, fmt.Errorf("%s is being deleted, which can't be reversed: use undelete when it is gone", u.Object)
 	}
 	if change.Before == nil {
 		u.Verb = "delete"
@@ -119,6 +120,16 @@ func (c *Client) object(change *history.Change) (Object, error) {
 		return Object{}, err
 	}
 	return Object{resource, ref.Namespace, ref.Name}, nil
+}
+
+// asStored returns the object in the version of a content that is from a change: that in which it was stored.
+func (c *Client) asStored(o Object, content map[string]any) (Object, error) {
+	o.Resource.Version = (&unstructured.Unstructured{Object: content}).GroupVersionKind().Version
+	_, err := c.mapper.ResourceFor(o.Resource)
+	if err != nil {
+		err = fmt.Errorf("%s was stored in the version %s, which is not served any more: %w", o, o.Resource.Version, err)
+	}
+	return o, err
 }
 
 // manager is the field manager of what the plugin writes.
