@@ -40,7 +40,7 @@ func scalarText(data []byte) any {
 	return text(data)
 }
 
-// timestamp returns a time in UTC: a fraction has six digits, as in a MicroTime, so that texts are in the order of the times.
+// timestamp returns a time in UTC: a fraction has six digits, as in a MicroTime, so that texts with one are in the order of the times.
 func timestamp(data []byte) any {
 	s, ok := text(data).(string)
 	if !ok {
