@@ -131,13 +131,13 @@ func descriptors() map[string]descriptor {
 		names.DaemonSetController:                        {workload, "daemonset", "daemon-set-controller", on{groupResource("apps", "daemonsets")}, newDaemonSet},
 		names.DeploymentController:                       {workload, "deployment", "deployment-controller", on{groupResource("apps", "deployments")}, newDeployment},
 		names.DeviceTaintEvictionController:              {workload, "", "device-taint-eviction-controller", on{groupResource("resource.k8s.io", "resourceslices"), groupResource("resource.k8s.io", "devicetaintrules")}, newDeviceTaintEviction},
-		names.DisruptionController:                       {workload, "disruption", "disruption-controller", on{groupResource("policy", "poddisruptionbudgets")}, newDisruption},
+		names.DisruptionController:                       {workload, "disruption", "disruption-controller", on{groupResource("policy", "poddisruptionbudgets"), pods}, newDisruption}, // it takes back DisruptionTarget of any Pod
 		names.EphemeralVolumeController:                  {workload, "ephemeral-volume", "ephemeral-volume-controller", on{pods}, newEphemeralVolume},
 		names.HorizontalPodAutoscalerController:          {workload, "horizontalpodautoscaling", "horizontal-pod-autoscaler", on{groupResource("autoscaling", "horizontalpodautoscalers")}, newHorizontalPodAutoscaler},
 		names.JobController:                              {workload, "job", "job-controller", on{jobs, pods}, newJob}, // a Pod keeps this controller's finalizer after its Job is gone
 		names.LegacyServiceAccountTokenCleanerController: {workload, "legacy-service-account-token-cleaner", "legacy-service-account-token-cleaner", on{groupResource("", "secrets")}, newLegacyTokenCleaner},
 		names.NodeLifecycleController:                    {workload, "nodelifecycle", "node-controller", on{nodes}, newNodeLifecycle},
-		names.PersistentVolumeAttachDetachController:     {workload, "attachdetach", "attachdetach-controller", on{volumes, groupResource("storage.k8s.io", "volumeattachments")}, newAttachDetach},
+		names.PersistentVolumeAttachDetachController:     {workload, "attachdetach", "attachdetach-controller", on{pods, volumes, groupResource("storage.k8s.io", "volumeattachments")}, newAttachDetach}, // a volume may stand in the Pod itself
 		names.PersistentVolumeExpanderController:         {workload, "persistentvolume-expander", "expand-controller", on{claims}, newVolumeExpander},
 		names.ReplicaSetController:                       {workload, "replicaset", "replicaset-controller", on{groupResource("apps", "replicasets")}, newReplicaSet},
 		names.ReplicationControllerController:            {workload, "replicationcontroller", "replication-controller", on{groupResource("", "replicationcontrollers")}, newReplication},

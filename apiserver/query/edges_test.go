@@ -129,7 +129,7 @@ func TestEdges_TellWhatEventsAreAbout(t *testing.T) {
 	f.write("events", "default", "e3", `{"kind":"Event","apiVersion":"v1","metadata":{"name":"e3","namespace":"default"},"involvedObject":{"kind":"Gear","apiVersion":"example.com/v1","name":"g"},"reason":"R"}`)
 	f.expect("admin", "SELECT * FROM events_about ORDER BY name DESC", strings.Join([]string{
 		`"pods" "shop" "web" "Warning" "BackOff" "m" 3 "2026-01-02T03:04:05Z" "2026-01-02T03:05:05Z" "kubelet"`,
-		`"nodes" "" "n1" "Normal" "R" null 7 "2026-01-02T03:04:05.5Z" "2026-01-02T04:04:05Z" "c"`,
+		`"nodes" "" "n1" "Normal" "R" null 7 "2026-01-02T03:04:05.500000Z" "2026-01-02T04:04:05.000000Z" "c"`,
 		`null "" "g" null "R" null 1 null null null`}, "\n")) //nolint:dupword // values that are NULL
 	f.expect("admin", "SELECT resource_of('v1', 'Pod'), resource_of('apps/v1', 'Pod'), resource_of('', 'Node'), resource_of(NULL, NULL), resource_of('a/b/c', 'Pod')", `"pods" null "nodes" null null`) //nolint:dupword // values that are NULL
 }

@@ -279,12 +279,12 @@ func (c *edgeCursor) split(e *watch.Entry) error {
 	if c.about == nil && (!c.accepts(edgeNamespace, e.Namespace) || !c.accepts(edgeName, e.Name)) {
 		return nil
 	}
-	encoded, err := c.reads.Store.Encode(c.engine.ctx, e, c.reads.Store.Stored())
+	body, _, err := c.reads.read(e, c.reads.isPast())
 	if err != nil {
 		return unreadable(c.engine.ctx, err)
 	}
 	clear(c.found)
-	c.extractor.Find(encoded.Body(), c.found)
+	c.extractor.Find(body, c.found)
 	index, kept := -1, 0
 	for values, err := range c.rowsOf(c, c.found) {
 		if err != nil {

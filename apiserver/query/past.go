@@ -88,7 +88,7 @@ func (p *past) revision(moment string) (int64, error) {
 
 func (p *past) find(moment string) (int64, error) {
 	if t, err := time.Parse(time.DateTime, moment); err == nil {
-		moment = t.Format(time.RFC3339)
+		moment = t.Format(time.RFC3339Nano)
 	}
 	revision, err := p.log.Revision(p.ctx, moment)
 	switch {

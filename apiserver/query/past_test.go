@@ -394,3 +394,13 @@ func TestPast_HidesObjectsWithoutDefinition(t *testing.T) {
 		}
 	}
 }
+
+// A moment as SQLite writes it keeps its fraction.
+func TestPast_TakesFractionsOfSQLite(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.namespace("shop")
+	f.change("ann", sqlstore.Create, "pods", "shop", "web", podText("shop", "web", "n1"))
+	f.change("ann", sqlstore.Update, "pods", "shop", "web", podText("shop", "web", "n2"))
+	f.expect("admin", "SELECT p.node FROM changes c JOIN pods(replace(rtrim(c.time, 'Z'), 'T', ' ')) p WHERE c.verb = 'update'", `"n2"`)
+}

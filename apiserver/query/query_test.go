@@ -3,6 +3,8 @@ package query
 import (
 	"strings"
 	"testing"
+
+	"byre/apiserver/query/catalog"
 )
 
 func TestQuery_AnswersWithTypedColumns(t *testing.T) {
@@ -107,4 +109,18 @@ func TestEdges_ShowWhatObjectsHaveSeveralOf(t *testing.T) {
 	f.expect("admin", "SELECT name, key, value, effect FROM node_taints", `"n1" "k" null "NoSchedule"`)
 	f.expect("nobody", "SELECT (SELECT count(*) FROM containers), (SELECT count(*) FROM node_taints)", "0 0")
 	f.expect("admin", "SELECT quantity('1.5Ki'), quantity(2), quantity('x'), quantity(NULL)", "1536 2 null null") //nolint:dupword // values that are NULL
+}
+
+// Times are in the order of their texts.
+func TestTimes_HaveSixDigits(t *testing.T) {
+	t.Parallel()
+	for stored, want := range map[string]string{
+		"2026-01-31T12:00:05.12Z": "2026-01-31T12:00:05.120000Z", "2026-01-31T12:00:05.123Z": "2026-01-31T12:00:05.123000Z",
+		"2026-01-31T12:00:05.000000Z": "2026-01-31T12:00:05.000000Z", "2026-01-31T13:00:05.1234567+01:00": "2026-01-31T12:00:05.123456Z",
+		"2026-01-31T12:00:05Z": "2026-01-31T12:00:05Z",
+	} {
+		if got := catalog.Time.Value([]byte(`"` + stored + `"`)); got != want {
+			t.Errorf("%s: %v, want %s", stored, got, want)
+		}
+	}
 }

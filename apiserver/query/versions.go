@@ -56,7 +56,9 @@ func (t versions) BestIndex(info *sqlite3.IndexInfo) error {
 
 // Open implements sqlite3.VTab.
 func (t versions) Open() (sqlite3.VTabCursor, error) {
-	return &versionsCursor{versions: t, reader: newReader(t.view)}, nil
+	reader := newReader(t.view)
+	reader.isPast = true
+	return &versionsCursor{versions: t, reader: reader}, nil
 }
 
 // version is a state of an object.

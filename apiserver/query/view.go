@@ -5,7 +5,9 @@ import (
 	"slices"
 
 	"byre/apiserver/query/catalog"
+	"byre/apiserver/storage/encoding"
 	"byre/apiserver/storage/jsontext"
+	"byre/sqlstore"
 	"byre/watch"
 )
 
@@ -132,6 +134,7 @@ func (s *selection) withValue(column int, value string) ([]*watch.Entry, error) 
 		return nil, err
 	}
 	reader, hash := newReader(s.view), map[string][]*watch.Entry{}
+	reader.isPast = s.isPast()
 	for i, e := range rows {
 		if i%interval == 0 && s.ctx.Err() != nil {
 			return nil, s.ctx.Err()
@@ -154,6 +157,12 @@ func (s *selection) withValue(column int, value string) ([]*watch.Entry, error) 
 	return hash[value], nil
 }
 
+// isPast reports whether the rows are those of an earlier moment.
+func (s *selection) isPast() bool {
+	_, ok := s.source.(*stored)
+	return ok
+}
+
 // interval is after how many rows a loop looks whether the query has ended.
 const interval = 1024
 
@@ -165,6 +174,8 @@ type reader struct {
 	wanted    []bool   // by column
 	values    [][]byte // of row, by column
 	row       *watch.Entry
+	// isPast is true for states of an earlier moment. A change of it also resets row.
+	isPast bool
 }
 
 func newReader(v *view) *reader {
@@ -188,7 +199,7 @@ func (r *reader) value(e *watch.Entry, column int) (any, error) {
 	if r.row == e && r.wanted[column] {
 		return c.Value(r.values[column]), nil
 	}
-	body, whole, err := r.read(e)
+	body, whole, err := r.read(e, r.isPast)
 	if err != nil {
 		return nil, unreadable(r.ctx, err)
 	}
@@ -205,13 +216,17 @@ func (r *reader) value(e *watch.Entry, column int) (any, error) {
 	return c.Value(r.values[column]), nil
 }
 
-// read returns the JSON of a row, and what makes that of the whole object with its revision. What is stored of a
-// resource whose definition is gone is shown as it is.
-func (v *view) read(e *watch.Entry) (body []byte, whole func() catalog.RawJSON, err error) {
-	if v.Store == nil {
-		body, err = v.past.log.Open(v.ctx, e.Key, e.Value())
-		return body, func() catalog.RawJSON { return body }, err
+// read returns the JSON of a row, and what makes that of the whole object with its revision. Past states of custom resources,
+// and all of those whose definition is gone, are read as they were stored, without the definition of today.
+func (v *view) read(e *watch.Entry, isPast bool) (body []byte, whole func() catalog.RawJSON, err error) {
+	var encoded encoding.Encoded
+	if isPast && v.Of().Owner == sqlstore.Custom {
+		if body, err = v.past.log.Open(v.ctx, e.Key, e.Value()); err != nil {
+			return nil, nil, err
+		}
+		encoded = encoding.EncodedStored(body, e.Revision)
+	} else if encoded, err = v.Store.Encode(v.ctx, e, v.Store.Stored()); err != nil {
+		return nil, nil, err
 	}
-	encoded, err := v.Store.Encode(v.ctx, e, v.Store.Stored())
-	return encoded.Body(), func() catalog.RawJSON { return encoded.AppendJSON(make([]byte, 0, encoded.Len()), true) }, err
+	return encoded.Body(), func() catalog.RawJSON { return encoded.AppendJSON(make([]byte, 0, encoded.Len()), true) }, nil
 }

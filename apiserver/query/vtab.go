@@ -116,6 +116,7 @@ func (c *cursor) Filter(plan int, moment string, args ...sqlite3.Value) (err err
 		}
 		args = args[:last]
 	}
+	c.row, c.isPast = nil, from.isPast()
 	for _, arg := range args {
 		switch arg.Type() {
 		case sqlite3.TEXT:

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"golang.org/x/sync/semaphore"
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -28,6 +29,10 @@ type Handlers struct {
 	// Watches end then; requests in flight finish.
 	watchTermination *storage.WatchTermination
 
+	// preparing is held by prepare, so that many clients that come at once, such as those whose watches have ended, cost
+	// one build. It is taken before mu, which is held for moments only.
+	preparing *semaphore.Weighted
+
 	mu sync.Mutex
 	// derived is nil until a request needs it.
 	derived  *derived
@@ -36,7 +41,7 @@ type Handlers struct {
 
 // New makes the handlers of a definition, which is stripped.
 func New(env *Environment, crd *apiextensionsv1.CustomResourceDefinition) *Handlers {
-	h := &Handlers{env: env, watchTermination: storage.NewWatchTermination(), versions: map[string]*Version{}}
+	h := &Handlers{env: env, preparing: semaphore.NewWeighted(1), watchTermination: storage.NewWatchTermination(), versions: map[string]*Version{}}
 	h.Update(crd)
 	return h
 }
@@ -83,12 +88,22 @@ func (h *Handlers) Version(ctx context.Context, name string) (*Version, error) {
 // prepare reads the definition and derives what the versions share, unless it was done
 // before.
 func (h *Handlers) prepare(ctx context.Context) error {
-	h.mu.Lock()
-	crd, prepared := h.latest.Load(), h.derived != nil
-	h.mu.Unlock()
-	if prepared {
+	isPrepared := func() bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return h.derived != nil
+	}
+	if isPrepared() {
 		return nil
 	}
+	if err := h.preparing.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer h.preparing.Release(1)
+	if isPrepared() {
+		return nil
+	}
+	crd := h.latest.Load()
 	source, whole, err := definition.ReadSource(ctx, h.env.Sources, crd)
 	if err != nil {
 		return err
@@ -99,9 +114,6 @@ func (h *Handlers) prepare(ctx context.Context) error {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.derived != nil {
-		return nil
-	}
 	h.derived = d
 	return d.converter.use(h.latest.Load()) // Update may have been called meanwhile
 }

@@ -218,14 +218,14 @@ func TestAudit_RefusesWrongSettings(t *testing.T) {
 func TestOptions_Validate(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ flag, want string }{
-		{"--audit-log-mode=never", `--audit-log-mode: "never" is none of batch, blocking, blocking-strict`},
-		{"--audit-log-format=xml", `--audit-log-format: "xml" is none of legacy, json`},
-		{"--audit-log-version=v1", `--audit-log-version: "v1" is not audit.k8s.io/v1`},
-		{"--audit-log-maxage=-1", "--audit-log-maxage must not be negative"},
-		{"--audit-log-truncate-max-event-size=0", "--audit-log-truncate-max-event-size must be positive"},
-		{"--audit-log-truncate-max-batch-size=1", "--audit-log-truncate-max-batch-size must not be less than the size of one event, 102400"},
-		{"--audit-webhook-batch-buffer-size=0", "--audit-webhook-batch-buffer-size must be positive"},
-		{"--audit-webhook-batch-throttle-qps=0", "--audit-webhook-batch-throttle-qps must be positive"},
+		{"--audit-log-mode=never", `invalid audit log mode never, allowed modes are "batch,blocking,blocking-strict"`},
+		{"--audit-log-format=xml", `invalid audit log format xml, allowed formats are "legacy,json"`},
+		{"--audit-log-version=v1", `invalid group version, allowed versions are ["audit.k8s.io/v1"]`},
+		{"--audit-log-maxage=-1", "--audit-log-maxage -1 can't be a negative number"},
+		{"--audit-log-truncate-max-event-size=0", "invalid audit truncate log max event size 0, must be a positive number"},
+		{"--audit-log-truncate-max-batch-size=1", "invalid audit truncate log max batch size 1, must be greater than max event size (102400)"},
+		{"--audit-webhook-batch-buffer-size=0", "invalid audit batch webhook buffer size 0, must be a positive number"},
+		{"--audit-webhook-batch-throttle-qps=0", "invalid audit batch webhook throttle QPS 0, must be a positive number"},
 	} {
 		t.Run(test.flag, func(t *testing.T) {
 			o := NewOptions()

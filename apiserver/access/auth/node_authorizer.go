@@ -100,14 +100,29 @@ func (n *lazyNodeAuthorizer) awaitPods(ctx context.Context, a authorizer.Attribu
 func (n *lazyNodeAuthorizer) run(ctx context.Context) error {
 	if !n.hasNodes(ctx) {
 		close(n.withoutNodes)
-		select {
-		case <-n.nodeAsked:
-		case <-ctx.Done():
-			return nil
-		}
+		n.awaitNode(ctx)
 	}
 	n.pods.RunWithContext(ctx)
 	return nil
+}
+
+// nodesPause is the time between two looks for a node, whose kubelet may ask another server until that fails.
+const nodesPause = 5 * time.Second
+
+// awaitNode waits until there is a node, or one has asked.
+func (n *lazyNodeAuthorizer) awaitNode(ctx context.Context) {
+	for {
+		select {
+		case <-n.nodeAsked:
+			return
+		case <-ctx.Done():
+			return
+		case <-time.After(nodesPause):
+			if n.hasNodes(ctx) {
+				return
+			}
+		}
+	}
 }
 
 // nodesRetry is the time after which a failed read of the nodes is tried again.
@@ -115,7 +130,7 @@ const nodesRetry = 100 * time.Millisecond
 
 func (n *lazyNodeAuthorizer) hasNodes(ctx context.Context) bool {
 	for {
-		nodes, err := n.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{Limit: 1})
+		nodes, err := n.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{Limit: 1, ResourceVersion: "0"})
 		if err == nil {
 			return len(nodes.Items) > 0
 		}

@@ -116,6 +116,20 @@ func TestNodeAuthorizer_IsReadyWithItsPods(t *testing.T) {
 	}
 }
 
+// The first node may ask another server, until that fails.
+func TestNodeAuthorizer_FollowsPodsOnceThereIsANode(t *testing.T) {
+	t.Parallel()
+	client := fake.NewClientset(newPod("p", "a"))
+	a := newAuth(t, client, newRules(t).Listers, options(t))
+	eventually.True(t, "the authorizer is ready", func() bool { return a.Ready() == nil })
+	if _, err := client.CoreV1().Nodes().Create(t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually.True(t, "Pods are listed", func() bool {
+		return slices.ContainsFunc(client.Actions(), func(action clienttesting.Action) bool { return action.Matches("list", "pods") })
+	})
+}
+
 // TestNodeAuthorizer_IsReadyWithItsGraph: upstream's graph, which handles the Pods in a goroutine of
 // its own, has all of them when the authorizer is ready.
 func TestNodeAuthorizer_IsReadyWithItsGraph(t *testing.T) {

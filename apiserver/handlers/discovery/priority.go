@@ -18,67 +18,49 @@ const (
 	registrationVersionPriority = 1
 )
 
-// Priorities returns the priorities of the group versions that the server serves itself,
-// without apiregistration.k8s.io: those of kube-apiserver (cmd/kube-apiserver/app/aggregator.go
-// and pkg/controlplane/apiserver/aggregator.go), and byre's own, which come after all custom
+// builtIn has the priority of each group that the server serves itself, and those of its versions.
+var builtIn = map[string]struct {
+	group    int32
+	versions map[string]int32
+}{
+	"":                             {18000, map[string]int32{"v1": 1}},
+	"apps":                         {17800, map[string]int32{"v1": 15}},
+	"events.k8s.io":                {17750, map[string]int32{"v1": 15}},
+	"authentication.k8s.io":        {17700, map[string]int32{"v1": 15, "v1beta1": 9}},
+	"authorization.k8s.io":         {17600, map[string]int32{"v1": 15}},
+	"autoscaling":                  {17500, map[string]int32{"v2": 30, "v1": 15}},
+	"batch":                        {17400, map[string]int32{"v1": 15}},
+	"certificates.k8s.io":          {17300, map[string]int32{"v1": 15, "v1beta1": 9, "v1alpha1": 1}},
+	"networking.k8s.io":            {17200, map[string]int32{"v1": 15, "v1beta1": 9}},
+	"policy":                       {17100, map[string]int32{"v1": 15}},
+	"rbac.authorization.k8s.io":    {17000, map[string]int32{"v1": 15}},
+	"storage.k8s.io":               {16800, map[string]int32{"v1": 15, "v1beta1": 9}},
+	"apiextensions.k8s.io":         {16700, map[string]int32{"v1": 15}},
+	"admissionregistration.k8s.io": {16700, map[string]int32{"v1": 15, "v1beta1": 12, "v1alpha1": 9}},
+	"scheduling.k8s.io":            {16600, map[string]int32{"v1": 15, "v1beta1": 9, "v1alpha3": 3}},
+	"coordination.k8s.io":          {16500, map[string]int32{"v1": 15, "v1beta1": 13, "v1alpha2": 12}},
+	"node.k8s.io":                  {16300, map[string]int32{"v1": 15}},
+	"discovery.k8s.io":             {16200, map[string]int32{"v1": 15}},
+	"resource.k8s.io":              {16200, map[string]int32{"v1": 21, "v1beta2": 15, "v1beta1": 9, "v1alpha3": 1}},
+	"flowcontrol.apiserver.k8s.io": {16100, map[string]int32{"v1": 21}},
+	"internal.apiserver.k8s.io":    {16000, map[string]int32{"v1alpha1": 9}},
+	"storagemigration.k8s.io":      {15800, map[string]int32{"v1": 15, "v1beta1": 9}},
+	"lifecycle.k8s.io":             {15700, map[string]int32{"v1alpha1": 1}},
+	"history.byre.dev":             {900, map[string]int32{"v1": 15}},
+	"sql.byre.dev":                 {900, map[string]int32{"v1": 15}},
+}
+
+// Priorities returns the priorities of the group versions that the server serves itself, also
+// those of an earlier release that it emulates, without apiregistration.k8s.io: those of
+// kube-apiserver (cmd/kube-apiserver/app/aggregator.go and
+// pkg/controlplane/apiserver/aggregator.go), and byre's own, which come after all custom
 // resources.
 func Priorities() map[schema.GroupVersion]Priority {
-	return map[schema.GroupVersion]Priority{
-		{Group: "", Version: "v1"}:                                   {18000, 1},
-		{Group: "apps", Version: "v1"}:                               {17800, 15},
-		{Group: "events.k8s.io", Version: "v1"}:                      {17750, 15},
-		{Group: "events.k8s.io", Version: "v1beta1"}:                 {17750, 5},
-		{Group: "authentication.k8s.io", Version: "v1"}:              {17700, 15},
-		{Group: "authentication.k8s.io", Version: "v1beta1"}:         {17700, 9},
-		{Group: "authentication.k8s.io", Version: "v1alpha1"}:        {17700, 1},
-		{Group: "authorization.k8s.io", Version: "v1"}:               {17600, 15},
-		{Group: "autoscaling", Version: "v2"}:                        {17500, 30},
-		{Group: "autoscaling", Version: "v1"}:                        {17500, 15},
-		{Group: "autoscaling", Version: "v2beta1"}:                   {17500, 9},
-		{Group: "autoscaling", Version: "v2beta2"}:                   {17500, 1},
-		{Group: "batch", Version: "v1"}:                              {17400, 15},
-		{Group: "batch", Version: "v1beta1"}:                         {17400, 9},
-		{Group: "batch", Version: "v2alpha1"}:                        {17400, 9},
-		{Group: "certificates.k8s.io", Version: "v1"}:                {17300, 15},
-		{Group: "certificates.k8s.io", Version: "v1beta1"}:           {17300, 9},
-		{Group: "certificates.k8s.io", Version: "v1alpha1"}:          {17300, 1},
-		{Group: "networking.k8s.io", Version: "v1"}:                  {17200, 15},
-		{Group: "networking.k8s.io", Version: "v1beta1"}:             {17200, 9},
-		{Group: "policy", Version: "v1"}:                             {17100, 15},
-		{Group: "policy", Version: "v1beta1"}:                        {17100, 9},
-		{Group: "rbac.authorization.k8s.io", Version: "v1"}:          {17000, 15},
-		{Group: "storage.k8s.io", Version: "v1"}:                     {16800, 15},
-		{Group: "storage.k8s.io", Version: "v1beta1"}:                {16800, 9},
-		{Group: "storage.k8s.io", Version: "v1alpha1"}:               {16800, 1},
-		{Group: "apiextensions.k8s.io", Version: "v1"}:               {16700, 15},
-		{Group: "admissionregistration.k8s.io", Version: "v1"}:       {16700, 15},
-		{Group: "admissionregistration.k8s.io", Version: "v1beta1"}:  {16700, 12},
-		{Group: "admissionregistration.k8s.io", Version: "v1alpha1"}: {16700, 9},
-		{Group: "scheduling.k8s.io", Version: "v1"}:                  {16600, 15},
-		{Group: "scheduling.k8s.io", Version: "v1beta1"}:             {16600, 9},
-		{Group: "scheduling.k8s.io", Version: "v1alpha3"}:            {16600, 3},
-		{Group: "coordination.k8s.io", Version: "v1"}:                {16500, 15},
-		{Group: "coordination.k8s.io", Version: "v1beta1"}:           {16500, 13},
-		{Group: "coordination.k8s.io", Version: "v1alpha2"}:          {16500, 12},
-		{Group: "node.k8s.io", Version: "v1"}:                        {16300, 15},
-		{Group: "node.k8s.io", Version: "v1beta1"}:                   {16300, 9},
-		{Group: "node.k8s.io", Version: "v1alpha1"}:                  {16300, 1},
-		{Group: "discovery.k8s.io", Version: "v1"}:                   {16200, 15},
-		{Group: "discovery.k8s.io", Version: "v1beta1"}:              {16200, 12},
-		{Group: "resource.k8s.io", Version: "v1"}:                    {16200, 21},
-		{Group: "resource.k8s.io", Version: "v1beta2"}:               {16200, 15},
-		{Group: "resource.k8s.io", Version: "v1beta1"}:               {16200, 9},
-		{Group: "resource.k8s.io", Version: "v1alpha3"}:              {16200, 1},
-		{Group: "flowcontrol.apiserver.k8s.io", Version: "v1"}:       {16100, 21},
-		{Group: "flowcontrol.apiserver.k8s.io", Version: "v1beta3"}:  {16100, 18},
-		{Group: "flowcontrol.apiserver.k8s.io", Version: "v1beta2"}:  {16100, 15},
-		{Group: "flowcontrol.apiserver.k8s.io", Version: "v1beta1"}:  {16100, 12},
-		{Group: "flowcontrol.apiserver.k8s.io", Version: "v1alpha1"}: {16100, 9},
-		{Group: "internal.apiserver.k8s.io", Version: "v1alpha1"}:    {16000, 9},
-		{Group: "storagemigration.k8s.io", Version: "v1"}:            {15800, 15},
-		{Group: "storagemigration.k8s.io", Version: "v1beta1"}:       {15800, 9},
-		{Group: "lifecycle.k8s.io", Version: "v1alpha1"}:             {15700, 1},
-		{Group: "history.byre.dev", Version: "v1"}:                   {900, 15},
-		{Group: "sql.byre.dev", Version: "v1"}:                       {900, 15},
+	priorities := map[schema.GroupVersion]Priority{}
+	for name, g := range builtIn {
+		for version, priority := range g.versions {
+			priorities[schema.GroupVersion{Group: name, Version: version}] = Priority{g.group, priority}
+		}
 	}
+	return priorities
 }

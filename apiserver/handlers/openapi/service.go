@@ -126,19 +126,26 @@ func location(path, hash string) string {
 	return u.String()
 }
 
+// knownV3 returns the document at path, if a source has it, and what was built of it last.
+func (s *Service) knownV3(path string) (source Document, built *builtDocument, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	source, ok = s.findV3(path)
+	return source, s.v3[path], ok
+}
+
 // getV3 returns the document at path. It builds the document if there is no current one. It
 // returns nil if no source has the document.
 func (s *Service) getV3(ctx context.Context, path string, protobuf bool) (*builtDocument, error) {
+	source, built, ok := s.knownV3(path)
+	if !ok || built != nil && built.hash == source.Hash && (!protobuf || built.protobuf != nil) {
+		return built, nil
+	}
 	if err := s.buildingV3.Acquire(ctx, 1); err != nil {
 		return nil, err
 	}
 	defer s.buildingV3.Release(1)
-
-	s.mu.Lock()
-	source, ok := s.findV3(path)
-	built := s.v3[path]
-	s.mu.Unlock()
-	if !ok {
+	if source, built, ok = s.knownV3(path); !ok {
 		return nil, nil
 	}
 	if built == nil || built.hash != source.Hash {

@@ -137,6 +137,30 @@ func TestService_RequestsShareABuild(t *testing.T) {
 	})
 }
 
+// A document that is built is answered while another one is being built.
+func TestService_BuildsHoldUpNoOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		service := openapi.NewService()
+		service.Set("example", models().Source([]openapi.Root{exampleRoot("apis/example/v1")}, "a"))
+		get(t, service, "/openapi/v3/apis/example/v1")
+		service.Set("slow", openapi.Source{V3: map[string]openapi.Document{"apis/slow/v1": {Hash: "b", JSON: func(context.Context) ([]byte, error) {
+			time.Sleep(time.Minute)
+			return []byte("{}"), nil
+		}}}})
+		go get(t, service, "/openapi/v3/apis/slow/v1")
+		synctest.Wait()
+		begun := time.Now()
+		if status := get(t, service, "/openapi/v3/apis/example/v1").Code; status != http.StatusOK || time.Since(begun) > 0 {
+			t.Errorf("%d after %v", status, time.Since(begun))
+		}
+		if status := get(t, service, "/openapi/v3/apis/nothing/v1").Code; status != http.StatusNotFound || time.Since(begun) > 0 {
+			t.Errorf("%d after %v", status, time.Since(begun))
+		}
+		time.Sleep(time.Minute)
+	})
+}
+
 // TestService_HashNamesTheDocument: a request with an old hash is redirected to the current
 // document. The hash changes with the program and with what is served, and with nothing
 // else.

@@ -40,7 +40,7 @@ func scalarText(data []byte) any {
 	return text(data)
 }
 
-// timestamp returns a time in UTC, in whole seconds if it has no fraction.
+// timestamp returns a time in UTC: a fraction has six digits, as in a MicroTime, so that texts with one are in the order of the times.
 func timestamp(data []byte) any {
 	s, ok := text(data).(string)
 	if !ok {
@@ -50,7 +50,10 @@ func timestamp(data []byte) any {
 	if err != nil {
 		return nil
 	}
-	return t.UTC().Format(time.RFC3339Nano)
+	if strings.ContainsAny(s, ".,") {
+		return t.UTC().Format("2006-01-02T15:04:05.000000Z07:00")
+	}
+	return t.UTC().Format(time.RFC3339)
 }
 
 func integer(data []byte) any {

@@ -143,9 +143,9 @@ func postgresColumn(c *catalog.Column, v string) string {
 		return "CASE " + raw + " WHEN 'true' THEN true WHEN 'false' THEN false END"
 	case catalog.JSON:
 		return "nullif(" + raw + ", 'null')"
-	case catalog.Time: // without zeros at the end of the fraction
+	case catalog.Time: // a fraction with six digits
 		return "CASE WHEN " + kind + " = 'string' AND " + text + ` ~ '^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$' THEN ` +
-			"CASE WHEN " + text + " LIKE '%.%' THEN rtrim(rtrim(" + text + ", '0Z'), '.') || 'Z' ELSE " + text + " END END" //nolint:dupword // SQL
+			"CASE WHEN " + text + " LIKE '%.%' THEN rpad(rtrim(" + text + ", 'Z'), 26, '0') || 'Z' ELSE " + text + " END END" //nolint:dupword // SQL
 	}
 	return scalar
 }

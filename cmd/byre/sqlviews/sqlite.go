@@ -72,9 +72,9 @@ func sqliteColumn(c *catalog.Column, v string) string {
 		return "CASE " + kind + " WHEN 'true' THEN 1 WHEN 'false' THEN 0 END"
 	case catalog.JSON:
 		return "nullif(" + raw + ", 'null')"
-	case catalog.Time: // in UTC, without zeros at the end of the fraction
+	case catalog.Time: // in UTC, a fraction with six digits
 		return "CASE WHEN " + kind + " = 'text' AND " + value + " GLOB '[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]T[0-9][0-9]:[0-9][0-9]:[0-9][0-9]*' THEN " +
-			"CASE WHEN " + value + " LIKE '%.%Z' THEN rtrim(rtrim(" + value + ", '0Z'), '.') || 'Z' WHEN " + value + " LIKE '%Z' THEN " + value +
+			"CASE WHEN " + value + " LIKE '%.%Z' THEN substr(rtrim(" + value + ", 'Z') || '00000', 1, 26) || 'Z' WHEN " + value + " LIKE '%Z' THEN " + value +
 			" ELSE strftime('%Y-%m-%dT%H:%M:%SZ', " + value + ") END END" //nolint:dupword // SQL
 	}
 	return scalar
