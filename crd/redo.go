@@ -2,13 +2,16 @@ package crd
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"maps"
 	"net/http"
 	"strings"
+	"sync"
 
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/warning"
 
 	"byre/crd/definition"
 	"byre/crd/instances"
@@ -72,8 +75,20 @@ type attempt struct {
 	// and so does a write that was done and can't be converted for its answer: only an apply
 	// may be done twice.
 	isApply bool
-	// withheld is true if the client did not get the answer.
-	withheld bool
+	// warnings are those of this execution, under mu. The recorder of the request's context, which repeats none, gets them
+	// with the answer.
+	mu       sync.Mutex
+	warnings [][2]string
+	outer    context.Context
+	// answered is true after WriteHeader, and withheld if the client did not get the answer.
+	answered, withheld bool
+}
+
+// AddWarning implements warning.Recorder.
+func (a *attempt) AddWarning(agent, text string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.warnings = append(a.warnings, [2]string{agent, text})
 }
 
 // WriteHeader implements http.ResponseWriter.
@@ -82,13 +97,22 @@ func (a *attempt) WriteHeader(code int) {
 	if a.isRead {
 		isFailure = code == http.StatusTooManyRequests
 	}
+	a.answered = true
 	if a.withheld = isFailure && a.hasChanged(); !a.withheld {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		for _, w := range a.warnings {
+			warning.AddWarning(a.outer, w[0], w[1])
+		}
 		a.ResponseWriter.WriteHeader(code)
 	}
 }
 
 // Write implements http.ResponseWriter.
 func (a *attempt) Write(p []byte) (int, error) {
+	if !a.answered {
+		a.WriteHeader(http.StatusOK)
+	}
 	if a.withheld {
 		return len(p), nil
 	}
@@ -105,18 +129,19 @@ func (s *Server) serveRepeatedly(w http.ResponseWriter, req *http.Request, info 
 	before := w.Header().Clone()
 	for n := 1; ; n++ {
 		v, err := s.view(req, info)
-		req := req.WithContext(req.Context())
-		req.Body = body.rewind()
 		a := &attempt{
 			ResponseWriter: w,
+			outer:          req.Context(),
 			hasChanged:     func() bool { return n < maxAttempts && s.hasChanged(v, req, info) },
 			isRead:         info.Verb == "get" || info.Verb == "list",
 			isApply:        strings.HasPrefix(req.Header.Get("Content-Type"), "application/apply-patch"),
 		}
+		req := req.WithContext(warning.WithWarningRecorder(req.Context(), a))
+		req.Body = body.rewind()
 		if served := s.serveView(a, req, info, v, err); !a.withheld {
 			return served
 		}
-		// The audit log, and warnings of a schema of before, are not those of the next attempt.
+		// What is in the audit log and in the headers is not of the next attempt.
 		if ac := audit.AuditContextFrom(req.Context()); ac != nil {
 			ac.SetEventResponseStatus(nil)
 		}

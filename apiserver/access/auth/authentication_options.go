@@ -49,6 +49,7 @@ func completeFrontProxy(o *genericoptions.RequestHeaderAuthenticationOptions, fi
 func (o *AuthenticationOptions) AddFlags(fs *pflag.FlagSet) {
 	o.BuiltInAuthenticationOptions.AddFlags(fs)
 	fs.Lookup("client-ca-file").Usage += " The server's own CA is trusted besides."
+	fs.Lookup("service-account-lookup").Usage = "If true, a token of a service account is valid only while the account exists."
 	// Upstream's usage names another default.
 	fs.Lookup("service-account-key-file").Usage = "File with PEM keys (RSA or ECDSA) that verify service account tokens. May be repeated."
 	fs.StringVar(&o.SigningKeyFile, "service-account-signing-key-file", o.SigningKeyFile,
