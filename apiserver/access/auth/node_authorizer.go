@@ -9,6 +9,7 @@ import (
 	"k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	corev1informers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
@@ -106,23 +107,34 @@ func (n *lazyNodeAuthorizer) run(ctx context.Context) error {
 	return nil
 }
 
-// nodesPause is the time between two looks for a node, whose kubelet may ask another server until that fails.
+// nodesPause is the time after which a watch of the nodes that has ended begins again.
 const nodesPause = 5 * time.Second
 
-// awaitNode waits until there is a node, or one has asked.
+// awaitNode waits until there is a node, whose kubelet may ask another server until that fails, or until one has asked.
 func (n *lazyNodeAuthorizer) awaitNode(ctx context.Context) {
-	for {
+	for !n.watchNodes(ctx) {
 		select {
 		case <-n.nodeAsked:
-			return
 		case <-ctx.Done():
-			return
 		case <-time.After(nodesPause):
-			if n.hasNodes(ctx) {
-				return
-			}
 		}
 	}
+}
+
+// watchNodes is awaitNode for as long as one watch lasts. It returns false if that ends first.
+func (n *lazyNodeAuthorizer) watchNodes(ctx context.Context) bool {
+	nodes, err := n.client.CoreV1().Nodes().Watch(ctx, metav1.ListOptions{})
+	if err != nil {
+		return ctx.Err() != nil
+	}
+	defer nodes.Stop()
+	select {
+	case event := <-nodes.ResultChan():
+		return event.Type == watch.Added
+	case <-n.nodeAsked:
+	case <-ctx.Done():
+	}
+	return true
 }
 
 // nodesRetry is the time after which a failed read of the nodes is tried again.
@@ -130,7 +142,7 @@ const nodesRetry = 100 * time.Millisecond
 
 func (n *lazyNodeAuthorizer) hasNodes(ctx context.Context) bool {
 	for {
-		nodes, err := n.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{Limit: 1, ResourceVersion: "0"})
+		nodes, err := n.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{Limit: 1})
 		if err == nil {
 			return len(nodes.Items) > 0
 		}

@@ -13,14 +13,14 @@ import (
 
 // serviceAccountTokenGetter implements serviceaccount.ServiceAccountTokenGetter: it reads
 // the objects that a service account token is bound to. It reads from the watch cache
-// first, and fills that with service accounts only: there are few of them. If the cache has no such object, it reads
-// from the database, because another replica may have created the object a moment ago.
+// first. If the cache has no such object, it reads from the database, because another
+// replica may have created the object a moment ago.
 type serviceAccountTokenGetter struct {
 	reader *lookup.Reader
 }
 
 func getCachedOrLive[T any](ctx context.Context, resource lookup.Resource[T], namespace, name string) (*T, error) {
-	object, err := resource.GetStale(ctx, namespace, name)
+	object, err := resource.GetCached(ctx, namespace, name)
 	if apierrors.IsNotFound(err) {
 		return resource.Get(ctx, namespace, name)
 	}
@@ -28,10 +28,7 @@ func getCachedOrLive[T any](ctx context.Context, resource lookup.Resource[T], na
 }
 
 func (g serviceAccountTokenGetter) GetServiceAccount(ctx context.Context, namespace, name string) (*v1.ServiceAccount, error) {
-	if account, err := g.reader.ServiceAccounts.GetCached(ctx, namespace, name); err == nil {
-		return account, nil
-	}
-	return g.reader.ServiceAccounts.Get(ctx, namespace, name)
+	return getCachedOrLive(ctx, g.reader.ServiceAccounts, namespace, name)
 }
 
 func (g serviceAccountTokenGetter) GetPod(ctx context.Context, namespace, name string) (*v1.Pod, error) {

@@ -81,16 +81,6 @@ func (r Resource[T]) GetCached(ctx context.Context, namespace, name string) (*T,
 	return r.get(ctx, store, namespace, name, "0")
 }
 
-// GetStale reads the object from the watch cache if that has the resource, and its row from the database otherwise,
-// like a GET with resourceVersion "0".
-func (r Resource[T]) GetStale(ctx context.Context, namespace, name string) (*T, error) {
-	store, err := r.store()
-	if err != nil {
-		return nil, err
-	}
-	return r.get(ctx, store, namespace, name, "0")
-}
-
 // ListCached reads the objects of a namespace that the selector selects from the watch
 // cache. If namespace is "", it reads those of all namespaces.
 func (r Resource[T]) ListCached(ctx context.Context, namespace string, selector labels.Selector) ([]*T, error) {

@@ -30,7 +30,6 @@ import (
 type Stores struct {
 	// Reader reads them.
 	Reader *lookup.Reader
-	Feed   *watch.Feed
 
 	driver sqlstore.Driver
 	store  *sqlstore.Store
@@ -59,7 +58,7 @@ func New(t testing.TB) *Stores {
 			t.Fatal(err)
 		}
 	}
-	return &Stores{Reader: lookup.NewReader(getter.Lookup), Feed: feed, driver: driver, store: store}
+	return &Stores{Reader: lookup.NewReader(getter.Lookup), driver: driver, store: store}
 }
 
 // Object is an API object in the storage version of its resource.
