@@ -94,7 +94,7 @@ func (s *Server) requestComponents() []lifecycle.Component {
 			return nil
 		}})
 	}
-	if path := s.options.Debug.SocketPath; path != "" {
+	if path := s.options.Features.DebugSocketPath; path != "" {
 		components = append(components, lifecycle.Component{Name: "debug socket", Run: func(ctx context.Context) error {
 			return serveDebugSocket(ctx, path)
 		}})
