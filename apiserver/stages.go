@@ -118,7 +118,7 @@ func (s *Server) workComponents() []lifecycle.Component {
 	if !s.options.Store.ReadsOnly() {
 		components = append(components,
 			lifecycle.Component{Name: "bootstrap objects", Run: s.hooks.runBootstrap},
-			lifecycle.Component{Name: "record of trusted keys", Run: after(s.hooks.bootstrap.Done(), s.hooks.keys.run), MayEnd: true})
+			lifecycle.Component{Name: "record of trusted keys", Run: after(s.hooks.bootstrap.Done(), s.hooks.keys.run)})
 	}
 	components = append(components, []lifecycle.Component{
 		{Name: "readiness", Run: s.awaitReady, MayEnd: true},

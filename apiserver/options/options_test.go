@@ -66,6 +66,8 @@ func TestOptions_RefuseWrongFlags(t *testing.T) {
 		{"--runtime-config=nosuch.example/v1=true", "--runtime-config: unknown api groups nosuch.example/v1"},
 		{"--controllers=nosuch", "--controllers: \"nosuch\" is not in the list of known controllers"},
 		{"--encryption-provider-config-automatic-reload", "--encryption-provider-config-automatic-reload needs --encryption-provider-config"},
+		{"--tls-curve-preferences=26", "--tls-curve-preferences: curve preference 26 is not supported"},
+		{"--service-cluster-ip-range=fd00::/112 --advertise-address=192.0.2.1", "--service-cluster-ip-range: fd00::/112 is of another IP family than --advertise-address, 192.0.2.1"},
 		{"--livez-grace-period=-1s", "--livez-grace-period can not be a negative value"},
 		{"--delete-collection-workers=0", "--delete-collection-workers must be positive"},
 		{"--kubernetes-service-node-port=70000", "--kubernetes-service-node-port must be between 0 and 65535, not 70000"},

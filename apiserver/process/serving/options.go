@@ -93,5 +93,7 @@ func (o *Options) Validate() []error {
 	unless(err != nil || version >= minTLSVersion, "--tls-min-version: %s is no longer safe, the lowest is VersionTLS12", o.MinVersion)
 	_, err = cliflag.TLSCipherSuites(o.CipherSuites)
 	unless(err == nil, "--tls-cipher-suites: %w", err)
+	_, err = cliflag.TLSCurvePreferences(o.CurvePreferences)
+	unless(err == nil, "--tls-curve-preferences: %w", err)
 	return errs
 }
