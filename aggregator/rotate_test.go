@@ -71,17 +71,8 @@ func TestDiscovery_StaysWhileCertificatesRotate(t *testing.T) {
 	s.awaitText(t, "/openapi/v3", `"apis/widgets.example.com/v1"`)
 	s.awaitText(t, "/openapi/v2", "widgets of widgets.example.com")
 
-	silent.Store(true)
-	for i, change := range []func(*apiregistrationv1.APIService){
-		func(service *apiregistrationv1.APIService) {
-			service.Spec.CABundle = append(service.Spec.CABundle, newAuthority(t, "next").pem...)
-		},
-		func(service *apiregistrationv1.APIService) {
-			service.Spec.CABundle = append(service.Spec.CABundle, newAuthority(t, "next").pem...)
-		},
-		func(service *apiregistrationv1.APIService) { service.Spec.Service.Name = "nosuch" },
-	} {
-		before := refused.Load()
+	update := func(change func(*apiregistrationv1.APIService)) {
+		t.Helper()
 		err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
 			service, err := s.services.Get(t.Context(), "v1."+b.group(), metav1.GetOptions{})
 			if err != nil {
@@ -94,6 +85,20 @@ func TestDiscovery_StaysWhileCertificatesRotate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+	}
+
+	silent.Store(true)
+	for i, change := range []func(*apiregistrationv1.APIService){
+		func(service *apiregistrationv1.APIService) {
+			service.Spec.CABundle = append(service.Spec.CABundle, newAuthority(t, "next").pem...)
+		},
+		func(service *apiregistrationv1.APIService) {
+			service.Spec.CABundle = append(service.Spec.CABundle, newAuthority(t, "next").pem...)
+		},
+		func(service *apiregistrationv1.APIService) { service.Spec.Service.Name = "nosuch" },
+	} {
+		before := refused.Load()
+		update(change)
 		if i < 2 { // the backend was asked with the new bundle and answered 503
 			awaitCount(t, &refused, before+1)
 		}
@@ -112,6 +117,7 @@ func TestDiscovery_StaysWhileCertificatesRotate(t *testing.T) {
 		}
 	}
 	silent.Store(false)
+	update(func(service *apiregistrationv1.APIService) { service.Spec.Service.Name = b.name })
 	s.awaitFreshness(t, b.group(), apidiscoveryv2.DiscoveryFreshnessCurrent)
 }
 

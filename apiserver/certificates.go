@@ -163,13 +163,12 @@ func logNotRenewable(dir string, report pki.Report) {
 // recordInterval is the time between two tries to record the keys.
 const recordInterval = 10 * time.Second
 
-// keyRecorder records the server's keys in the database, and again when --client-ca-file has been reloaded. With adopt it
-// also deletes the record that the database is a fork.
+// keyRecorder records the server's keys in the database, and again when --client-ca-file has been reloaded, and in each
+// new epoch. With adopt it also deletes the record that the database is a fork.
 type keyRecorder struct {
 	trust    *auth.TrustedKeys
 	storage  *storageBackend
 	adopt    bool
-	clientCA dynamiccertificates.CAContentProvider
 	reloaded chan struct{}
 	// tried: the first try is over. The server is ready after it: whoever has seen it ready finds
 	// its keys recorded, unless the database takes no writes.
@@ -177,7 +176,7 @@ type keyRecorder struct {
 }
 
 func newKeyRecorder(trust *auth.TrustedKeys, s *storageBackend, adopt bool, clientCA dynamiccertificates.CAContentProvider) *keyRecorder {
-	k := &keyRecorder{trust, s, adopt, clientCA, make(chan struct{}, 1), lifecycle.NewSignal("TriedToRecordKeys")}
+	k := &keyRecorder{trust, s, adopt, make(chan struct{}, 1), lifecycle.NewSignal("TriedToRecordKeys")}
 	clientCA.AddListener(k)
 	return k
 }
@@ -197,6 +196,7 @@ func (k *keyRecorder) run(ctx context.Context) error {
 		return nil
 	}
 	for isRecorded := false; ; {
+		ended := k.storage.Feed.EpochEnded()
 		err := k.trust.Record(ctx, k.storage.Store)
 		var untrusted *auth.UntrustedKeyError
 		isUntrusted := errors.As(err, &untrusted)
@@ -220,8 +220,9 @@ func (k *keyRecorder) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-again:
+		case <-ended: // the record may be lost
 		case <-k.reloaded:
-			if err := k.trust.SetClientCAs(k.clientCA.CurrentCABundleContent()); err != nil {
+			if err := k.trust.ReadClientCAs(); err != nil {
 				klog.ErrorS(err, "The keys of --client-ca-file are not recorded")
 			}
 		}

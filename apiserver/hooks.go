@@ -75,6 +75,7 @@ func newBootstrap(o options.Completed, n network, s *storageBackend, c clients, 
 		},
 		Ready:                     ready.Signaled(),
 		ClusterAuthenticationInfo: clusterAuthenticationInfo(a),
+		EpochEnded:                s.Feed.EpochEnded,
 		Logger:                    klog.Background(),
 	}
 	if o.SecondaryServiceIPRange.IP != nil {

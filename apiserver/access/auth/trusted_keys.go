@@ -237,10 +237,9 @@ func readRecord(ctx context.Context, database keyReader, key sqlstore.Key) (trus
 	return stored.trustedKeys, record.Revision, nil
 }
 
-// SetClientCAs replaces the keys of the CAs by those of a bundle, as --client-ca-file is reloaded. Record must be called
-// then, and not at the same time.
-func (k *TrustedKeys) SetClientCAs(bundle []byte) error {
-	authorities, err := certutil.ParseCertsPEM(bundle)
+// ReadClientCAs reads --client-ca-file again, which has been reloaded. Record must be called then, and not at the same time.
+func (k *TrustedKeys) ReadClientCAs() error {
+	authorities, err := certutil.CertsFromFile(k.files["client-ca-file"][0])
 	if err == nil {
 		k.own.ClientCAs = authorityFingerprints(authorities)
 	}
