@@ -129,7 +129,7 @@ func (b *backend) refresh(ctx context.Context) error {
 	return err
 }
 
-// inherit copies what another backend of the same Service has fetched of a group version.
+// inherit copies what the backend before has fetched of a group version.
 // It is used until this one has fetched its own.
 func (b *backend) inherit(from *backend, gv schema.GroupVersion) {
 	from.mu.Lock()

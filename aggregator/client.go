@@ -34,11 +34,6 @@ func backendKeyOf(service *apiregistrationv1.APIService) backendKey {
 // String names the Service, for logs.
 func (k backendKey) String() string { return fmt.Sprintf("%s/%s:%d", k.namespace, k.name, k.port) }
 
-// isSameService tells whether two keys differ at most in how the certificate is verified.
-func (k backendKey) isSameService(other backendKey) bool {
-	return k.namespace == other.namespace && k.name == other.name && k.port == other.port
-}
-
 // client makes requests to a backend. It is safe for concurrent use.
 type client struct {
 	key      backendKey

@@ -117,8 +117,7 @@ func (c *controller) addRoute(service *apiregistrationv1.APIService) {
 		c.backends[key] = b
 		c.running.Go(func() { b.run(ctx, c.endpointsSynced) })
 	}
-	if last := c.routed[service.Name]; last != nil && last.backend != b && last.backend.key.isSameService(key) {
-		// Only the CA bundle has changed, as when certificates are rotated.
+	if last := c.routed[service.Name]; last != nil && last.backend != b {
 		b.inherit(last.backend, last.gv)
 	}
 	r := newRoute(service, b)

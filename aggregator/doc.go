@@ -29,7 +29,7 @@
 // The controller follows the APIServices with an informer and keeps the routes. APIServices
 // that name the same Service with the same CA bundle share a backend, which has one
 // transport and one goroutine that fetches its discovery and OpenAPI documents. When the
-// CA bundle changes, a new backend inherits the documents of the old one. The registrar
+// Service or the CA bundle changes, the next backend inherits the documents of the old one. The registrar
 // registers APIServices for the group versions that discovery has of this server itself.
 //
 // # What the caller owes

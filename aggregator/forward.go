@@ -69,6 +69,7 @@ func newWriters(d delegation.Dependencies, shared *transportConfig) *writers {
 	w.codecs = handlers.NewCodecs(handlers.NewScheme(install.Install))
 	own := *shared
 	own.Dial, own.RejectRedirects = w.dial, false
+	own.proxy = func(*http.Request) (*url.URL, error) { return nil, nil } // dial is the way
 	w.transport = &own
 	w.Enqueue()
 	return w
@@ -144,7 +145,8 @@ const logInterval = 10 * time.Second
 
 // writeError tells a client why its request could not be forwarded.
 func (w *writers) writeError(rw http.ResponseWriter, req *http.Request, err error) {
-	if unverified := (*tls.CertificateVerificationError)(nil); errors.As(err, &unverified) { // before a request is sent
+	// Both are before a request is sent. The error of an upgrade has lost what it wraps.
+	if unverified := (*tls.CertificateVerificationError)(nil); errors.As(err, &unverified) || strings.HasPrefix(err.Error(), "error dialing backend: ") {
 		err = fmt.Errorf("%w: %w", errNoWriter, err)
 	}
 	status := apierrors.NewTimeoutError("the server that writes broke off: the request took effect once or not at all", 0)

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/streaming/pkg/httpstream"
@@ -133,6 +134,10 @@ func TestForward_SaysWhetherARequestMayBeRepeated(t *testing.T) {
 	if status, _, header := reader.post(t, "/api/v1/pods", "{}"); status != http.StatusServiceUnavailable || header.Get("Retry-After") != "1" {
 		t.Errorf("with a dead one: %d %v", status, header)
 	}
+	status, answer, header = reader.post(t, "/api/v1/namespaces/n/pods/p/exec", "", "Connection", "Upgrade", "Upgrade", "SPDY/3.1")
+	if status != http.StatusServiceUnavailable || header.Get("Retry-After") != "1" || strings.Contains(answer, "dial") {
+		t.Errorf("an upgrade: %d %v %s", status, header, answer)
+	}
 	stranger := httptest.NewTLSServer(writer.Config.Handler)
 	defer stranger.Close()
 	reader.addLease(t, "stranger", stranger.Listener.Addr().String(), -time.Second)
@@ -194,6 +199,9 @@ func TestForward_CarriesUpgrades(t *testing.T) {
 		}
 		defer conn.Close()
 		stream := <-streams
+		if _, err := uuid.Parse(req.Header.Get("Audit-Id")); err != nil {
+			_, _ = io.WriteString(stream, err.Error())
+		}
 		_, _ = io.WriteString(stream, req.Header.Get("X-Remote-User")+" ")
 		_, _ = io.Copy(stream, stream)
 	}))

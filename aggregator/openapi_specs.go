@@ -10,7 +10,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/kube-openapi/pkg/aggregator"
-	"k8s.io/kube-openapi/pkg/handler"
 	"k8s.io/kube-openapi/pkg/openapiconv"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
@@ -46,7 +45,7 @@ func v2SpecOf(whole *spec.Swagger, gv schema.GroupVersion) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := handler.ToProtoBinary(text); err != nil {
+	if _, err := openapi.ToProtobufV2(text); err != nil {
 		return nil, err
 	}
 	return openapi.Compress(text)

@@ -84,15 +84,13 @@ func newBackendRequest(req *http.Request, r *route) (t *backendTransport, outgoi
 }
 
 // proxyUpgrade forwards a request that takes over the connection. It sets the user's
-// identity itself: upgrades do not pass through forwarder, which does so for other requests.
+// identity and handles errors itself: upgrades do not pass through the ReverseProxy.
 func proxyUpgrade(w http.ResponseWriter, outgoing *http.Request, t *backendTransport) {
-	u, ok := request.UserFrom(outgoing.Context())
-	if !ok {
-		http.Error(w, errNoUser.Error(), http.StatusInternalServerError)
+	if err := setIdentity(outgoing); err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	setIdentity(outgoing, u)
-	handler := proxy.NewUpgradeAwareHandler(outgoing.URL, t.traced, true, true, errorResponder{w})
+	handler := proxy.NewUpgradeAwareHandler(outgoing.URL, t.traced, true, true, errorResponder{w, t.proxy.ErrorHandler})
 	// The scheme is http so that upstream's handler does not speak TLS: the dialer does,
 	// and bounds the answer's header.
 	handler.Location.Scheme = "http"
@@ -102,8 +100,11 @@ func proxyUpgrade(w http.ResponseWriter, outgoing *http.Request, t *backendTrans
 
 // errorResponder is a proxy.ErrorResponder. It does not write to the ResponseWriter that
 // it is given, which may be hijacked.
-type errorResponder struct{ w http.ResponseWriter }
+type errorResponder struct {
+	w     http.ResponseWriter
+	write func(http.ResponseWriter, *http.Request, error)
+}
 
 func (r errorResponder) Error(_ http.ResponseWriter, req *http.Request, err error) {
-	writeProxyError(r.w, req, err)
+	r.write(r.w, req, err)
 }

@@ -11,6 +11,7 @@ import (
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/retry"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
 	"byre/sqlstore/eventually"
 )
@@ -70,23 +71,37 @@ func TestDiscovery_StaysWhileCertificatesRotate(t *testing.T) {
 	s.awaitText(t, "/openapi/v3", `"apis/widgets.example.com/v1"`)
 	s.awaitText(t, "/openapi/v2", "widgets of widgets.example.com")
 
-	silent.Store(true)
-	for range 2 {
-		before := refused.Load()
+	update := func(change func(*apiregistrationv1.APIService)) {
+		t.Helper()
 		err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
 			service, err := s.services.Get(t.Context(), "v1."+b.group(), metav1.GetOptions{})
 			if err != nil {
 				return err
 			}
-			service.Spec.CABundle = append(service.Spec.CABundle, newAuthority(t, "next").pem...)
+			change(service)
 			_, err = s.services.Update(t.Context(), service, metav1.UpdateOptions{})
 			return err
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The backend was asked with the new bundle and answered 503.
-		awaitCount(t, &refused, before+1)
+	}
+
+	silent.Store(true)
+	for i, change := range []func(*apiregistrationv1.APIService){
+		func(service *apiregistrationv1.APIService) {
+			service.Spec.CABundle = append(service.Spec.CABundle, newAuthority(t, "next").pem...)
+		},
+		func(service *apiregistrationv1.APIService) {
+			service.Spec.CABundle = append(service.Spec.CABundle, newAuthority(t, "next").pem...)
+		},
+		func(service *apiregistrationv1.APIService) { service.Spec.Service.Name = "nosuch" },
+	} {
+		before := refused.Load()
+		update(change)
+		if i < 2 { // the backend was asked with the new bundle and answered 503
+			awaitCount(t, &refused, before+1)
+		}
 		s.awaitFreshness(t, b.group(), apidiscoveryv2.DiscoveryFreshnessStale)
 		for _, group := range s.aggregated(t).Items {
 			if group.Name == b.group() && (len(group.Versions[0].Resources) != 1 || group.Versions[0].Resources[0].Resource != "widgets") {
@@ -102,6 +117,7 @@ func TestDiscovery_StaysWhileCertificatesRotate(t *testing.T) {
 		}
 	}
 	silent.Store(false)
+	update(func(service *apiregistrationv1.APIService) { service.Spec.Service.Name = b.name })
 	s.awaitFreshness(t, b.group(), apidiscoveryv2.DiscoveryFreshnessCurrent)
 }
 

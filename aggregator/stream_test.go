@@ -11,6 +11,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
@@ -157,7 +158,16 @@ func TestProxy_UpgradesToWebSocket(t *testing.T) {
 		ended <- err
 	}}.ServeHTTP))
 	b.available(t, s)
-	config, err := websocket.NewConfig(strings.Replace(b.url(s, "/talk"), "http", "ws", 1), "http://localhost")
+	// Upstream's filters end the request's context after --request-timeout, and the connection lives on.
+	ends := make(chan context.CancelFunc, 1)
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		ctx, end := context.WithCancel(req.Context())
+		defer end()
+		ends <- end
+		s.front.Config.Handler.ServeHTTP(w, req.WithContext(ctx))
+	}))
+	defer front.Close()
+	config, err := websocket.NewConfig("ws"+strings.TrimPrefix(front.URL, "http")+strings.TrimPrefix(b.url(s, "/talk"), s.front.URL), "http://localhost")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +178,9 @@ func TestProxy_UpgradesToWebSocket(t *testing.T) {
 	}
 	defer conn.Close()
 	expect(t, conn, "[tess] [testers system:authenticated]")
+	(<-ends)()
 	for range 3 {
+		time.Sleep(10 * time.Millisecond)
 		if _, err := io.WriteString(conn, "hello"); err != nil {
 			t.Fatal(err)
 		}

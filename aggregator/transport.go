@@ -7,6 +7,7 @@ import (
 	"log"
 	"net/http"
 	"net/http/httputil"
+	"net/url"
 	"os"
 	"strings"
 	"sync"
@@ -16,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/proxy"
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/audit"
-	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/features"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -35,8 +35,10 @@ type transportConfig struct {
 	// certificate returns the client certificate of this server and its key as PEM;
 	// empty for none.
 	certificate func() (cert, key []byte)
-	metrics     *aggregatorMetrics
-	buffers     *bufferPool
+	// proxy returns the proxy of a request; nil for what the environment says.
+	proxy   func(*http.Request) (*url.URL, error)
+	metrics *aggregatorMetrics
+	buffers *bufferPool
 }
 
 // backendTransport connects to one backend with one client certificate. It is immutable.
@@ -62,6 +64,7 @@ func (c *transportConfig) dialHolder() *transport.DialHolder {
 func (c *transportConfig) newBackendTransport(service *apiregistrationv1.APIService) (*backendTransport, error) {
 	cert, key := c.certificate()
 	config := remote.BuildTransportConfig(c.dialHolder(), cert, key, service)
+	config.Proxy = c.proxy
 	config.Wrap(x509metrics.NewDeprecatedCertificateRoundTripperWrapperConstructor(c.metrics.missingSAN, c.metrics.insecureSHA1))
 	base, err := transport.New(config)
 	if err != nil {
@@ -129,15 +132,9 @@ type forwarder struct {
 }
 
 func (f forwarder) RoundTrip(req *http.Request) (*http.Response, error) {
-	ctx := req.Context()
-	u, ok := request.UserFrom(ctx)
-	if !ok {
-		return nil, errNoUser
+	if err := setIdentity(req); err != nil {
+		return nil, err
 	}
-	if id, ok := audit.AuditIDFrom(ctx); ok {
-		req.Header.Set(auditinternal.HeaderAuditID, string(id))
-	}
-	setIdentity(req, u)
 	if f.keeps {
 		return f.next.RoundTrip(req)
 	}
@@ -164,13 +161,21 @@ var corsHeaders = []string{
 	"Access-Control-Allow-Origin",
 }
 
-// setIdentity replaces what a request says of its user.
-func setIdentity(req *http.Request, u user.Info) {
+// setIdentity replaces the audit ID of a request, and what it says of its user.
+func setIdentity(req *http.Request) error {
+	u, ok := request.UserFrom(req.Context())
+	if !ok {
+		return errNoUser
+	}
+	if id, ok := audit.AuditIDFrom(req.Context()); ok {
+		req.Header.Set(auditinternal.HeaderAuditID, string(id))
+	}
 	uid := ""
 	if utilfeature.DefaultFeatureGate.Enabled(features.RemoteRequestHeaderUID) {
 		uid = u.GetUID()
 	}
 	transport.SetAuthProxyHeaders(req, u.GetName(), uid, u.GetGroups(), u.GetExtra())
+	return nil
 }
 
 // rejectRedirect replaces a redirect by 502, as upstream's UpgradeAwareHandler does.

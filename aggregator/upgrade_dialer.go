@@ -21,8 +21,8 @@ const (
 
 type dialer = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// upgradeDialer dials TLS connections that are closed when their context ends, and whose
-// first answer has a header of bounded size. Upstream's proxy does neither. dial is nil
+// upgradeDialer dials TLS connections that are closed when their context ends before the header of
+// the first answer does, which has a bounded size. Upstream's proxy does neither. dial is nil
 // for net.Dialer.
 func upgradeDialer(config *tls.Config, dial dialer) dialer {
 	if config == nil {
@@ -71,6 +71,7 @@ func (c *upgradedConn) Read(p []byte) (int, error) {
 	}
 	seen := append(c.tail, p[:n]...)
 	if bytes.Contains(seen, endOfHeader) {
+		c.stop()
 		c.left, c.tail = -1, nil
 		return n, err
 	}

@@ -67,14 +67,17 @@ func newAccess(ctx context.Context, o options.Completed, n network, s *storageBa
 	if err != nil {
 		return nil, err
 	}
-	flow := filters.NewFlowControl(o.Filters, c.informers, c.kube, s.getter.Stats)
+	var flow *filters.FlowControl
+	if o.Features.EnablePriorityAndFairness {
+		flow = filters.NewFlowControl(o.Generic.MaxRequestsInFlight+o.Generic.MaxMutatingRequestsInFlight, c.informers, c.kube, s.getter.Stats)
+	}
 	return &access{authenticated, audited, admitted, flow}, nil
 }
 
 // filterConfig configures the filters of requests of a lifecycle.
 func (a *access) filterConfig(o options.Completed, tracer tracing.TracerProvider, l filters.Lifecycle) filters.Config {
 	config := filters.Config{
-		Options:       o.Filters,
+		Options:       o.Generic,
 		Serializer:    legacyscheme.Codecs,
 		Authenticator: loopback.Authenticator(),
 		APIAudiences:  a.auth.APIAudiences,

@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/egressselector"
 	"k8s.io/component-base/compatibility"
 	"k8s.io/kube-openapi/pkg/util"
@@ -36,14 +37,18 @@ func newRegistry(o options.Completed, n network, s *storageBackend, files pki.Fi
 	return registry.New(registry.Config{
 		RESTOptions:             s.getter,
 		APIResourceConfigSource: o.APIResources,
-		Emulation:               o.Emulation.Of(effectiveVersion()),
-		Client:                  c.kube,
-		Informers:               c.informers,
-		Authenticator:           a.Authenticator,
-		APIAudiences:            a.APIAudiences,
-		Authorizer:              a.Authorizer,
-		EndpointSlices:          routing.NewEndpointSliceGetter(c.reader),
-		RuleResolver:            a.RuleResolver,
+		Emulation: genericapiserver.ResourceExpirationEvaluatorOptions{
+			CurrentVersion:                          effectiveVersion().EmulationVersion(),
+			EmulationForwardCompatible:              o.Generic.EmulationForwardCompatible,
+			RuntimeConfigEmulationForwardCompatible: o.Generic.RuntimeConfigEmulationForwardCompatible,
+		},
+		Client:         c.kube,
+		Informers:      c.informers,
+		Authenticator:  a.Authenticator,
+		APIAudiences:   a.APIAudiences,
+		Authorizer:     a.Authorizer,
+		EndpointSlices: routing.NewEndpointSliceGetter(c.reader),
+		RuleResolver:   a.RuleResolver,
 		Tokens: registry.TokenConfig{
 			Issuer:                a.TokenIssuer.Generator,
 			MaxExpiration:         a.TokenIssuer.MaxExpiration,

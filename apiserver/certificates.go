@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/client-go/util/cert"
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/klog/v2"
@@ -162,15 +163,30 @@ func logNotRenewable(dir string, report pki.Report) {
 // recordInterval is the time between two tries to record the keys.
 const recordInterval = 10 * time.Second
 
-// keyRecorder records the server's keys in the database. With adopt it also deletes the record that
-// the database is a fork.
+// keyRecorder records the server's keys in the database, and again when --client-ca-file has been reloaded, and in each
+// new epoch. With adopt it also deletes the record that the database is a fork.
 type keyRecorder struct {
-	trust   *auth.TrustedKeys
-	storage *storageBackend
-	adopt   bool
+	trust    *auth.TrustedKeys
+	storage  *storageBackend
+	adopt    bool
+	reloaded chan struct{}
 	// tried: the first try is over. The server is ready after it: whoever has seen it ready finds
 	// its keys recorded, unless the database takes no writes.
 	tried *lifecycle.Signal
+}
+
+func newKeyRecorder(trust *auth.TrustedKeys, s *storageBackend, adopt bool, clientCA dynamiccertificates.CAContentProvider) *keyRecorder {
+	k := &keyRecorder{trust, s, adopt, make(chan struct{}, 1), lifecycle.NewSignal("TriedToRecordKeys")}
+	clientCA.AddListener(k)
+	return k
+}
+
+// Enqueue implements dynamiccertificates.Listener.
+func (k *keyRecorder) Enqueue() {
+	select {
+	case k.reloaded <- struct{}{}:
+	default:
+	}
 }
 
 // run records the keys once the server can encrypt. It fails if another server has recorded keys
@@ -179,24 +195,36 @@ func (k *keyRecorder) run(ctx context.Context) error {
 	if !awaitChecks(ctx, k.storage.encryption.checks) {
 		return nil
 	}
-	for {
+	for isRecorded := false; ; {
+		ended := k.storage.Feed.EpochEnded()
 		err := k.trust.Record(ctx, k.storage.Store)
 		var untrusted *auth.UntrustedKeyError
-		if errors.As(err, &untrusted) {
+		isUntrusted := errors.As(err, &untrusted)
+		if isUntrusted && !isRecorded {
 			return err
 		}
 		if err == nil && k.adopt {
 			err = k.storage.deleteForkRecord(ctx)
 		}
 		k.tried.Signal()
-		if err == nil {
-			return nil
+		isRecorded = isRecorded || err == nil
+		var again <-chan time.Time
+		switch {
+		case isUntrusted:
+			klog.ErrorS(err, "The keys of --client-ca-file are not recorded, and the next start fails")
+		case err != nil:
+			klog.V(2).InfoS("The keys of this server are not recorded yet", "err", err)
+			again = time.After(recordInterval)
 		}
-		klog.V(2).InfoS("The keys of this server are not recorded yet", "err", err)
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(recordInterval):
+		case <-again:
+		case <-ended: // the record may be lost
+		case <-k.reloaded:
+			if err := k.trust.ReadClientCAs(); err != nil {
+				klog.ErrorS(err, "The keys of --client-ca-file are not recorded")
+			}
 		}
 	}
 }

@@ -130,7 +130,7 @@ func newDependencies(o options.Completed, n network, s *storageBackend, files pk
 			TypeConverter:     api.types,
 			FieldSets:         managedfields.NewFieldSets(fieldSetBytes),
 			ParsedSets:        managedfields.NewParsedSets(parsedFieldBytes),
-			MinRequestTimeout: time.Duration(o.Filters.MinRequestTimeout) * time.Second,
+			MinRequestTimeout: time.Duration(o.Generic.MinRequestTimeout) * time.Second,
 		},
 		Discovery: discovery.NewRegistry(n.address, discovery.CIDRRule{
 			IPRange: o.ServiceIPRange,

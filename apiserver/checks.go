@@ -2,7 +2,6 @@ package apiserver
 
 import (
 	"net/http"
-	"slices"
 
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/client-go/informers"
@@ -18,12 +17,13 @@ import (
 func newChecks(o options.Completed, s *storageBackend, c clients, a *access, b *registry.Builtin, h *hooks, signals *lifecycle.Signals) health.Checks {
 	store, storeReady := health.Store(s.checkDatabase)
 	return health.Checks{
-		Always:           slices.Concat([]health.Checker{healthz.LogHealthz, store}, s.encryption.checks),
+		Always:           []health.Checker{healthz.LogHealthz, store},
+		NotLive:          s.encryption.checks,
 		BootSequence:     newBootChecks(o, a, b, h, signals),
 		Writes:           append([]health.Checker{s.writable(storeReady)}, s.quotaCheck(o.Store.DatabaseQuota.Value())...),
 		ReadyzOnly:       []health.Checker{informerCheck(a.auth.Ready, c.informers), healthz.NewShutdownHealthz(signals.ShutdownInitiated.Signaled())},
 		Separate:         s.replicationCheck(),
-		LivezGracePeriod: o.LivezGracePeriod,
+		LivezGracePeriod: o.Generic.LivezGracePeriod,
 	}
 }
 

@@ -39,6 +39,7 @@ func newControllers(o options.Completed, n network, s *storageBackend, certs *ce
 		ServerID:         n.id,
 		Hosts:            hosts,
 		Shared:           s.database.Shared,
+		EpochEnded:       s.Feed.EpochEnded,
 	}
 	if s.fork != nil {
 		config.Controllers, config.WithControllerManager, config.WithScheduler = nil, false, false

@@ -54,11 +54,11 @@ func (r release) BinaryVersion() *version.Version {
 }
 
 // installProfiling adds /debug to the paths of the API's port.
-func installProfiling(o options.DebugOptions, paths *mux.PathRecorderMux) {
-	if o.Contention && (o.Profiling || o.SocketPath != "") {
+func installProfiling(o *genericoptions.FeatureOptions, paths *mux.PathRecorderMux) {
+	if o.EnableContentionProfiling && (o.EnableProfiling || o.DebugSocketPath != "") {
 		runtime.SetBlockProfileRate(1)
 	}
-	if o.Profiling {
+	if o.EnableProfiling {
 		routes.Profiling{}.Install(paths)
 		routes.DebugFlags{}.Install(paths, "v", routes.StringFlagPutHandler(logs.GlogSetter))
 	}

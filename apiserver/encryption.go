@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/server/options/encryptionconfig"
 	encryptionreload "k8s.io/apiserver/pkg/server/options/encryptionconfig/controller"
+	encryptionmetrics "k8s.io/apiserver/pkg/server/options/encryptionconfig/metrics"
 	"k8s.io/apiserver/pkg/storage/value"
 
 	"byre/apiserver/options"
@@ -32,6 +33,7 @@ func newEncryption(ctx context.Context, o options.StoreOptions, serverID string)
 	if err != nil {
 		return encryption{}, fmt.Errorf("--encryption-provider-config %s: %w", o.EncryptionConfig, err)
 	}
+	encryptionmetrics.RecordEncryptionConfigLastConfigInfo(serverID, loaded.EncryptionFileContentHash)
 	if !o.EncryptionReload {
 		static := encryptionconfig.StaticTransformers(loaded.Transformers)
 		return encryption{

@@ -39,7 +39,7 @@ func newHooks(o options.Completed, n network, s *storageBackend, c clients, a *a
 	return &hooks{
 		informers: c.informers,
 		bootstrap: objects,
-		keys:      &keyRecorder{trust, s, o.Store.Adopt, lifecycle.NewSignal("TriedToRecordKeys")},
+		keys:      newKeyRecorder(trust, s, o.Store.Adopt, a.ClientCA),
 		controlplane: controlplane.New(controlplane.Config{
 			ServerID:                n.id,
 			Hostname:                hostname,
@@ -75,6 +75,7 @@ func newBootstrap(o options.Completed, n network, s *storageBackend, c clients, 
 		},
 		Ready:                     ready.Signaled(),
 		ClusterAuthenticationInfo: clusterAuthenticationInfo(a),
+		EpochEnded:                s.Feed.EpochEnded,
 		Logger:                    klog.Background(),
 	}
 	if o.SecondaryServiceIPRange.IP != nil {

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/util/waitgroup"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	genericoptions "k8s.io/apiserver/pkg/server/options"
 	"k8s.io/klog/v2"
 
 	"byre/apiserver/access/filters"
@@ -35,7 +36,7 @@ const (
 
 // httpServers serve the connections that the listeners accept.
 type httpServers struct {
-	filters *filters.Options
+	generic *genericoptions.ServerRunOptions
 	certs   *serving.Certificates
 	tls     *http.Server
 	plain   *http.Server // nil without --insecure-port
@@ -63,7 +64,7 @@ func newHTTPServers(ctx context.Context, o options.Completed, n network, files p
 		WatchRequests:           new(waitgroup.SafeWaitGroup),
 	}))(handler))
 
-	h := &httpServers{filters: o.Filters, requests: new(waitgroup.SafeWaitGroup), watches: new(waitgroup.RateLimitedSafeWaitGroup)}
+	h := &httpServers{generic: o.Generic, requests: new(waitgroup.SafeWaitGroup), watches: new(waitgroup.RateLimitedSafeWaitGroup)}
 	tlsConfig, certs, err := newServingCertificates(o, files, a.auth.ClientCAs())
 	if err != nil {
 		return nil, err
@@ -133,7 +134,7 @@ func (h *httpServers) withConsole(o options.Completed, handler http.Handler) (ht
 	return console.New(console.Config{
 		Server: handler,
 		HasName: func(host string) bool {
-			return strings.EqualFold(host, o.Serving.ExternalHostname) || h.certs.HasName(host)
+			return strings.EqualFold(host, o.Generic.ExternalHost) || h.certs.HasName(host)
 		},
 		Now: time.Now,
 	})
@@ -149,7 +150,7 @@ func (h *httpServers) drainRequests() {
 	})
 	select {
 	case <-drained:
-	case <-time.After(h.filters.RequestTimeout + closeTimeout):
+	case <-time.After(h.generic.RequestTimeout + closeTimeout):
 		klog.InfoS("Requests run for longer than their timeout; their connections will be closed")
 	}
 }
@@ -158,7 +159,7 @@ func (h *httpServers) drainRequests() {
 // not all reconnect to the other replicas at once. Without a grace period
 // closeConnections ends them.
 func (h *httpServers) drainWatches() {
-	grace := h.filters.ShutdownWatchTerminationGracePeriod
+	grace := h.generic.ShutdownWatchTerminationGracePeriod
 	if grace <= 0 {
 		return
 	}
@@ -174,8 +175,8 @@ func (h *httpServers) drainWatches() {
 // wait for the connections; closing counts the goroutines that do.
 func (h *httpServers) closeListeners() {
 	timeout := closeTimeout
-	if !h.filters.ShutdownSendRetryAfter { // with it everything has been drained
-		timeout += max(h.filters.RequestTimeout, h.filters.ShutdownWatchTerminationGracePeriod)
+	if !h.generic.ShutdownSendRetryAfter { // with it everything has been drained
+		timeout += max(h.generic.RequestTimeout, h.generic.ShutdownWatchTerminationGracePeriod)
 	}
 	for _, server := range h.servers() {
 		h.closing.Go(func() { closeServer(timeout, server) })

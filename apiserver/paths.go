@@ -43,7 +43,7 @@ func installPaths(paths *mux.PathRecorderMux, o options.Completed, d delegation.
 	paths.Handle("/openapi/v3", counted("openapi/v3", d.OpenAPI))
 	paths.HandlePrefix("/openapi/v3/", counted("openapi/v3/", d.OpenAPI))
 	exported := mux.NewPathRecorderMux("metrics")
-	if o.Debug.Profiling { // as kube-apiserver, which resets metrics by DELETE only then
+	if o.Features.EnableProfiling { // as kube-apiserver, which resets metrics by DELETE only then
 		routes.MetricsWithReset{}.Install(exported)
 		slis.SLIMetricsWithReset{}.Install(paths)
 	} else {
@@ -57,7 +57,7 @@ func installPaths(paths *mux.PathRecorderMux, o options.Completed, d delegation.
 	if o.Console {
 		paths.UnlistedHandlePrefix(console.Path, http.HandlerFunc(console.Gate))
 	}
-	installProfiling(o.Debug, paths)
+	installProfiling(o.Features, paths)
 	if a.flow != nil {
 		paths.UnlistedHandlePrefix(filters.DebugPath, a.flow.DebugHandler())
 	}

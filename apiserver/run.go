@@ -88,17 +88,17 @@ const leaveTimeout = bootstrap.LeaseTTL
 // shutdown stops serving, in the order that package lifecycle gives. The stages other than
 // membership and serving still run when it returns.
 func (s *Server) shutdown(stages *lifecycle.Stages) {
-	klog.InfoS("Stopping", "delay", s.options.ShutdownDelay)
+	klog.InfoS("Stopping", "delay", s.options.Generic.ShutdownDelayDuration)
 	systemd.NotifyStopping()
 	var leaving sync.WaitGroup
 	s.signals.Shutdown(lifecycle.Actions{
-		Delay:            func() { time.Sleep(s.options.ShutdownDelay) },
+		Delay:            func() { time.Sleep(s.options.Generic.ShutdownDelayDuration) },
 		PreShutdown:      func() { leave(stages, &leaving) },
 		DrainRequests:    s.http.drainRequests,
 		DrainWatches:     s.http.drainWatches,
 		StopListening:    func() { stages.StopStage(servingStage) },
 		CloseConnections: s.http.closeConnections,
-	}, s.options.Filters.ShutdownSendRetryAfter)
+	}, s.options.Generic.ShutdownSendRetryAfter)
 	klog.InfoS("Drained")
 	leaving.Wait()
 }

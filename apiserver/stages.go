@@ -94,7 +94,7 @@ func (s *Server) requestComponents() []lifecycle.Component {
 			return nil
 		}})
 	}
-	if path := s.options.Debug.SocketPath; path != "" {
+	if path := s.options.Features.DebugSocketPath; path != "" {
 		components = append(components, lifecycle.Component{Name: "debug socket", Run: func(ctx context.Context) error {
 			return serveDebugSocket(ctx, path)
 		}})
@@ -118,7 +118,7 @@ func (s *Server) workComponents() []lifecycle.Component {
 	if !s.options.Store.ReadsOnly() {
 		components = append(components,
 			lifecycle.Component{Name: "bootstrap objects", Run: s.hooks.runBootstrap},
-			lifecycle.Component{Name: "record of trusted keys", Run: after(s.hooks.bootstrap.Done(), s.hooks.keys.run), MayEnd: true})
+			lifecycle.Component{Name: "record of trusted keys", Run: after(s.hooks.bootstrap.Done(), s.hooks.keys.run)})
 	}
 	components = append(components, []lifecycle.Component{
 		{Name: "readiness", Run: s.awaitReady, MayEnd: true},

@@ -25,6 +25,7 @@ import (
 	"byre/apiserver/handlers"
 	"byre/apiserver/query/catalog"
 	"byre/apiserver/storage"
+	"byre/apiserver/storage/changes"
 	"byre/apiserver/storage/encoding"
 	"byre/apiserver/storage/factory"
 	"byre/crd/definition"
@@ -131,7 +132,10 @@ func (g *group) CachedRevision(name string) (int64, bool) {
 }
 
 // Sync implements definitionStore.
-func (g *group) Sync(ctx context.Context) (int64, error) { return g.feed.Latest(ctx) }
+func (g *group) Sync(ctx context.Context) (int64, error) {
+	revision, err := g.feed.Latest(ctx)
+	return revision, changes.APIError(err)
+}
 
 // Get implements definitionStore.
 func (g *group) Get(ctx context.Context, name string) (*apiextensionsv1.CustomResourceDefinition, error) {

@@ -182,11 +182,12 @@ func (r *resolver) refresh(ctx context.Context, name string) (*resolved, error) 
 }
 
 // put enters a stripped state of a definition, unless a newer one is known, and returns
-// the newest.
+// the newest. What the table holds has been in the watch cache.
 func (r *resolver) put(crd *apiextensionsv1.CustomResourceDefinition, provisional bool) *resolved {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.apply(crd.Name, r.table.Put(crd, provisional))
+	cached, loaded := r.store.CachedRevision(crd.Name)
+	r.apply(crd.Name, r.table.Put(crd, provisional, loaded && cached == definition.Revision(crd)))
 	return r.resolvedOf(crd.Name)
 }
 

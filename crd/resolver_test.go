@@ -148,6 +148,24 @@ func TestResolver_IsNotStale(t *testing.T) {
 	}
 }
 
+// TestResolver_FollowsANewEpoch: a change of the definition was lost by a failover. The informer lists again, and shows an
+// older revision.
+func TestResolver_FollowsANewEpoch(t *testing.T) {
+	t.Parallel()
+	s := &fakeStore{crd: definitionAt(105, "a", 2), loaded: true}
+	r := newTestResolver(s)
+	r.put(definitionAt(105, "a", 2), false)
+	r.put(definitionAt(100, "a", 1), false) // late
+	if d := find(t, r); d.CRD.Generation != 2 {
+		t.Errorf("after a late event: generation %d", d.CRD.Generation)
+	}
+	s.crd = definitionAt(100, "a", 1)
+	r.put(definitionAt(100, "a", 1), false)
+	if d := find(t, r); d.CRD.Generation != 1 || s.reads != 0 {
+		t.Errorf("in the new epoch: generation %d, %d reads", d.CRD.Generation, s.reads)
+	}
+}
+
 // TestResolver_PollsAreCheap: repeated requests for a version that is not served yet do not
 // read the store each time.
 func TestResolver_PollsAreCheap(t *testing.T) {

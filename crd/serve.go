@@ -68,8 +68,12 @@ func inScope(crd *apiextensionsv1.CustomResourceDefinition, info *request.Reques
 }
 
 // fail answers an error that the client has not caused. The log gets the details, the
-// client does not.
+// client does not, unless it may try again.
 func (s *Server) fail(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, err error) {
+	if apierrors.IsServiceUnavailable(err) || apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err) {
+		s.write(w, req, info, err)
+		return
+	}
 	klog.FromContext(req.Context()).Error(err, "Custom resource can't be served",
 		"group", info.APIGroup, "version", info.APIVersion, "resource", info.Resource)
 	s.write(w, req, info, apierrors.NewInternalError(errUnresolved))

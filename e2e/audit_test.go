@@ -30,6 +30,14 @@ const auditedSecret = "what-the-log-must-not-have"
 func testAudit(t *testing.T, site *site, s *servers.Server, db database) {
 	const ns = "audited"
 	token := doAudited(t, s, ns)
+	if db.name != "stock" {
+		rows, err := client(t, s).CoreV1().RESTClient().Post().AbsPath("/apis/sql.byre.dev/v1/queries").
+			Body([]byte(`{"kind":"Query","apiVersion":"sql.byre.dev/v1","spec":{"sql":"SELECT object FROM secrets WHERE name = 'hidden'"}}`)).
+			SetHeader("Content-Type", "application/json").DoRaw(t.Context())
+		if err != nil || !strings.Contains(string(rows), "d2hhdC10aGUtbG9n") {
+			t.Errorf("the Secret by SQL: %s, %v", rows, err)
+		}
+	}
 
 	var events []auditv1.Event
 	eventually.Succeeds(t, "the audit log", func() error {

@@ -168,7 +168,7 @@ func run(ctx context.Context, endpoint string, onStep []func(Step), move move) (
 	if conn == nil {
 		return State{Dialect: dialect, Latest: latest}, nil
 	}
-	db := &session{connection: conn, ctx: ctx, latest: latest, onStep: onStep}
+	db := &session{connection: conn, ctx: ctx, dialect: dialect, latest: latest, onStep: onStep}
 	defer func() { err = errors.Join(err, db.Close()) }()
 	if err := db.begin(ctx); err != nil {
 		return State{}, err

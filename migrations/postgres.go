@@ -42,7 +42,10 @@ SELECT EXISTS (SELECT FROM pg_catalog.pg_settings WHERE name = 'default_toast_co
 	compressByLZ4 = `
 ALTER TABLE current_objects ALTER COLUMN value SET COMPRESSION lz4;
 ALTER TABLE undo_log ALTER COLUMN value SET COMPRESSION lz4`
-	tryUse = `SELECT pg_try_advisory_xact_lock(hashtextextended('byre ' || current_schema() || ' ' || $1, 0))`
+	// createVersionTablePostgres lets the version be replaced where a publication has all tables of the database:
+	// PostgreSQL refuses to delete from a published table that has no key.
+	createVersionTablePostgres = createVersionTable + `; ALTER TABLE byre_schema_version REPLICA IDENTITY FULL`
+	tryUse                     = `SELECT pg_try_advisory_xact_lock(hashtextextended('byre ' || current_schema() || ' ' || $1, 0))`
 )
 
 // postgresConn implements connection.

@@ -123,9 +123,10 @@ const selectCounts = `SELECT (SELECT count(*) FROM current_objects), (SELECT cou
 // call Open and Drop.
 type session struct {
 	connection
-	ctx    context.Context //nolint:containedctx // golang-migrate's interface has no context.
-	latest Version
-	onStep []func(Step)
+	ctx     context.Context //nolint:containedctx // golang-migrate's interface has no context.
+	dialect Dialect
+	latest  Version
+	onStep  []func(Step)
 }
 
 var errUnused = errors.New("migrations: not a part of a migration")
@@ -175,7 +176,11 @@ func (s *session) SetVersion(version int, dirty bool) error {
 	if version == database.NilVersion {
 		return s.exec(s.ctx, dropVersionTable)
 	}
-	for _, text := range []string{createVersionTable, clearVersion} {
+	create := createVersionTable
+	if s.dialect == Postgres {
+		create = createVersionTablePostgres
+	}
+	for _, text := range []string{create, clearVersion} {
 		if err := s.exec(s.ctx, text); err != nil {
 			return err
 		}

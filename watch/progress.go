@@ -60,6 +60,10 @@ func (p *progress) Revision() int64 { return p.revision.Load() }
 // be ahead of it.
 func (p *progress) Compacted() int64 { return p.compacted.Load() }
 
+// EpochEnded returns a channel that is closed when the feed takes over another state of the store, because commits were
+// lost: what was made of changes before may never have been.
+func (p *progress) EpochEnded() <-chan struct{} { return p.generation.Load().ended }
+
 // WaitFor waits until the feed has applied a revision. It fails with ErrCompacted if the store
 // begins a new epoch meanwhile, because the revision belongs to the old one; with ErrClosed; and
 // with the context's error.

@@ -54,6 +54,9 @@ type Config struct {
 	// Shared says that other servers use the database too. One of them at a time runs the
 	// controllers: the one that holds the Lease ReplicasLease.
 	Shared bool
+	// EpochEnded returns a channel that is closed when the store has lost commits. The controllers begin anew then:
+	// they compare what they have seen and written with what is newer.
+	EpochEnded func() <-chan struct{}
 }
 
 // Hosts are names and addresses of this server. Own are those of All that no other server has.
@@ -94,10 +97,33 @@ func (r *Runner) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	case !r.config.Shared:
-		return r.runControllers(ctx)
+		return r.runEpochs(ctx)
 	default:
 		return r.runAsReplica(ctx)
 	}
+}
+
+// runEpochs runs the controllers until ctx ends, and begins anew in each epoch.
+func (r *Runner) runEpochs(ctx context.Context) error {
+	for ctx.Err() == nil {
+		epoch, cancel := context.WithCancel(ctx)
+		group, epoch := errgroup.WithContext(epoch)
+		group.Go(func() error {
+			select {
+			case <-r.config.EpochEnded():
+				cancel()
+			case <-epoch.Done():
+			}
+			return nil
+		})
+		group.Go(func() error { return r.runControllers(epoch) })
+		err := group.Wait()
+		cancel()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // runControllers runs the controllers until ctx ends. Each call makes new informers,

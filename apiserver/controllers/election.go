@@ -28,7 +28,7 @@ type election struct {
 // runAsReplica runs the controllers whenever this one of the servers on a database leads.
 // After a kill, another one leads within the duration of the Lease.
 func (r *Runner) runAsReplica(ctx context.Context) error {
-	return r.replicaElection().run(ctx, r.runControllers)
+	return r.replicaElection().run(ctx, r.runEpochs)
 }
 
 func (r *Runner) replicaElection() election {

@@ -225,26 +225,25 @@ func TestEncodedRead_PagesAreTheList(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, nil)
 	s.seed(t)
-	var names []string
-	token := ""
-	for page := 0; ; page++ {
-		from := s.bytes
-		if page%2 == 1 {
-			from = s.upstream
+	for _, path := range []string{"/api/v1/namespaces/first/configmaps?", "/api/v1/configmaps?fieldSelector=metadata.namespace%3Dfirst&"} {
+		for turn := range 3 { // from bytes and from upstream's handlers in turns, or the other way round, or all from upstream's
+			var names []string
+			for page, token := 0, ""; page == 0 || token != ""; page++ {
+				from := s.bytes
+				if turn == 2 || page%2 != turn {
+					from = s.upstream
+				}
+				_, body := (call{method: http.MethodGet, path: path + "limit=2&continue=" + url.QueryEscape(token)}).answer(t, from)
+				list := parse(t, []byte(body))
+				for _, item := range list["items"].([]any) {
+					names = append(names, asMap(asMap(item)["metadata"])["name"].(string))
+				}
+				token, _ = asMap(list["metadata"])["continue"].(string)
+			}
+			if want := []string{"c0", "c1", "c2", "c3", "c4", "c5", "c6"}; !slices.Equal(want, names) {
+				t.Errorf("%s: turn %d: got %v, want %v", path, turn, names, want)
+			}
 		}
-		path := "/api/v1/namespaces/first/configmaps?limit=2&continue=" + url.QueryEscape(token)
-		_, body := (call{method: http.MethodGet, path: path}).answer(t, from)
-		list := parse(t, []byte(body))
-		for _, item := range list["items"].([]any) {
-			names = append(names, asMap(asMap(item)["metadata"])["name"].(string))
-		}
-		token, _ = asMap(list["metadata"])["continue"].(string)
-		if token == "" {
-			break
-		}
-	}
-	if want := []string{"c0", "c1", "c2", "c3", "c4", "c5", "c6"}; !slices.Equal(want, names) {
-		t.Errorf("got %v, want %v", names, want)
 	}
 }
 
@@ -261,5 +260,30 @@ func TestEncodedRead_CoversEveryStoredResource(t *testing.T) {
 	}
 	if len(decoded) > 0 {
 		t.Errorf("decoded: %v", decoded)
+	}
+}
+
+// TestEncodedRead_FindsJobsByTheLabelsTheyShow: a Job without labels gets those of its template as defaults, which the
+// registry gives the template after it has set the defaults of the request.
+func TestEncodedRead_FindsJobsByTheLabelsTheyShow(t *testing.T) {
+	t.Parallel()
+	s := newServer(t, nil)
+	const jobs = "/apis/batch/v1/namespaces/first/jobs"
+	names := func(selector string) (names []string) {
+		_, body := (call{method: http.MethodGet, path: jobs + "?labelSelector=" + url.QueryEscape(selector)}).answer(t, s.bytes)
+		for _, item := range parse(t, []byte(body))["items"].([]any) {
+			names = append(names, asMap(asMap(item)["metadata"])["name"].(string))
+		}
+		return names
+	}
+	if got := names(""); len(got) > 0 { // the Jobs are in memory now
+		t.Fatal(got)
+	}
+	s.create(t, jobs, `{"metadata":{"name":"j"},"spec":{"template":{"spec":{"restartPolicy":"Never","containers":[{"name":"c","image":"i"}]}}}}`)
+	if got := names("job-name=j"); !slices.Equal(got, []string{"j"}) {
+		t.Errorf("by its label: %v", got)
+	}
+	if got := names("!job-name"); len(got) > 0 {
+		t.Errorf("without its label: %v", got)
 	}
 }

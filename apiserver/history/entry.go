@@ -42,8 +42,9 @@ func (e *entry) prepare(ctx context.Context, s *Storage) error {
 		}
 		c = whole
 	}
-	e.item = s.item(context.WithoutCancel(ctx), c, false)
-	return nil
+	var err error
+	e.item, err = s.item(context.WithoutCancel(ctx), c, false)
+	return err
 }
 
 // GetObject implements runtime.CacheableObject. The caller has called prepare.

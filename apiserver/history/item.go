@@ -8,6 +8,7 @@ import (
 	"math"
 	"strconv"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -24,8 +25,8 @@ const (
 	mostText = 256
 )
 
-// item makes the item of a change; whole adds Before and After.
-func (s *Storage) item(ctx context.Context, c *sqlstore.Change, whole bool) *Change {
+// item makes the item of a change; whole adds Before and After. It fails if the change may be read later.
+func (s *Storage) item(ctx context.Context, c *sqlstore.Change, whole bool) (*Change, error) {
 	key := c.New.Key
 	item := &Change{
 		ObjectMeta: metav1.ObjectMeta{
@@ -48,6 +49,9 @@ func (s *Storage) item(ctx context.Context, c *sqlstore.Change, whole bool) *Cha
 		after, afterErr = s.config.Open(ctx, key, c.New.Value)
 		err = errors.Join(err, afterErr)
 	}
+	if apierrors.IsServiceUnavailable(err) {
+		return nil, err
+	}
 	item.Unreadable = err != nil
 	if item.Object.Kind = kindOf(after); item.Object.Kind == "" {
 		item.Object.Kind = kindOf(before)
@@ -59,7 +63,7 @@ func (s *Storage) item(ctx context.Context, c *sqlstore.Change, whole bool) *Cha
 	if before != nil && after != nil {
 		item.setChanged(before, after, whole)
 	}
-	return item
+	return item, nil
 }
 
 func (c *Change) setChanged(before, after []byte, whole bool) {

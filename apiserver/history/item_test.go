@@ -23,7 +23,7 @@ func BenchmarkItem(b *testing.B) {
 	key := sqlstore.Key{Group: "apps", Resource: "deployments", Namespace: "shop", Name: "web"}
 	c := sqlstore.Change{Op: sqlstore.Update, Old: &sqlstore.Record{Key: key, Value: value(1)}, New: sqlstore.Record{Key: key, Value: value(2)}}
 	for b.Loop() {
-		if item := s.item(b.Context(), &c, false); len(item.Changed) != 1 {
+		if item, err := s.item(b.Context(), &c, false); err != nil || len(item.Changed) != 1 {
 			b.Fatal(item)
 		}
 	}

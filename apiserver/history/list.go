@@ -126,7 +126,11 @@ func (s *Storage) read(ctx context.Context, chosen *chosen, at *continueToken, l
 			} else if !sees {
 				continue
 			}
-			list.Items = append(list.Items, *s.item(ctx, c, false))
+			item, err := s.item(ctx, c, false)
+			if err != nil {
+				return err
+			}
+			list.Items = append(list.Items, *item)
 			if limit > 0 && int64(len(list.Items)) >= limit {
 				return nil
 			}

@@ -83,7 +83,7 @@ func (s *Storage) Get(ctx context.Context, name string, _ *metav1.GetOptions) (r
 	} else if !sees {
 		return nil, s.absent(ctx, revision)
 	}
-	return s.item(ctx, &found[0], true), nil
+	return s.item(ctx, &found[0], true)
 }
 
 // absent returns the error for a revision that the user does not see. It is the same whether there

@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/server/resourceconfig"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -105,8 +106,12 @@ func (c *Completed) completeAddresses() error {
 	if c.ServiceIP, err = netutils.GetIndexedIP(&c.ServiceIPRange, 1); err != nil {
 		return fmt.Errorf("--service-cluster-ip-range: %w", err)
 	}
-	c.AdvertiseAddress = c.Serving.Advertised(netutils.IsIPv6CIDR(&c.ServiceIPRange))
-	if given := c.Serving.AdvertiseAddress; given == nil || given.IsUnspecified() || c.hasNoEndpoint() {
+	c.AdvertiseAddress = c.advertised(netutils.IsIPv6CIDR(&c.ServiceIPRange))
+	if address := c.EndpointAddress(); address != nil && netutils.IsIPv6(address) != netutils.IsIPv6CIDR(&c.ServiceIPRange) {
+		return fmt.Errorf("--service-cluster-ip-range: %s is of another IP family than --advertise-address, %s, so that Pods would not reach the server: "+
+			"name the family of the address first, or set --endpoint-reconciler-type=none", &c.ServiceIPRange, address)
+	}
+	if given := c.Generic.AdvertiseAddress; given == nil || given.IsUnspecified() || c.hasNoEndpoint() {
 		return nil
 	}
 	if errs := validation.ValidateEndpointIP(c.AdvertiseAddress.String(), nil); len(errs) > 0 {
@@ -116,19 +121,35 @@ func (c *Completed) completeAddresses() error {
 	return nil
 }
 
+// advertised returns the address that members of the cluster use: --advertise-address,
+// otherwise --bind-address, otherwise the address of the default route. On a machine
+// without a network it is the loopback address.
+func (o *Options) advertised(ipv6 bool) net.IP {
+	if ip := o.Generic.AdvertiseAddress; ip != nil && !ip.IsUnspecified() {
+		return ip
+	}
+	if ip, err := utilnet.ResolveBindAddress(o.Serving.BindAddress); err == nil {
+		return ip
+	}
+	if ipv6 {
+		return net.IPv6loopback
+	}
+	return net.IPv4(127, 0, 0, 1)
+}
+
 func (c *Completed) completeResources() error {
 	resources, err := registry.ParseRuntimeConfig(c.RuntimeConfig, delegateGroups...)
 	if err != nil {
 		return fmt.Errorf("--runtime-config: %w", err)
 	}
 	c.APIResources = resources
-	if c.Emulation.ForwardCompatible {
+	if c.Generic.EmulationForwardCompatible {
 		c.APIResources, err = resourceconfig.EmulationForwardCompatibleResourceConfig(resources, c.RuntimeConfig, legacyscheme.Scheme)
 		if err != nil {
 			return fmt.Errorf("--runtime-config: %w", err)
 		}
 	}
-	if flows := flowcontrolv1.SchemeGroupVersion; c.Filters.PriorityAndFairness && !c.APIResources.ResourceEnabled(flows.WithResource("flowschemas")) {
+	if flows := flowcontrolv1.SchemeGroupVersion; c.Features.EnablePriorityAndFairness && !c.APIResources.ResourceEnabled(flows.WithResource("flowschemas")) {
 		return fmt.Errorf("--runtime-config turns off %s, which --enable-priority-and-fairness needs: turn that off too", flows)
 	}
 	return controlplane.Validate(utilfeature.DefaultFeatureGate, c.APIResources)
@@ -141,7 +162,7 @@ func (c *Completed) CertificateHosts() []string {
 		"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
 		c.ServiceIP.String(),
 	}, c.OwnHosts()...)
-	if name := c.Serving.ExternalHostname; name != "" {
+	if name := c.Generic.ExternalHost; name != "" {
 		hosts = append(hosts, name)
 	}
 	return hosts
@@ -173,7 +194,7 @@ func (c *Completed) LocalURL(port string) string {
 // ExternalAddress is the host and port by which clients find the server that listens on port, as upstream's
 // Config.Complete sets it.
 func (c *Completed) ExternalAddress(port string) string {
-	host := cmp.Or(c.Serving.ExternalHostname, c.AdvertiseAddress.String())
+	host := cmp.Or(c.Generic.ExternalHost, c.AdvertiseAddress.String())
 	if _, _, err := net.SplitHostPort(host); err == nil {
 		return host
 	}

@@ -127,7 +127,7 @@ func (s *KubeAPIServer) completeCertificates() error {
 	// These names are those that kube-apiserver passes, in completeOptions of
 	// k8s.io/kubernetes/pkg/controlplane/apiserver/options.
 	err = upstream.MaybeDefaultWithSelfSignedCerts(
-		serving.Advertised(netutils.IsIPv6CIDR(&primary)).String(),
+		s.advertised(netutils.IsIPv6CIDR(&primary)).String(),
 		[]string{"kubernetes.default.svc", "kubernetes.default", "kubernetes", "localhost"},
 		[]net.IP{first, net.IPv4(127, 0, 0, 1)},
 	)

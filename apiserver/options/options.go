@@ -4,23 +4,22 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/spf13/pflag"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apiserver/pkg/server/flagz"
-	"k8s.io/apiserver/pkg/util/compatibility"
+	genericoptions "k8s.io/apiserver/pkg/server/options"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/component-base/logs"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	_ "k8s.io/component-base/logs/json/register" // makes --logging-format=json known
 	"k8s.io/component-base/metrics"
+	"k8s.io/kubernetes/pkg/features"
 
 	"byre/apiserver/access/admission"
 	"byre/apiserver/access/audit"
 	"byre/apiserver/access/auth"
-	"byre/apiserver/access/filters"
 	"byre/apiserver/controllers"
 	"byre/apiserver/controllers/controlplane"
 	"byre/apiserver/process/serving"
@@ -37,20 +36,18 @@ type Options struct {
 	Auth      *auth.Options
 	Admission *admission.Options
 	Audit     *audit.Options
-	Filters   *filters.Options
+	Generic   *genericoptions.ServerRunOptions
+	Features  *genericoptions.FeatureOptions
 	Logs      *logs.Options
 	Metrics   *metrics.Options
 
 	RuntimeConfig cliflag.ConfigurationMap
-	Emulation     EmulationOptions
 	// Controllers is the list of --controllers as it was given; Completed has the
 	// names.
 	Controllers                          []string
 	WithControllerManager, WithScheduler bool
-	Debug                                DebugOptions
 	Peers                                PeerOptions
 	Election                             controlplane.LeaderElectionTimers
-	LivezGracePeriod, ShutdownDelay      time.Duration
 	Console                              bool
 	TracingFile                          string
 
@@ -69,12 +66,12 @@ func New() *Options {
 		Auth:          auth.NewOptions(),
 		Admission:     admission.NewOptions(),
 		Audit:         audit.NewOptions(),
-		Filters:       filters.NewOptions(),
+		Generic:       genericoptions.NewServerRunOptions(),
+		Features:      genericoptions.NewFeatureOptions(),
 		Logs:          logs.NewOptions(),
 		Metrics:       metrics.NewOptions(),
 		RuntimeConfig: make(cliflag.ConfigurationMap),
 		Controllers:   []string{"*"},
-		Debug:         DebugOptions{Profiling: true},
 		Election:      controlplane.DefaultLeaderElectionTimers(),
 	}
 }
@@ -95,7 +92,7 @@ func (o *Options) Flags() cliflag.NamedFlagSets {
 	o.Store.AddFlags(sets.FlagSet("store"))
 	o.SQL.AddFlags(sets.FlagSet("store"))
 	o.Backup.AddFlags(sets.FlagSet("store"))
-	o.addGenericFlags(sets.FlagSet("generic"))
+	addGenericFlags(o.Generic, sets.FlagSet("generic"))
 	o.Serving.AddFlags(sets.FlagSet("secure serving"))
 	o.Auth.Authentication.AddFlags(sets.FlagSet("authentication"))
 	o.Auth.Authorization.AddFlags(sets.FlagSet("authorization"))
@@ -103,7 +100,7 @@ func (o *Options) Flags() cliflag.NamedFlagSets {
 	o.Audit.AddFlags(sets.FlagSet("auditing"))
 	sets.FlagSet("API enablement").Var(&o.RuntimeConfig, "runtime-config",
 		"Key=value pairs that turn built-in APIs on or off: <group>/<version>=true|false, v1=..., api/all=..., api/ga=..., api/beta=..., api/alpha=...")
-	o.Debug.AddFlags(sets.FlagSet("features"))
+	o.Features.AddFlags(sets.FlagSet("features"))
 	sets.FlagSet("features").BoolVar(&o.Console, "console", o.Console,
 		"Serve web pages at /console/ that show what a user may list. \"byre console\" opens them.")
 	o.addControllerFlags(sets.FlagSet("controllers"))
@@ -118,15 +115,15 @@ func (o *Options) Flags() cliflag.NamedFlagSets {
 	return sets
 }
 
-func (o *Options) addGenericFlags(fs *pflag.FlagSet) {
-	o.Serving.AddGenericFlags(fs)
-	fs.DurationVar(&o.ShutdownDelay, "shutdown-delay-duration", o.ShutdownDelay,
-		"How long to go on serving after SIGTERM while /readyz fails already, so that load balancers notice.")
-	fs.DurationVar(&o.LivezGracePeriod, "livez-grace-period", o.LivezGracePeriod,
-		"How long after the start /livez takes parts that have not started yet as started.")
-	compatibility.DefaultComponentGlobalsRegistry.AddFlags(fs)
-	o.Emulation.AddFlags(fs)
-	o.Filters.AddFlags(fs)
+// addGenericFlags adds upstream's, without that which is refused.
+func addGenericFlags(o *genericoptions.ServerRunOptions, fs *pflag.FlagSet) {
+	all := pflag.NewFlagSet("generic", pflag.ContinueOnError)
+	o.AddUniversalFlags(all)
+	all.VisitAll(func(flag *pflag.Flag) {
+		if _, isRefused := refusedFlags()[flag.Name]; !isRefused {
+			fs.AddFlag(flag)
+		}
+	})
 }
 
 func (o *Options) addControllerFlags(fs *pflag.FlagSet) {
@@ -153,14 +150,15 @@ func (o *Options) Validate() []error {
 	errs.add(o.SQL.checkSchema(&o.Store))
 	errs = append(errs, o.checkReadOnly()...)
 	errs = slices.Concat(errs, o.Serving.Validate(), o.Cluster.Validate(), o.Auth.Validate(), o.Admission.Validate(),
-		o.Audit.Validate(), o.Filters.Validate(), o.Metrics.Validate(), compatibility.DefaultComponentGlobalsRegistry.Validate())
+		o.Audit.Validate(), o.Generic.Validate(), o.Metrics.Validate())
 	_, err := controllers.Select(o.Controllers, o.WithControllerManager)
 	errs.unless(err == nil, "--controllers: %w", err)
-	errs = slices.Concat(errs, o.Election.Validate(), o.Peers.Validate(), o.Emulation.Validate())
-	errs.unless(o.LivezGracePeriod >= 0, "--livez-grace-period must not be negative")
-	_, err = ReadTracing(o.TracingFile)
-	errs.add(err)
-	errs.unless(o.ShutdownDelay >= 0, "--shutdown-delay-duration must not be negative")
+	errs = slices.Concat(errs, o.Election.Validate(), o.Peers.Validate())
+	errs.unless(!o.Features.EnablePriorityAndFairness || o.Generic.MaxRequestsInFlight+o.Generic.MaxMutatingRequestsInFlight > 0,
+		"--max-requests-inflight and --max-mutating-requests-inflight must add up to more than 0 when --enable-priority-and-fairness is true")
+	errs.unless(utilfeature.DefaultFeatureGate.Enabled(features.DisableAllocatorDualWrite),
+		"the feature gate %s must be on: cluster IPs are kept as IPAddresses only", features.DisableAllocatorDualWrite)
+	errs.add(checkTracing(o.TracingFile))
 	return errs
 }
 

@@ -58,14 +58,17 @@ func TestOptions_RefuseWrongFlags(t *testing.T) {
 		{"--event-ttl=0s", "--event-ttl must be positive"},
 		{"--disk-reserve=1Mi", "--disk-reserve must be 0 or at least 24Mi: the write-ahead log takes up to 16Mi of it"},
 		{"--replicate-to=/copies", `--replicate-to "/copies": want file:///PATH or s3://BUCKET/PATH`},
-		{"--tracing-config-file=/nonexistent", "--tracing-config-file /nonexistent: open /nonexistent: no such file or directory"},
+		{"--tracing-config-file=/nonexistent", `--tracing-config-file /nonexistent: unable to read tracing configuration from "/nonexistent": open /nonexistent: no such file or directory`},
 		{"--egress-selector-config-file=/nonexistent", "--egress-selector-config-file /nonexistent: unable to read egress selector configuration from \"/nonexistent\""},
 		{"--runtime-config=api/all=false", "--runtime-config: invalid runtime-config with only api/all=false"},
 		{"--runtime-config=flowcontrol.apiserver.k8s.io/v1=false", "--runtime-config turns off flowcontrol.apiserver.k8s.io/v1, which --enable-priority-and-fairness needs"},
 		{"--runtime-config=api/all=false,api/v1=true", "--runtime-config turns off flowcontrol.apiserver.k8s.io/v1, which"},
 		{"--runtime-config=nosuch.example/v1=true", "--runtime-config: unknown api groups nosuch.example/v1"},
 		{"--controllers=nosuch", "--controllers: \"nosuch\" is not in the list of known controllers"},
-		{"--livez-grace-period=-1s", "--livez-grace-period must not be negative"},
+		{"--encryption-provider-config-automatic-reload", "--encryption-provider-config-automatic-reload needs --encryption-provider-config"},
+		{"--tls-curve-preferences=26", "--tls-curve-preferences: curve preference 26 is not supported"},
+		{"--service-cluster-ip-range=fd00::/112 --advertise-address=192.0.2.1", "--service-cluster-ip-range: fd00::/112 is of another IP family than --advertise-address, 192.0.2.1"},
+		{"--livez-grace-period=-1s", "--livez-grace-period can not be a negative value"},
 		{"--delete-collection-workers=0", "--delete-collection-workers must be positive"},
 		{"--kubernetes-service-node-port=70000", "--kubernetes-service-node-port must be between 0 and 65535, not 70000"},
 		{"--kubernetes-service-node-port=80", "--kubernetes-service-node-port: 80 is not in --service-node-port-range, 30000-32767"},
@@ -77,13 +80,14 @@ func TestOptions_RefuseWrongFlags(t *testing.T) {
 		{"--peer-advertise-port=0", "--peer-advertise-port: \"0\" is not a port"},
 		{"--coordinated-leadership-lease-duration=1s", "--coordinated-leadership-lease-duration must be greater than --coordinated-leadership-renew-deadline"},
 		{"--coordinated-leadership-retry-period=10s", "--coordinated-leadership-renew-deadline must be greater than --coordinated-leadership-retry-period"},
-		{"--shutdown-delay-duration=-1s", "--shutdown-delay-duration must not be negative"},
+		{"--shutdown-delay-duration=-1s", "--shutdown-delay-duration can not be negative value"},
 		{"--authorization-mode=Maybe", "--authorization-mode: \"Maybe\" is none of"},
 		{"--enable-admission-plugins=NoSuchPlugin", "NoSuchPlugin"},
-		{"--goaway-chance=0.5", "--goaway-chance must be between 0 and 0.02"},
+		{"--goaway-chance=0.5", "--goaway-chance can not be less than 0 or greater than 0.02"},
+		{"--max-requests-inflight=0 --max-mutating-requests-inflight=0", "--max-requests-inflight and --max-mutating-requests-inflight must add up to more than 0"},
 	}
 	for _, test := range tests {
-		o, err := parse(test.args)
+		o, err := parse(strings.Fields(test.args)...)
 		if err != nil {
 			t.Errorf("%s: %v", test.args, err)
 			continue

@@ -190,6 +190,8 @@ func (o *StoreOptions) Validate() []error {
 	errs.unless(o.DeleteCollectionWorkers > 0, "--delete-collection-workers must be positive")
 	_, err = o.ResourceRetentions()
 	errs.add(err)
+	errs.unless(!o.EncryptionReload || o.EncryptionConfig != "",
+		"--encryption-provider-config-automatic-reload needs --encryption-provider-config")
 	errs.unless(o.DatabaseQuota.Value() >= 0, "--database-quota must not be negative")
 	reserve := o.DiskReserve.Value()
 	errs.unless(reserve == 0 || reserve >= smallestReserve,

@@ -2,34 +2,23 @@ package options
 
 import (
 	"fmt"
-	"os"
 
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
-	apiserverapi "k8s.io/apiserver/pkg/apis/apiserver"
-	"k8s.io/apiserver/pkg/apis/apiserver/install"
+	genericoptions "k8s.io/apiserver/pkg/server/options"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	tracingapi "k8s.io/component-base/tracing/api/v1"
 )
 
-// ReadTracing reads --tracing-config-file. Without a file it returns nil.
-func ReadTracing(file string) (*tracingapi.TracingConfiguration, error) {
+// checkTracing checks --tracing-config-file.
+func checkTracing(file string) error {
 	if file == "" {
-		return nil, nil
+		return nil
 	}
-	data, err := os.ReadFile(file)
+	config, err := genericoptions.ReadTracingConfiguration(file)
+	if err == nil {
+		err = tracingapi.ValidateTracingConfiguration(config, utilfeature.DefaultFeatureGate, nil).ToAggregate()
+	}
 	if err != nil {
-		return nil, fmt.Errorf("--tracing-config-file %s: %w", file, err)
+		return fmt.Errorf("--tracing-config-file %s: %w", file, err)
 	}
-	scheme := runtime.NewScheme()
-	install.Install(scheme)
-	config := &apiserverapi.TracingConfiguration{}
-	codecs := serializer.NewCodecFactory(scheme, serializer.EnableStrict)
-	if err := runtime.DecodeInto(codecs.UniversalDecoder(), data, config); err != nil {
-		return nil, fmt.Errorf("--tracing-config-file %s: %w", file, err)
-	}
-	if errs := tracingapi.ValidateTracingConfiguration(&config.TracingConfiguration, utilfeature.DefaultFeatureGate, nil); len(errs) > 0 {
-		return nil, fmt.Errorf("--tracing-config-file %s: %w", file, errs.ToAggregate())
-	}
-	return &config.TracingConfiguration, nil
+	return nil
 }

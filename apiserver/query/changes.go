@@ -206,8 +206,8 @@ func (c *logCursor) compare() error {
 	}
 	before, beforeErr := c.past.log.Open(c.past.ctx, change.Old.Key, change.Old.Value)
 	after, afterErr := c.past.log.Open(c.past.ctx, change.New.Key, change.New.Value)
-	if beforeErr != nil || afterErr != nil {
-		return nil // what can't be read any more has no fields
+	if err := errors.Join(beforeErr, afterErr); err != nil {
+		return unreadable(c.past.ctx, err) // what can't be read any more has no fields
 	}
 	for d := range changes.Compare(before, after) {
 		field := d.Field(maxValue)
@@ -231,10 +231,13 @@ func (c *logCursor) object(r *sqlstore.Record) any {
 		return nil
 	}
 	data, err := c.past.log.Open(c.past.ctx, r.Key, r.Value)
-	if err != nil {
-		return nil
+	if err == nil {
+		return catalog.RawJSON(data)
 	}
-	return catalog.RawJSON(data)
+	if err = unreadable(c.past.ctx, err); err != nil {
+		return err
+	}
+	return nil
 }
 
 // EOF implements sqlite3.VTabCursor.
@@ -253,6 +256,10 @@ func (c *logCursor) RowID() (int64, error) {
 
 // Column implements sqlite3.VTabCursor.
 func (c *logCursor) Column(result sqlite3.Context, n int) error {
-	setResult(result, c.columns[n].value(c))
+	value := c.columns[n].value(c)
+	if err, failed := value.(error); failed {
+		return c.past.cause.keep(err)
+	}
+	setResult(result, value)
 	return nil
 }

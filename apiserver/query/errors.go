@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"byre/apiserver/storage/changes"
+	"byre/apiserver/storage/encoding"
 	"byre/sqlstore"
 	"byre/watch"
 )
@@ -55,6 +56,9 @@ func apiError(ctx context.Context, sql string, timeout time.Duration, err error)
 // unreadable returns the error for an object that can't be read. It is nil for one that can't be decrypted or decoded, of
 // which all values are NULL, as any that does not fit. One that can be read later is an error.
 func unreadable(ctx context.Context, err error) error {
+	if encoding.IsOfPlugin(err) {
+		return apierrors.NewServiceUnavailable("a KMS plugin does not decrypt an object")
+	}
 	if apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTimeout(err) {
 		return err
 	}

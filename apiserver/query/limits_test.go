@@ -13,10 +13,13 @@ import (
 	"time"
 
 	"github.com/ncruces/go-sqlite3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/storage"
 
 	"byre/sqlstore"
 )
@@ -248,6 +251,7 @@ func TestUnreadable_IsAnErrorIfItCanBeReadLater(t *testing.T) {
 		{apierrors.NewTooManyRequests("the definition has just changed", 1), true},
 		{apierrors.NewServiceUnavailable("the database is away"), true},
 		{apierrors.NewTimeoutError("the database is slow", 0), true},
+		{storage.NewInternalError(status.Error(codes.Unavailable, "the plugin is away")), true},
 		{errors.New("unexpected end of JSON input"), false},
 		{apierrors.NewInternalError(errors.New("no key decrypts it")), false},
 	} {

@@ -171,6 +171,32 @@ func TestStaleForm_IsEncodedAgain(t *testing.T) {
 	})
 }
 
+// TestStaleForm_OfTheSameBytesIsLeft: two replicas of different versions do not write an object in turns which nobody changes.
+func TestStaleForm_OfTheSameBytesIsLeft(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, b backend) {
+		f := newFixture(t, b, func(cfg *Config) { cfg.Encoding = "newer" })
+		out := &example.Pod{}
+		if err := f.Create(t.Context(), "/pods/ns/old", &example.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "old"}}, out, 0); err != nil {
+			t.Fatal(err)
+		}
+		record, _, err := f.store.Get(t.Context(), f.records.at("ns", "old").Key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		change, err := f.store.Commit(t.Context(), sqlstore.Write{
+			Op: sqlstore.Update, Key: record.Key, Replaces: record.Revision, UID: record.UID, Encoding: "older", Value: record.Value,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		same := storage.SimpleUpdate(func(in runtime.Object) (runtime.Object, error) { return in, nil })
+		if err := f.GuaranteedUpdate(t.Context(), "/pods/ns/old", out, false, nil, same, nil); err != nil || out.ResourceVersion != fmt.Sprint(change.Revision) {
+			t.Errorf("is at %s, want %d: %v", out.ResourceVersion, change.Revision, err)
+		}
+	})
+}
+
 func decodeDefaults(t *testing.T, f *fixture, data []byte) example.PodSpec {
 	obj, err := runtime.Decode(f.codec, data)
 	if err != nil {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"strconv"
 
-	"google.golang.org/grpc/status"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -234,7 +233,7 @@ func (w *MetadataWatch) metadata(ctx context.Context, e *watch.Entry, revision i
 	}}
 	data, _, err := w.transformer.Decrypt(ctx, e.Value(), w.path+joinName(e.Namespace, e.Name))
 	if err != nil {
-		if _, isPlugins := status.FromError(err); isPlugins {
+		if encoding.IsOfPlugin(err) {
 			return nil, err
 		}
 		return o, nil

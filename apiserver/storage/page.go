@@ -93,9 +93,14 @@ func (l *listRequest) decodeContinue() error {
 	if !utf8.ValidString(name) || strings.Contains(name, "\x00") {
 		return apierrors.NewBadRequest("invalid continue token")
 	}
-	at := sqlstore.Position{Namespace: l.namespace, Name: name}
+	// ListPredicate of the generic registry lists only the first page in a namespace that the field selector requires,
+	// and reads from bytes list each page there. So a token may be relative to the namespace or to the resource.
+	at := sqlstore.Position{Namespace: l.namespace, Name: strings.TrimPrefix(name, l.namespace+"/")}
 	if l.namespace == "" {
 		at.Namespace, at.Name = splitName(name)
+		if namespace, ok := l.opts.Predicate.Field.RequiresExactMatch("metadata.namespace"); ok && at.Namespace == "" {
+			at.Namespace = namespace
+		}
 	}
 	if !exclusive {
 		// Upstream's tokens are exclusive, so upstream did not make this one. The

@@ -190,8 +190,9 @@ func (w *writer) put(ctx context.Context, obj runtime.Object, data []byte, from 
 	if from.revision == 0 {
 		write.Op = sqlstore.Create
 	}
-	// An object whose attributes cannot be found is stored all the same.
-	if a, err := w.s.selector.attributesOfObject(obj); err == nil {
+	// An object whose attributes cannot be found is stored all the same. Where encoding may change the object, those
+	// of the stored one count, which its readers find.
+	if a, err := w.s.selector.attributesOfObject(obj); err == nil && !w.s.serializer.Lossy {
 		write.Attributes = a
 	}
 	write.Author = author(ctx, write.Op)

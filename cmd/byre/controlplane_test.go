@@ -247,8 +247,8 @@ func TestServe_RefusesWrongFeatureGates(t *testing.T) {
 	for flags, want := range map[string]string{
 		"--feature-gates=CoordinatedLeaderElection=true":                                          "--feature-gates=CoordinatedLeaderElection=true needs --runtime-config=coordination.k8s.io/v1beta1=true: candidates are kept in that API",
 		"--emulated-version=1.34 --feature-gates=DisableAllocatorDualWrite=false":                 "the feature gate DisableAllocatorDualWrite must be on: cluster IPs are kept as IPAddresses only",
-		"--emulation-forward-compatible":                                                          "--emulation-forward-compatible needs an --emulated-version below 1.37",
-		"--runtime-config-emulation-forward-compatible":                                           "--runtime-config-emulation-forward-compatible needs an --emulated-version below 1.37",
+		"--emulation-forward-compatible":                                                          "ServerRunOptions.EmulationForwardCompatible cannot be set to true if the emulation version is the same as the binary version",
+		"--runtime-config-emulation-forward-compatible":                                           "ServerRunOptions.RuntimeConfigEmulationForwardCompatible cannot be set to true if the emulation version is the same as the binary version",
 		"--feature-gates=UnknownVersionInteroperabilityProxy=false --peer-advertise-ip=192.0.2.1": "--peer-advertise-ip needs the feature gate UnknownVersionInteroperabilityProxy",
 	} {
 		dir := t.TempDir()

@@ -161,6 +161,10 @@ func TestPast_DeletedNamespaceIsBroughtBack(t *testing.T) {
 		if _, err := admin.CoreV1().ServiceAccounts("shop").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "main"}}, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
+		eventually.Succeeds(t, "the ServiceAccount default is there", func() error {
+			_, err := admin.CoreV1().ServiceAccounts("shop").Patch(t.Context(), "default", types.MergePatchType, []byte(`{"imagePullSecrets":[{"name":"registry"}]}`), metav1.PatchOptions{})
+			return err
+		})
 		var owner *unstructured.Unstructured
 		create := func(i int, name, controller string) {
 			t.Helper()
@@ -213,6 +217,9 @@ func TestPast_DeletedNamespaceIsBroughtBack(t *testing.T) {
 		namespace, err := admin.CoreV1().Namespaces().Get(t.Context(), "shop", metav1.GetOptions{})
 		if err != nil || namespace.Labels["team"] != "shop" || namespace.Annotations["note"] != "keep" {
 			t.Errorf("the namespace is %v, %v", namespace, err)
+		}
+		if account, err := admin.CoreV1().ServiceAccounts("shop").Get(t.Context(), "default", metav1.GetOptions{}); err != nil || len(account.ImagePullSecrets) != 1 {
+			t.Errorf("the ServiceAccount default is %v, %v", account, err)
 		}
 		p.run("", []string{"nothing to do"}, "undelete", "-n", "shop", "--yes")
 		if err := admin.CoreV1().Secrets("shop").Delete(t.Context(), "o-2", metav1.DeleteOptions{}); err != nil {

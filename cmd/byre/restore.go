@@ -45,8 +45,8 @@ func newRestoreCommand() *cobra.Command {
 			"or stays empty. Its objects are then counted and hashed.\n\n" +
 			"The restored store goes on at a revision that no client can have seen, in a new epoch:\n" +
 			"watches that go on from before end with 410 Expired, so that every client lists again.\n" +
-			"Nothing else needs to be restarted. The history is there for SQL, with the revisions\n" +
-			"that it had.\n\n" +
+			"Of what runs on, only a kube-controller-manager and a kube-scheduler need to be restarted. The\n" +
+			"history is there for SQL, with the revisions that it had.\n\n" +
 			"With --at, the objects and the history are those of an earlier moment: after the last\n" +
 			"change that was made until a time (RFC 3339, to the microsecond), or after a revision.\n" +
 			"It must lie within the history that the backup, or the database of --from, has. Restore\n" +

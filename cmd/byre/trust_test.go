@@ -1,11 +1,22 @@
 package main
 
 import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	stdsql "database/sql"
+	"encoding/pem"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	certutil "k8s.io/client-go/util/cert"
+
+	"byre/migrations"
+	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres/pgtest"
 )
 
@@ -28,6 +39,43 @@ func TestTrust_ReplicaWithOtherKeysIsRefused(t *testing.T) {
 	endpoint := "--endpoint=" + pgtest.DSN(t)
 	startServer(t, t.TempDir(), endpoint)
 	expectRefusedKeys(t, t.TempDir(), endpoint)
+}
+
+// TestTrust_FollowsARotationByReloads: a CA is replaced in steps while the server runs, and then the server starts again.
+func TestTrust_FollowsARotationByReloads(t *testing.T) {
+	t.Parallel()
+	newCA := func(name string) []byte {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ca, err := certutil.NewSelfSignedCACert(certutil.Config{CommonName: name}, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pem.EncodeToMemory(&pem.Block{Type: certutil.CertificateBlockType, Bytes: ca.Raw})
+	}
+	before, after := newCA("before"), newCA("after")
+	dir, file := t.TempDir(), writeFile(t, string(before))
+	server := startServer(t, dir, "--client-ca-file", file)
+	database, err := stdsql.Open("sqlite", migrations.SQLiteDSN(filepath.Join(dir, "byre.db")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer database.Close()
+	for _, authorities := range [][]byte{slices.Concat(before, after), after} {
+		count := strings.Count(string(authorities), "BEGIN")
+		if err := os.WriteFile(file, authorities, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		eventually.Done(t, "the keys are recorded", func(ctx context.Context) (bool, error) {
+			var recorded int
+			err := database.QueryRowContext(ctx, `SELECT json_array_length(value, '$.clientCAs') FROM objects WHERE resource = 'trusts' AND name = 'trust'`).Scan(&recorded)
+			return recorded == count, err
+		})
+	}
+	server.stop(t)
+	startServer(t, dir, "--client-ca-file", file)
 }
 
 func expectRefusedKeys(t *testing.T, dir string, args ...string) {

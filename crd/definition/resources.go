@@ -24,7 +24,7 @@ func Resources(crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1
 		ShortNames:   names.ShortNames,
 		Categories:   names.Categories,
 	}
-	if stored, err := apihelpers.GetCRDStorageVersion(crd); err == nil {
+	if stored, err := apihelpers.GetCRDStorageVersion(crd); err == nil && apihelpers.HasServedCRDVersion(crd, stored) {
 		main.StorageVersionHash = discovery.StorageVersionHash(crd.Spec.Group, stored, crd.Spec.Names.Kind)
 	}
 	resources := []metav1.APIResource{main}

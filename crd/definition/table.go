@@ -104,12 +104,13 @@ func (t *Table) Group(group string) []*apiextensionsv1.CustomResourceDefinition 
 
 // Put enters a stripped state of a definition. provisional says that a request has read
 // it from the store; otherwise the informer has shown it. The table drops a state that
-// is not newer than what it holds, except that the informer confirms a provisional one.
-func (t *Table) Put(crd *apiextensionsv1.CustomResourceDefinition, provisional bool) Change {
+// is not newer than what it holds, except that the informer confirms a provisional one. It takes an older one if
+// current says that the watch cache shows that now: a new epoch has begun, which lacks what the table holds.
+func (t *Table) Put(crd *apiextensionsv1.CustomResourceDefinition, provisional, current bool) Change {
 	before := t.byName[crd.Name]
 	if before != nil {
 		switch order := compareRevisions(crd, before.CRD); {
-		case order < 0:
+		case order < 0 && !current:
 			return Change{}
 		case order == 0 && (provisional || !before.Provisional):
 			return Change{}

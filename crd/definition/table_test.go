@@ -84,10 +84,10 @@ func TestTable_Put(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			var table definition.Table
 			if test.before != nil {
-				table.Put(test.before, test.by)
+				table.Put(test.before, test.by, false)
 			}
 			before := table.Get(name)
-			change := table.Put(test.after, test.byNext)
+			change := table.Put(test.after, test.byNext, false)
 			if test.want.dropped {
 				if !change.IsNone() || table.Get(name) != before {
 					t.Fatalf("%+v", change)
@@ -117,7 +117,7 @@ func TestTable_Put(t *testing.T) {
 func TestTable_Remove(t *testing.T) {
 	t.Parallel()
 	var table definition.Table
-	table.Put(state(5, "a", 1), shown)
+	table.Put(state(5, "a", 1), shown, true)
 	if change := table.Remove(state(6, "b", 1), 6); !change.IsNone() || table.Get(name) == nil {
 		t.Errorf("the deletion of another definition of that name: %+v", change)
 	}
@@ -157,7 +157,7 @@ func TestDefinition_Serves(t *testing.T) {
 		{conditions(apiextensionsv1.Established), "v0", false},
 		{conditions(apiextensionsv1.Established), "v2", false},
 	} {
-		table.Put(state(revision+1, "a", 1, test.crd), shown)
+		table.Put(state(revision+1, "a", 1, test.crd), shown, true)
 		if got := table.Get(name).Serves(test.version); got != test.want {
 			t.Errorf("case %d: %s served: %v", revision, test.version, got)
 		}

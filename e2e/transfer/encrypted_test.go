@@ -73,9 +73,14 @@ func TestEncrypted_StaysEncrypted(t *testing.T) {
 		t.Fatal(err)
 	}
 	// One is written by byre: its plain text is JSON then, the others' protobuf.
-	if _, err := client.CoreV1().Secrets("shop").Patch(t.Context(), "web", "application/merge-patch+json",
-		[]byte(`{"metadata":{"labels":{"moved":"yes"}}}`), metav1.PatchOptions{}); err != nil {
+	moved, err := client.CoreV1().Secrets("shop").Patch(t.Context(), "web", "application/merge-patch+json",
+		[]byte(`{"metadata":{"labels":{"moved":"yes"}}}`), metav1.PatchOptions{})
+	if err != nil {
 		t.Fatal(err)
+	}
+	change, err := client.CoreV1().RESTClient().Get().AbsPath("/apis/history.byre.dev/v1/namespaces/shop/changes/" + moved.ResourceVersion).DoRaw(t.Context())
+	if err != nil || !strings.Contains(string(change), `"before":{`) || !strings.Contains(string(change), `"path":"metadata.labels.moved"`) {
+		t.Errorf("the change of an imported Secret: %s, %v", change, err)
 	}
 	// The import can't read the encrypted definitions, of which a write of an object requires the UID.
 	custom, err := dynamic.NewForConfig(byre.Config(servers.AdminToken))

@@ -72,6 +72,7 @@ func setDefaults(config *pgx.ConnConfig) {
 	if config.RuntimeParams["application_name"] == "" {
 		config.RuntimeParams["application_name"] = "byre"
 	}
+	config.RuntimeParams["client_encoding"] = "UTF8" // all that pgx speaks, whatever the role's setting is
 	config.ConnectTimeout = cmp.Or(config.ConnectTimeout, connectTimeout)
 	validate := config.ValidateConnect
 	if validate == nil { // target_session_attrs=any, which is the default of libpq

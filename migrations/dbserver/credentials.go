@@ -35,7 +35,7 @@ func RefreshCredentials(dsn string, config *pgx.ConnConfig) error {
 	}
 	config.Password = fresh.Password
 	refreshRoots(config.TLSConfig, fresh.TLSConfig)
-	for i, fallback := range config.Fallbacks { // the other hosts of the endpoint
+	for i, fallback := range config.Fallbacks[:min(len(config.Fallbacks), len(fresh.Fallbacks))] { // the other hosts of the endpoint
 		refreshRoots(fallback.TLSConfig, fresh.Fallbacks[i].TLSConfig)
 	}
 	return nil
@@ -43,7 +43,7 @@ func RefreshCredentials(dsn string, config *pgx.ConnConfig) error {
 
 // refreshRoots replaces the root certificates. It keeps config itself: pgx knows the client certificate by it.
 func refreshRoots(config, fresh *tls.Config) {
-	if config != nil {
+	if config != nil && fresh != nil { // a service file may have changed since
 		config.RootCAs, config.VerifyPeerCertificate = fresh.RootCAs, fresh.VerifyPeerCertificate
 	}
 }

@@ -57,3 +57,27 @@ func TestRefreshCredentials_NamesTheFile(t *testing.T) {
 		}
 	}
 }
+
+// TestRefreshCredentials_KeepsTheHostsOfTheStart: the service file that an endpoint names changes while the program runs.
+func TestRefreshCredentials_KeepsTheHostsOfTheStart(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "services")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte("[byre]\nuser=byre\ndbname=byre\nport=1\n"+text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("host=127.0.0.1,127.0.0.2,127.0.0.3\nsslmode=require\npassword=first\n")
+	pool, err := dbserver.Parse("service=byre servicefile=" + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"host=127.0.0.2\nsslmode=require\n", "host=127.0.0.1,127.0.0.2,127.0.0.3\nsslmode=disable\n"} {
+		write(text + "password=next\n")
+		config := pool.ConnConfig.Copy()
+		if err := pool.BeforeConnect(t.Context(), config); err != nil || config.Password != "next" || len(config.Fallbacks) != 2 {
+			t.Errorf("%q: %v, %d other hosts", text, err, len(config.Fallbacks))
+		}
+	}
+}

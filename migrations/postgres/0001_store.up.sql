@@ -31,7 +31,7 @@ CREATE TABLE store (
 );
 
 INSERT INTO store (id, program, least_version, revision, compacted, epoch)
-VALUES (1, 'byre', 1, 0, 0, md5(random()::text || clock_timestamp()::text));
+VALUES (1, 'byre', 1, 0, 0, gen_random_uuid()::text);
 
 -- The resources that have ever had an object. A row is never deleted, and its id never
 -- changes; a batch gives it under the writers' lock. 'builtin' is what the program defines,

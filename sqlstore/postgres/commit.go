@@ -130,7 +130,7 @@ func (s *server) acquireWriter(ctx context.Context) (*pgxpool.Conn, error) {
 	case err != nil && stat.AcquiredConns() == stat.MaxConns():
 		return nil, fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, errBusy) // a batch under way has it
 	case err != nil && ctx.Err() != nil:
-		return nil, s.silent()
+		return nil, s.notConnected(s.writes)
 	}
 	return conn, s.translate(err)
 }

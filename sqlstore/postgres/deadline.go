@@ -136,6 +136,9 @@ func (d *Driver) readOnce(ctx context.Context, pool *pgxpool.Pool, before lastSe
 		return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, errStatementWaits)
 	case errors.Is(context.Cause(reading), errNoAnswer):
 		d.waiting.endIfBefore(began)
+		if w.session.Load() == 0 {
+			return d.server.notConnected(pool)
+		}
 		return d.server.silent()
 	case errors.Is(err, errNotHeld):
 		return err
@@ -149,6 +152,20 @@ func (d *Driver) readOnce(ctx context.Context, pool *pgxpool.Pool, before lastSe
 // says so.
 func (s *server) silent() error {
 	s.reset()
+	return s.noAnswer()
+}
+
+// notConnected returns the error of a caller that got no connection of a pool in time. It drops none while the
+// pool makes one: pgx may try several addresses, each for connect_timeout, before it reaches the server, and the next
+// caller uses that connection.
+func (s *server) notConnected(pool *pgxpool.Pool) error {
+	if stat := pool.Stat(); stat.ConstructingConns() == 0 || stat.IdleConns() > 0 {
+		s.reset()
+	}
+	return s.noAnswer()
+}
+
+func (s *server) noAnswer() error {
 	return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, dbserver.Explain(s.config, context.DeadlineExceeded))
 }
 

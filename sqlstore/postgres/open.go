@@ -89,7 +89,11 @@ func Open(ctx context.Context, dsn string, options Options) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := d.followInstance(ctx, lastSeen{}); err != nil {
+	// This connection may take longer than the deadline of followInstance, which then finds it in the pool.
+	if err = d.server.translate(d.server.writes.Ping(ctx)); err == nil {
+		err = d.followInstance(ctx, lastSeen{})
+	}
+	if err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil
@@ -174,16 +178,20 @@ func inspect(ctx context.Context, config *pgx.ConnConfig, options Options) (pool
 	var (
 		pid                              uint32
 		fsync, synchronous, quorum, neon string
+		encoding                         string
 		standby                          bool
 		standbys                         int
 	)
-	err = conn.QueryRow(ctx, selectServer).Scan(&pid, &fsync, &synchronous, &quorum, &neon, &standbys, &standby)
+	err = conn.QueryRow(ctx, selectServer).Scan(&pid, &fsync, &synchronous, &quorum, &neon, &standbys, &standby, &encoding)
 	if err != nil {
 		return false, dbserver.Explain(config, err)
 	}
 	switch {
 	case standby:
 		return false, fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, dbserver.Explain(config, pgconn.ErrStandbyConnection))
+	case encoding != "UTF8" && encoding != "SQL_ASCII":
+		return false, fmt.Errorf("the database has the encoding %s, which lacks characters that objects may have: "+
+			"use one that was created with ENCODING 'UTF8'", encoding)
 	case !options.AllowLoss && (fsync == "off" && !isNeon(neon, synchronous, quorum) || synchronous == "off"):
 		return false, fmt.Errorf("the server may lose commits: fsync is %s, synchronous_commit is %s", fsync, synchronous)
 	}

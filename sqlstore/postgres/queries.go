@@ -2,7 +2,8 @@ package postgres
 
 const selectServer = `
 SELECT pg_backend_pid(), current_setting('fsync'), current_setting('synchronous_commit'),
-       current_setting('synchronous_standby_names'), coalesce(current_setting('neon.timeline_id', true), ''), (SELECT count(*) FROM pg_stat_replication), pg_is_in_recovery()`
+       current_setting('synchronous_standby_names'), coalesce(current_setting('neon.timeline_id', true), ''), (SELECT count(*) FROM pg_stat_replication), pg_is_in_recovery(),
+       current_setting('server_encoding')`
 
 // The lineage of the store; see origin. The name of a segment of the write-ahead log begins with
 // the timeline. The transaction of storeLineage does not wait for a synchronous standby
@@ -24,7 +25,7 @@ FROM store s WHERE s.id = 1`
 	commitLocally = `SELECT set_config('synchronous_commit', 'local', true)`
 
 	beginEpoch = `
-UPDATE store SET revision = $1, compacted = $1, epoch = md5(random()::text || clock_timestamp()::text), lineage = $2 WHERE id = 1`
+UPDATE store SET revision = $1, compacted = $1, epoch = gen_random_uuid()::text, lineage = $2 WHERE id = 1`
 
 	// compactAll marks the changes of each resource as compacted up to the compacted revision of the
 	// store.
@@ -63,13 +64,13 @@ const (
 	// session. applyBatch then gets one generic plan for all batches: it uses the indexes
 	// even while the tables are small, and work_mem keeps the values of a batch in memory. A
 	// statement_timeout of the role must not end the wait for the writers' lock before
-	// lock_timeout does.
+	// lock_timeout does. client_min_messages must not hide that a COMMIT has not waited for the standby.
 	configure = `
 SELECT set_config('lock_timeout', $1, $2), set_config('statement_timeout', '0', $2),
        set_config('plan_cache_mode', 'force_generic_plan', $2),
        set_config('enable_seqscan', 'off', $2), set_config('enable_hashjoin', 'off', $2),
        set_config('enable_mergejoin', 'off', $2), set_config('jit', 'off', $2),
-       set_config('work_mem', '64MB', $2)`
+       set_config('work_mem', '64MB', $2), set_config('client_min_messages', 'warning', $2)`
 
 	// lock takes the writers' lock. It is a statement of its own, so that the snapshot of
 	// the next statement is younger than the lock. It waits up to lock_timeout. The

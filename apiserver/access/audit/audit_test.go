@@ -25,6 +25,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
+	genericoptions "k8s.io/apiserver/pkg/server/options"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 
 	"byre/apiserver/access/filters"
@@ -77,7 +78,7 @@ func record(t *testing.T, o *Options, paths ...string) {
 	scheme := runtime.NewScheme()
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
 	handler := filters.Chain(filters.Config{
-		Options:    filters.NewOptions(),
+		Options:    genericoptions.NewServerRunOptions(),
 		Serializer: serializer.NewCodecFactory(scheme),
 		Authenticator: authenticator.RequestFunc(func(r *http.Request) (*authenticator.Response, bool, error) {
 			return &authenticator.Response{User: &user.DefaultInfo{Name: "u"}}, r.URL.RawQuery != "401", nil

@@ -54,13 +54,10 @@ func readTrustedKeys(o AuthenticationOptions) (trustedKeys, error) {
 	if err != nil {
 		return trustedKeys{}, fmt.Errorf("--client-ca-file: %w", err)
 	}
-	cas, verifying := sets.New[string](), sets.New[string]()
-	for _, ca := range authorities {
-		cas.Insert(fingerprintOf(ca.RawSubjectPublicKeyInfo))
-	}
+	cas, verifying := authorityFingerprints(authorities), sets.New[string]()
 	if o.SigningEndpoint != "" {
 		// The keys are those of the external signer, which rotates them itself.
-		return trustedKeys{ClientCAs: sets.List(cas)}, nil
+		return trustedKeys{ClientCAs: cas}, nil
 	}
 	for _, file := range o.ServiceAccounts.KeyFiles {
 		keys, err := keyFingerprints(file)
@@ -73,7 +70,15 @@ func readTrustedKeys(o AuthenticationOptions) (trustedKeys, error) {
 	if err != nil {
 		return trustedKeys{}, fmt.Errorf("--service-account-signing-key-file: %w", err)
 	}
-	return trustedKeys{ClientCAs: sets.List(cas), ServiceAccountKeys: sets.List(verifying), SigningKey: signing}, nil
+	return trustedKeys{ClientCAs: cas, ServiceAccountKeys: sets.List(verifying), SigningKey: signing}, nil
+}
+
+func authorityFingerprints(authorities []*x509.Certificate) []string {
+	cas := sets.New[string]()
+	for _, ca := range authorities {
+		cas.Insert(fingerprintOf(ca.RawSubjectPublicKeyInfo))
+	}
+	return sets.List(cas)
 }
 
 // signingFingerprint is the fingerprint of the public key of the private key in a file.
@@ -230,6 +235,15 @@ func readRecord(ctx context.Context, database keyReader, key sqlstore.Key) (trus
 		return trustedKeys{}, 0, fmt.Errorf("read the keys of the database: %w", err)
 	}
 	return stored.trustedKeys, record.Revision, nil
+}
+
+// ReadClientCAs reads --client-ca-file again, which has been reloaded. Record must be called then, and not at the same time.
+func (k *TrustedKeys) ReadClientCAs() error {
+	authorities, err := certutil.CertsFromFile(k.files["client-ca-file"][0])
+	if err == nil {
+		k.own.ClientCAs = authorityFingerprints(authorities)
+	}
+	return err
 }
 
 // Record stores the keys for the servers that start later. The caller calls it when the server

@@ -25,11 +25,12 @@ func BenchmarkChain(b *testing.B) {
 			cfg := testConfig()
 			response := &authenticator.Response{User: &user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated}}}
 			cfg.Authenticator = authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) { return response, true, nil })
-			cfg.Options.PriorityAndFairness = fair
 			client := fake.NewClientset()
 			factory := informers.NewSharedInformerFactory(client, 0)
-			cfg.FlowControl = NewFlowControl(cfg.Options, factory, client,
-				func(string) (storage.Stats, error) { return storage.Stats{}, nil })
+			if fair {
+				cfg.FlowControl = NewFlowControl(600, factory, client,
+					func(string) (storage.Stats, error) { return storage.Stats{}, nil })
+			}
 			ctx, cancel := context.WithCancel(context.Background())
 			ended := make(chan error)
 			factory.Start(ctx.Done())

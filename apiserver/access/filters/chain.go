@@ -16,6 +16,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/features"
 	serverfilters "k8s.io/apiserver/pkg/server/filters"
+	"k8s.io/apiserver/pkg/server/options"
 	"k8s.io/apiserver/pkg/server/routine"
 	"k8s.io/component-base/featuregate"
 )
@@ -24,7 +25,7 @@ import (
 // FeatureGate, MuxAndDiscoveryComplete, NonLongRunningRequests and WatchRequests are
 // required.
 type Config struct {
-	Options *Options
+	Options *options.ServerRunOptions
 	// Serializer encodes the Status of a rejected request in a format that the
 	// client accepts.
 	Serializer runtime.NegotiatedSerializer
@@ -172,7 +173,7 @@ func (c *chain) addAuthenticationFilters(handler http.Handler) http.Handler {
 // addTimeoutFilters adds the filters that bound the duration of a request and count it for
 // the shutdown.
 func (c *chain) addTimeoutFilters(handler http.Handler) http.Handler {
-	handler = serverfilters.WithCORS(handler, c.Options.CORSAllowedOrigins, nil, nil, nil, "true")
+	handler = serverfilters.WithCORS(handler, c.Options.CorsAllowedOriginList, nil, nil, nil, "true")
 	// The timeout handler serializes header writes, so the recorder must be inside it.
 	handler = endpointfilters.WithWarningRecorder(handler)
 	handler = withHandlerStack(handler, c.longRunning)

@@ -23,6 +23,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/server/options"
 	"k8s.io/apiserver/pkg/storage"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/apiserver/pkg/warning"
@@ -36,7 +37,7 @@ func testConfig() Config {
 	scheme := runtime.NewScheme()
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
 	return Config{
-		Options:    NewOptions(),
+		Options:    options.NewServerRunOptions(),
 		Serializer: serializer.NewCodecFactory(scheme),
 		Authenticator: authenticator.RequestFunc(func(r *http.Request) (*authenticator.Response, bool, error) {
 			switch r.Header.Get("Authorization") {
@@ -286,7 +287,7 @@ func TestPriorityAndFairness_QueuesRequests(t *testing.T) {
 	cfg := testConfig()
 	client := fake.NewClientset()
 	factory := informers.NewSharedInformerFactory(client, 0)
-	cfg.FlowControl = NewFlowControl(cfg.Options, factory, client,
+	cfg.FlowControl = NewFlowControl(600, factory, client,
 		func(string) (storage.Stats, error) { return storage.Stats{}, nil })
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
@@ -342,34 +343,5 @@ func TestDraining_RefusesNewRequests(t *testing.T) {
 	resp := get(t, server.URL+"/api/v1/pods", "good")
 	if resp.Code != http.StatusTooManyRequests || resp.Header.Get("Retry-After") == "" {
 		t.Errorf("got %d, Retry-After %q", resp.Code, resp.Header.Get("Retry-After"))
-	}
-}
-
-func TestOptions_Validate(t *testing.T) {
-	for _, test := range []struct {
-		name  string
-		edit  func(*Options)
-		wrong bool
-	}{
-		{"defaults", func(*Options) {}, false},
-		{"negative limit", func(o *Options) { o.MaxRequestsInFlight = -1 }, true},
-		{"no concurrency", func(o *Options) { o.MaxRequestsInFlight, o.MaxMutatingRequestsInFlight = 0, 0 }, true},
-		{"no limits without fairness", func(o *Options) {
-			o.PriorityAndFairness, o.MaxRequestsInFlight, o.MaxMutatingRequestsInFlight = false, 0, 0
-		}, false},
-		{"goaway too often", func(o *Options) { o.GoawayChance = 0.1 }, true},
-		{"hsts", func(o *Options) { o.HSTSDirectives = []string{"max-age=1", "preload", "includeSubDomains"} }, false},
-		{"hsts unknown", func(o *Options) { o.HSTSDirectives = []string{"forever"} }, true},
-		{"origin", func(o *Options) { o.CORSAllowedOrigins = []string{`//example\.com(:|$)`} }, false},
-		{"origin that floats", func(o *Options) { o.CORSAllowedOrigins = []string{"example.com"} }, true},
-		{"origin that is no expression", func(o *Options) { o.CORSAllowedOrigins = []string{"//(:"} }, true},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			o := NewOptions()
-			test.edit(o)
-			if errs := o.Validate(); (len(errs) > 0) != test.wrong {
-				t.Errorf("got %v", errs)
-			}
-		})
 	}
 }

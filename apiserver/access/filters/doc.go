@@ -1,8 +1,8 @@
 // Package filters builds the chain of HTTP filters that a request passes before its route.
 //
 // The filters are those of k8s.io/apiserver. Their order is that of
-// DefaultBuildHandlerChain in k8s.io/apiserver/pkg/server. That package is not imported,
-// because it is the generic API server. TestChain_OrderIsUpstreams reads the function's source and
+// DefaultBuildHandlerChain in k8s.io/apiserver/pkg/server. That function is not called,
+// because it takes the configuration of the generic API server. TestChain_OrderIsUpstreams reads the function's source and
 // compares.
 //
 // The chain promises to the handlers inside it:

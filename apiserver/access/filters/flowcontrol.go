@@ -33,14 +33,11 @@ type FlowControl struct {
 // estimate is the maximum.
 type ObjectCounter = func(resource string) (storage.Stats, error)
 
-// NewFlowControl returns nil if the options turn priority and fairness off. It registers
+// NewFlowControl lets at most limit requests run, shared among the priority levels. It registers
 // informers with factory; the caller starts the factory.
-func NewFlowControl(o *Options, factory informers.SharedInformerFactory, client kubernetes.Interface, count ObjectCounter) *FlowControl {
-	if !o.PriorityAndFairness {
-		return nil
-	}
+func NewFlowControl(limit int, factory informers.SharedInformerFactory, client kubernetes.Interface, count ObjectCounter) *FlowControl {
 	expectListsFromMemory()
-	controller := flowcontrol.New(factory, client.FlowcontrolV1(), o.MaxRequestsInFlight+o.MaxMutatingRequestsInFlight)
+	controller := flowcontrol.New(factory, client.FlowcontrolV1(), limit)
 	return &FlowControl{
 		controller: controller,
 		estimator: flowrequest.NewWorkEstimator(count, controller.GetInterestedWatchCount,

@@ -72,7 +72,7 @@ func mergeIn(t *testing.T, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := toProtobufV2(text); err != nil {
+	if _, err := ToProtobufV2(text); err != nil {
 		t.Fatal(err)
 	}
 	asProtobuf := peak(t)

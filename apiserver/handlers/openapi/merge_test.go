@@ -176,7 +176,7 @@ func TestProtobufV2_EqualsUpstream(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := toProtobufV2(text)
+		got, err := ToProtobufV2(text)
 		if err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%s: the protobuf is another one, %d bytes for %d (%v)", name, len(got), len(want), err)
 		}
@@ -202,7 +202,7 @@ func BenchmarkMerge(b *testing.B) {
 			b.Fatal(err)
 		}
 		b.SetBytes(int64(len(text)))
-		if _, err := toProtobufV2(text); err != nil {
+		if _, err := ToProtobufV2(text); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -39,8 +39,8 @@ const (
 	fieldMember      protowire.Number = 1
 )
 
-// toProtobufV2 encodes an OpenAPI v2 document as protobuf.
-func toProtobufV2(text []byte) ([]byte, error) {
+// ToProtobufV2 encodes an OpenAPI v2 document as protobuf.
+func ToProtobufV2(text []byte) ([]byte, error) {
 	whole, err := parseSwagger(text)
 	if err != nil {
 		return nil, err

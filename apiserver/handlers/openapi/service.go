@@ -215,7 +215,7 @@ func (s *Service) getV2(ctx context.Context, protobuf bool) (*builtDocument, err
 	}
 	if protobuf && built.protobuf == nil {
 		var err error
-		if built, err = built.withProtobuf(toProtobufV2); err != nil {
+		if built, err = built.withProtobuf(ToProtobufV2); err != nil {
 			return nil, err
 		}
 		defer debug.FreeOSMemory()

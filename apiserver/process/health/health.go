@@ -36,6 +36,8 @@ func AllPass(ctx context.Context, checks []Checker) bool {
 type Checks struct {
 	// Always are run by /livez, /healthz and /readyz.
 	Always []Checker
+	// NotLive are run by /healthz and /readyz: what they find does not end with the process.
+	NotLive []Checker
 	// BootSequence are the checks of the start. All three endpoints run them. On
 	// /livez they pass until LivezGracePeriod is over.
 	BootSequence []Checker
@@ -58,12 +60,12 @@ type Checks struct {
 // /readyz without Writes.
 func Install(mux Mux, c Checks) []Checker {
 	always := slices.Concat([]Checker{healthz.PingHealthz}, c.Always)
-	all := slices.Concat(always, c.BootSequence)
-	live := all
+	all := slices.Concat(always, c.NotLive, c.BootSequence)
+	boot := c.BootSequence
 	if c.LivezGracePeriod > 0 {
-		live = slices.Concat(always, withGracePeriod(c.BootSequence, time.Now().Add(c.LivezGracePeriod)))
+		boot = withGracePeriod(boot, time.Now().Add(c.LivezGracePeriod))
 	}
-	healthz.InstallLivezHandler(mux, live...)
+	healthz.InstallLivezHandler(mux, slices.Concat(always, boot)...)
 	healthz.InstallHandler(mux, all...)
 	healthz.InstallReadyzHandler(mux, slices.Concat(all, c.Writes, c.ReadyzOnly)...)
 	for _, check := range c.Separate {

@@ -209,6 +209,20 @@ func TestAllPass_FollowsTheChecks(t *testing.T) {
 	}
 }
 
+// TestLivez_PassesWithoutTheKeyService: what a restart does not mend is no reason to restart.
+func TestLivez_PassesWithoutTheKeyService(t *testing.T) {
+	t.Parallel()
+	mux := http.NewServeMux()
+	health.Install(mux, health.Checks{NotLive: []health.Checker{
+		healthz.NamedCheck("kms-provider-0", func(*http.Request) error { return errors.New("away") }),
+	}})
+	for path, want := range map[string]int{"/livez": http.StatusOK, "/healthz": http.StatusInternalServerError, "/readyz": http.StatusInternalServerError} {
+		if status, body := ask(t, mux, path); status != want {
+			t.Errorf("%s: %d, want %d: %s", path, status, want, body)
+		}
+	}
+}
+
 // TestLivez_PassesDuringTheGracePeriod: a slow start does not fail /livez, which would make
 // a kubelet restart the server.
 func TestLivez_PassesDuringTheGracePeriod(t *testing.T) { synctest.Test(t, testLivezGracePeriod) }

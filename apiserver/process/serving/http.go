@@ -37,16 +37,18 @@ func NewTLSConfig(o Options) (*tls.Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	curves, err := cliflag.TLSCurvePreferences(o.CurvePreferences)
+	if err != nil {
+		return nil, err
+	}
 	config := &tls.Config{
-		MinVersion:   max(version, minTLSVersion),
-		CipherSuites: suites,
-		NextProtos:   []string{"h2", "http/1.1"},
+		MinVersion:       max(version, minTLSVersion),
+		CipherSuites:     suites,
+		CurvePreferences: curves,
+		NextProtos:       []string{"h2", "http/1.1"},
 		// The server requests a client certificate and does not require one. The
 		// authenticators verify it; clients may use other credentials.
 		ClientAuth: tls.RequestClientCert,
-	}
-	for _, curve := range o.CurvePreferences {
-		config.CurvePreferences = append(config.CurvePreferences, tls.CurveID(curve))
 	}
 	if o.DisableHTTP2 {
 		config.NextProtos = []string{"http/1.1"}

@@ -5,7 +5,6 @@ import (
 	"net"
 
 	"github.com/spf13/pflag"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	cliflag "k8s.io/component-base/cli/flag"
 	netutils "k8s.io/utils/net"
 )
@@ -15,8 +14,6 @@ import (
 type Options struct {
 	BindAddress         net.IP
 	Port                int
-	AdvertiseAddress    net.IP
-	ExternalHostname    string
 	InsecurePort        int
 	InsecureBindAddress net.IP
 
@@ -96,29 +93,7 @@ func (o *Options) Validate() []error {
 	unless(err != nil || version >= minTLSVersion, "--tls-min-version: %s is no longer safe, the lowest is VersionTLS12", o.MinVersion)
 	_, err = cliflag.TLSCipherSuites(o.CipherSuites)
 	unless(err == nil, "--tls-cipher-suites: %w", err)
+	_, err = cliflag.TLSCurvePreferences(o.CurvePreferences)
+	unless(err == nil, "--tls-curve-preferences: %w", err)
 	return errs
-}
-
-// AddGenericFlags adds the flags that kube-apiserver lists in its section "generic".
-func (o *Options) AddGenericFlags(fs *pflag.FlagSet) {
-	fs.IPVar(&o.AdvertiseAddress, "advertise-address", o.AdvertiseAddress,
-		"IP address at which members of the cluster reach this server. If not set, --bind-address; if that is unspecified, the address of the default interface.")
-	fs.StringVar(&o.ExternalHostname, "external-hostname", o.ExternalHostname,
-		"Host name by which clients outside the cluster reach this server; part of the serving certificate, and of the URLs in documents such as OpenID discovery.")
-}
-
-// Advertised returns the address that members of the cluster use: --advertise-address,
-// otherwise --bind-address, otherwise the address of the default route. On a machine
-// without a network it is the loopback address.
-func (o *Options) Advertised(ipv6 bool) net.IP {
-	if o.AdvertiseAddress != nil && !o.AdvertiseAddress.IsUnspecified() {
-		return o.AdvertiseAddress
-	}
-	if ip, err := utilnet.ResolveBindAddress(o.BindAddress); err == nil {
-		return ip
-	}
-	if ipv6 {
-		return net.IPv6loopback
-	}
-	return net.IPv4(127, 0, 0, 1)
 }

@@ -50,6 +50,9 @@ type Config struct {
 	// servers trust. Run publishes it in the ConfigMap
 	// kube-system/extension-apiserver-authentication; nil publishes nothing.
 	ClusterAuthenticationInfo *clusterauthenticationtrust.ClusterAuthenticationInfo
+	// EpochEnded returns a channel that is closed when the store has lost commits, perhaps those of the steps that
+	// have no interval. nil means never.
+	EpochEnded func() <-chan struct{}
 
 	Logger klog.Logger
 }
@@ -184,8 +187,11 @@ func (b *Bootstrap) Run(ctx context.Context) error {
 	}
 	var loops sync.WaitGroup
 	for _, s := range b.steps {
-		if s.interval > 0 {
+		switch {
+		case s.interval > 0:
 			loops.Go(func() { b.ensurePeriodically(ctx, s) })
+		case b.config.EpochEnded != nil:
+			loops.Go(func() { b.ensureInEachEpoch(ctx, s) })
 		}
 	}
 	if b.config.ClusterAuthenticationInfo != nil {
@@ -257,6 +263,19 @@ func (b *Bootstrap) ensurePeriodically(ctx context.Context, s *step) {
 	for b.sleep(ctx, s.interval) {
 		if err := s.ensure(ctx); err != nil && ctx.Err() == nil {
 			b.config.Logger.Error(err, "Could not repair the bootstrap objects; will try again", "step", s.name)
+		}
+	}
+}
+
+// ensureInEachEpoch runs a step again in each new epoch until ctx ends.
+func (b *Bootstrap) ensureInEachEpoch(ctx context.Context, s *step) {
+	for ended := b.config.EpochEnded(); ; {
+		select {
+		case <-ended:
+			ended = b.config.EpochEnded()
+			b.ensureWithRetry(ctx, s)
+		case <-ctx.Done():
+			return
 		}
 	}
 }

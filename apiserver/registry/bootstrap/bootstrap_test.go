@@ -172,6 +172,31 @@ func TestNamespaces_AreRecreated(t *testing.T) {
 	})
 }
 
+// TestBootstrap_BeginsAgainInANewEpoch: the roles and priority classes, which are else written once, are there again after
+// they were lost.
+func TestBootstrap_BeginsAgainInANewEpoch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		c := config(t, client)
+		epochs := []chan struct{}{make(chan struct{}), make(chan struct{})}
+		var epoch atomic.Int32
+		c.EpochEnded = func() <-chan struct{} { return epochs[epoch.Load()] }
+		defer run(t, c)()
+		role, class := client.RbacV1().ClusterRoles(), client.SchedulingV1().PriorityClasses()
+		if err := errors.Join(role.Delete(t.Context(), "cluster-admin", metav1.DeleteOptions{}), class.Delete(t.Context(), "system-node-critical", metav1.DeleteOptions{})); err != nil {
+			t.Fatal(err)
+		}
+		epoch.Store(1)
+		close(epochs[0])
+		synctest.Wait()
+		_, roleErr := role.Get(t.Context(), "cluster-admin", metav1.GetOptions{})
+		_, classErr := class.Get(t.Context(), "system-node-critical", metav1.GetOptions{})
+		if err := errors.Join(roleErr, classErr); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestServiceCIDR_ExistingDefaultIsKept: an existing default ServiceCIDR keeps its ranges
 // and its condition; a missing second family and a missing condition are added.
 func TestServiceCIDR_ExistingDefaultIsKept(t *testing.T) {

@@ -10,12 +10,15 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/storage/value"
 	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"byre/apiserver/storage"
+	"byre/apiserver/storage/encoding"
 	"byre/sqlstore"
 	"byre/watch"
 )
@@ -40,7 +43,10 @@ type Log struct {
 // errNoObject is the error for a stored value that is no JSON object.
 var errNoObject = errors.New("the stored value is no JSON object")
 
-// Open decrypts a stored value: a valid JSON object.
+// protobufPrefix begins a value that was imported as a stock server had encrypted it.
+var protobufPrefix = []byte("k8s\x00")
+
+// Open decrypts a stored value: a valid JSON object. It fails with ServiceUnavailable if the value may be read later.
 func (l *Log) Open(ctx context.Context, key sqlstore.Key, stored []byte) ([]byte, error) {
 	var transformer value.Transformer
 	if l.Transformers != nil {
@@ -51,6 +57,16 @@ func (l *Log) Open(ctx context.Context, key sqlstore.Key, stored []byte) ([]byte
 		path += key.Namespace + "/"
 	}
 	data, err := storage.Decrypt(ctx, transformer, stored, path+key.Name)
+	if err != nil && encoding.IsOfPlugin(err) {
+		klog.ErrorS(err, "A change can't be decrypted now", "resource", key.Resource)
+		return nil, apierrors.NewServiceUnavailable("a KMS plugin does not decrypt the change")
+	}
+	if err == nil && bytes.HasPrefix(data, protobufPrefix) {
+		var object runtime.Object
+		if object, _, err = legacyscheme.Codecs.UniversalDeserializer().Decode(data, nil, nil); err == nil {
+			data, err = json.Marshal(object)
+		}
+	}
 	if err != nil {
 		return nil, err
 	}

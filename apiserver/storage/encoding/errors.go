@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"google.golang.org/grpc/status"
 	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/storage"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -27,6 +28,12 @@ func (e *CorruptError) Error() string {
 		what = "data from the storage is not transformable"
 	}
 	return fmt.Sprintf("%s revision=%d: %v", what, e.Revision, e.Err)
+}
+
+// IsOfPlugin reports whether an error, which is not nil, is that of a KMS plugin: the value may be read later.
+func IsOfPlugin(err error) bool {
+	_, is := status.FromError(err)
+	return is
 }
 
 // AllowsUnsafeDeletion reports whether errors name corrupt objects, so that an administrator

@@ -186,8 +186,8 @@ func (f *Format) encode(ctx context.Context, s *Serializer, obj runtime.Object, 
 	if err := versioner.PrepareObjectForStorage(obj); err != nil {
 		return representation.Representation{}, fmt.Errorf("PrepareObjectForStorage failed: %w", err)
 	}
-	if f.encoder == nil {
-		body, err := s.Encode(obj)
+	if f.encoder == nil { // a bookmark, which has no defaults
+		body, err := s.encodeBy(s.Plain, obj)
 		return newJSON(body), err
 	}
 	body, err := f.encoder(ctx, obj)

@@ -69,7 +69,7 @@ func (s *Serializer) encodeBy(encoder runtime.Encoder, obj runtime.Object) ([]by
 }
 
 // Open decrypts an entry's value. stale reports whether the value should be written
-// again, because it would now be encrypted or encoded otherwise.
+// again, because it would now be encrypted otherwise.
 func (s *Serializer) Open(ctx context.Context, e *watch.Entry) (data []byte, stale bool, err error) {
 	if e.Encoding != s.Encoding {
 		if err := s.Check(ctx, e.Revision); err != nil {
@@ -78,13 +78,13 @@ func (s *Serializer) Open(ctx context.Context, e *watch.Entry) (data []byte, sta
 	}
 	value := e.Value()
 	if s.Transformer.isPlain && !IsWrapped(value) {
-		return value, e.Encoding != s.Encoding, nil // without making the path
+		return value, false, nil // without making the path
 	}
 	data, stale, err = s.Transformer.Decrypt(ctx, value, s.Path(e.Key))
 	if err != nil {
 		return nil, false, &CorruptError{IsEncrypted: true, Revision: e.Revision, Err: err}
 	}
-	return data, stale || e.Encoding != s.Encoding, nil
+	return data, stale, nil
 }
 
 // DecodeInto decodes data into an empty object and sets the object's resourceVersion to

@@ -77,7 +77,7 @@ func Messages(err error) []string {
 		return lines
 	}
 	text := noObject.ReplaceAllString(err.Error(), "it has no apiVersion and kind, or is neither YAML nor JSON")
-	return []string{strings.NewReplacer("\r", "", "\n\t", " ", "\n", " ").Replace(text)}
+	return []string{Visible(strings.NewReplacer("\r", "", "\n\t", " ", "\n", " ").Replace(text))}
 }
 
 // isList reports whether an error is a list of errors, as errors.Join makes it. An error of

@@ -243,6 +243,8 @@ func (f *writeFlags) carryOut(cmd *cobra.Command, client *plugin.Client, plan *p
 		}
 		isNamespace := step.Object.Resource.Resource == "namespaces"
 		switch {
+		case errors.Is(err, plugin.ErrExists):
+			continue
 		case err != nil && (isNamespace || cmd.Context().Err() != nil):
 			return err
 		case err != nil:

@@ -96,7 +96,12 @@ func (c *Client) Find(args []string) (Object, error) {
 	if !found || kind == "" || name == "" || strings.Contains(name, "/") {
 		return Object{}, fmt.Errorf("name one object, as TYPE/NAME or TYPE NAME, not %q", strings.Join(args, " "))
 	}
-	resource, err := c.mapper.ResourceFor(schema.ParseGroupResource(kind).WithVersion(""))
+	named := schema.ParseGroupResource(kind).WithVersion("")
+	resource, err := c.mapper.ResourceFor(named)
+	if meta.IsNoMatchError(err) { // it may have been defined since
+		meta.MaybeResetRESTMapper(c.mapper)
+		resource, err = c.mapper.ResourceFor(named)
+	}
 	if err != nil {
 		return Object{}, err
 	}

@@ -46,10 +46,13 @@ func (c *Client) PlanUndeleteNamespace(ctx context.Context) (*Plan, error) {
 		r.objects = append(r.objects, &changed{Object: o, then: deleted.content})
 	}
 	return r.plan(ctx, func(o *changed) (*Step, error) {
-		if o.then == nil || o.now != nil {
-			return nil, nil //nolint:nilnil // nothing to do
+		switch {
+		case o.then != nil && o.now == nil:
+			return r.create(ctx, o)
+		case o.then != nil && isMade(o.Object, o.now):
+			return r.update(ctx, o)
 		}
-		return r.create(ctx, o)
+		return nil, nil //nolint:nilnil // nothing to do
 	})
 }
 

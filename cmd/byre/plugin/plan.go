@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -39,7 +40,7 @@ type Step struct {
 	resourceVersion string
 }
 
-// Do makes the request of a step. p is the plan of a step that creates or updates. dryRun has the server check the
+// Do makes the request of a step. It fails with ErrExists if the step has been left out. p is the plan of a step that creates or updates. dryRun has the server check the
 // request and store nothing.
 func (c *Client) Do(ctx context.Context, p *Plan, s *Step, dryRun bool) error {
 	dry := dryRunOption(dryRun)
@@ -79,15 +80,34 @@ func (c *Client) Do(ctx context.Context, p *Plan, s *Step, dryRun bool) error {
 		return err
 	}
 	uid, err := c.Create(ctx, &s.Undelete, dryRun)
-	if apierrors.IsAlreadyExists(err) {
-		s.leaveOut("all of it", "somebody has created it meanwhile") // as controllers do in a new namespace
-		return nil
+	if apierrors.IsAlreadyExists(err) { // as controllers do in a new namespace
+		uid, err = c.replace(ctx, s, dry)
 	}
 	if err == nil {
 		p.owners[s.uid] = uid
 		delete(p.pending, s.uid)
 	}
 	return err
+}
+
+// ErrExists is the error for an object that is not created, because somebody else has done that.
+var ErrExists = errors.New("somebody has created it meanwhile")
+
+// replace makes the ServiceAccount default what a step would create, and returns its UID. Any other object it leaves out.
+func (c *Client) replace(ctx context.Context, s *Step, dryRun []string) (types.UID, error) {
+	now, err := c.client(s.Object).Get(ctx, s.Object.Name, metav1.GetOptions{})
+	if err != nil {
+		return "", err
+	}
+	if !isMade(s.Object, now) {
+		s.leaveOut("all of it", ErrExists.Error())
+		return "", ErrExists
+	}
+	content := merge(s.Object.Resource.GroupResource(), s.Content, now)
+	content.SetUID(now.GetUID())
+	content.SetResourceVersion(now.GetResourceVersion())
+	_, err = c.client(s.Object).Update(ctx, content, metav1.UpdateOptions{DryRun: dryRun, FieldManager: manager})
+	return now.GetUID(), err
 }
 
 // sort puts owners before what they own, and what is referred to before what refers to it.

@@ -8,8 +8,11 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/rest"
 )
@@ -147,5 +150,44 @@ func TestFollow_GoesOnAndSaysWhatIsGone(t *testing.T) {
 	})
 	if rows != 1 || !slices.Equal(asked, []string{"5", "9", "9"}) || err == nil || err.Error() != "the changes after revision 9 can't be followed any more: run the command again: too old" {
 		t.Errorf("%d rows, asked after %q, %v", rows, asked, err)
+	}
+}
+
+func TestFind_LearnsWhatIsDefinedLater(t *testing.T) {
+	t.Parallel()
+	answers := unreadableChange()
+	client := fake(t, "", answers)
+	if _, err := client.Find([]string{"configmaps/settings"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Find([]string{"gears/g"}); !meta.IsNoMatchError(err) {
+		t.Fatalf("before the definition: %v", err)
+	}
+	answers["/apis"] = `{"kind":"APIGroupList","apiVersion":"v1","groups":[{"name":"example.com","versions":[{"groupVersion":"example.com/v1","version":"v1"}]}]}`
+	answers["/apis/example.com/v1"] = `{"kind":"APIResourceList","groupVersion":"example.com/v1","resources":[{"name":"gears","kind":"Gear","namespaced":true,` + verbsOfAll + `}]}`
+	if o, err := client.Find([]string{"gears/g"}); err != nil || o.String() != "gears.example.com/g" {
+		t.Errorf("after it: %s, %v", o, err)
+	}
+}
+
+// TestCreate_ReportsARefusalWithoutDetails: a webhook may answer so.
+func TestCreate_ReportsARefusalWithoutDetails(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusUnprocessableEntity)
+		fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","code":422,"reason":"Invalid","message":"no"}`)
+	}))
+	defer server.Close()
+	client, err := NewClient(&rest.Config{Host: server.URL}, "shop")
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := &Undelete{
+		Object:  Object{corev1.SchemeGroupVersion.WithResource("configmaps"), "shop", "b"},
+		Content: &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "b"}}},
+	}
+	if _, err := client.Create(t.Context(), refused, false); !apierrors.IsInvalid(err) {
+		t.Error(err)
 	}
 }

@@ -290,6 +290,12 @@ func (r *recovery) create(ctx context.Context, o *changed) (*Step, error) {
 	return s, r.prepare(ctx, &s.Undelete, r.result.owners)
 }
 
+// isMade reports whether an object is a ServiceAccount default as the controller makes it in each namespace.
+func isMade(o Object, object *unstructured.Unstructured) bool {
+	return o.Resource.GroupResource() == schema.GroupResource{Resource: "serviceaccounts"} && o.Name == "default" &&
+		len(object.Object) == len([]string{"apiVersion", "kind", "metadata"}) && len(object.GetLabels())+len(object.GetAnnotations()) == 0
+}
+
 // update returns the step that makes an object what it was; nil if it is that.
 func (r *recovery) update(ctx context.Context, o *changed) (*Step, error) {
 	now := o.now.DeepCopy()

@@ -188,7 +188,9 @@ func (c *Client) Create(ctx context.Context, u *Undelete, dryRun bool) (types.UI
 		return uid, err
 	}
 	var status apierrors.APIStatus
-	errors.As(err, &status)
+	if !errors.As(err, &status) || status.Status().Details == nil { // of a webhook
+		return "", err
+	}
 	again := false
 	for _, cause := range status.Status().Details.Causes {
 		for _, path := range addresses[u.Object.Resource.GroupResource()] {

@@ -80,10 +80,10 @@ func (l Location) writeFile(fill func(io.Writer) error) (err error) {
 	if err := l.checkFree(); err != nil {
 		return err
 	}
-	dir, base := filepath.Split(filepath.Clean(l.Name))
+	dir, base := filepath.Dir(l.Name), filepath.Base(l.Name)
 	file, err := os.CreateTemp(dir, temporaryName(base)) // with mode 0600, because backups hold Secrets
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s: there is no directory %s", l.Name, filepath.Clean(dir))
+		return fmt.Errorf("%s: there is no directory %s", l.Name, dir)
 	}
 	if err != nil {
 		return err

@@ -128,6 +128,19 @@ func TestLocation_File(t *testing.T) {
 	}
 }
 
+// TestLocation_FileInTheWorkingDirectory: nothing is written elsewhere.
+func TestLocation_FileInTheWorkingDirectory(t *testing.T) {
+	t.Chdir(t.TempDir())
+	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "nowhere"))
+	for _, name := range []string{"one.zst", "./two.zst"} {
+		l := location.Location{Name: name}
+		if err := l.Write(t.Context(), fill([]byte(name))); err != nil {
+			t.Fatal(err)
+		}
+		expectContent(t, l, []byte(name))
+	}
+}
+
 func TestLocation_StandardStreams(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
