@@ -195,19 +195,19 @@ func (k *keyRecorder) run(ctx context.Context) error {
 	if !awaitChecks(ctx, k.storage.encryption.checks) {
 		return nil
 	}
-	for isRecorded := false; ; {
+	for isStart := true; ; {
 		ended := k.storage.Feed.EpochEnded()
 		err := k.trust.Record(ctx, k.storage.Store)
 		var untrusted *auth.UntrustedKeyError
 		isUntrusted := errors.As(err, &untrusted)
-		if isUntrusted && !isRecorded {
+		if isUntrusted && isStart {
 			return err
 		}
 		if err == nil && k.adopt {
 			err = k.storage.deleteForkRecord(ctx)
 		}
 		k.tried.Signal()
-		isRecorded = isRecorded || err == nil
+		isStart = isStart && err != nil
 		var again <-chan time.Time
 		switch {
 		case isUntrusted:
@@ -222,6 +222,7 @@ func (k *keyRecorder) run(ctx context.Context) error {
 		case <-again:
 		case <-ended: // the record may be lost
 		case <-k.reloaded:
+			isStart = false
 			if err := k.trust.ReadClientCAs(); err != nil {
 				klog.ErrorS(err, "The keys of --client-ca-file are not recorded")
 			}

@@ -27,7 +27,7 @@ type entry struct {
 var _ runtime.CacheableObject = (*entry)(nil)
 
 // prepare makes the item, unless it is there. It fails if what the change replaced can't be read; the next call tries
-// that again. The context of the watch that comes first must not spoil the item of the others.
+// that again.
 func (e *entry) prepare(ctx context.Context, s *Storage) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -43,7 +43,7 @@ func (e *entry) prepare(ctx context.Context, s *Storage) error {
 		c = whole
 	}
 	var err error
-	e.item, err = s.item(context.WithoutCancel(ctx), c, false)
+	e.item, err = s.item(ctx, c, false)
 	return err
 }
 

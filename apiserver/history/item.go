@@ -49,8 +49,8 @@ func (s *Storage) item(ctx context.Context, c *sqlstore.Change, whole bool) (*Ch
 		after, afterErr = s.config.Open(ctx, key, c.New.Value)
 		err = errors.Join(err, afterErr)
 	}
-	if apierrors.IsServiceUnavailable(err) {
-		return nil, err
+	if err != nil && (ctx.Err() != nil || apierrors.IsTimeout(err)) {
+		return nil, cmp.Or(ctx.Err(), err)
 	}
 	item.Unreadable = err != nil
 	if item.Object.Kind = kindOf(after); item.Object.Kind == "" {

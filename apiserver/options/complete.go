@@ -107,7 +107,7 @@ func (c *Completed) completeAddresses() error {
 		return fmt.Errorf("--service-cluster-ip-range: %w", err)
 	}
 	c.AdvertiseAddress = c.advertised(netutils.IsIPv6CIDR(&c.ServiceIPRange))
-	if address := c.EndpointAddress(); address != nil && netutils.IsIPv6(address) != netutils.IsIPv6CIDR(&c.ServiceIPRange) {
+	if address := c.EndpointAddress(); address != nil && !c.Store.ReadsOnly() && netutils.IsIPv6(address) != netutils.IsIPv6CIDR(&c.ServiceIPRange) {
 		return fmt.Errorf("--service-cluster-ip-range: %s is of another IP family than --advertise-address, %s, so that Pods would not reach the server: "+
 			"name the family of the address first, or set --endpoint-reconciler-type=none", &c.ServiceIPRange, address)
 	}

@@ -56,8 +56,8 @@ func apiError(ctx context.Context, sql string, timeout time.Duration, err error)
 // unreadable returns the error for an object that can't be read. It is nil for one that can't be decrypted or decoded, of
 // which all values are NULL, as any that does not fit. One that can be read later is an error.
 func unreadable(ctx context.Context, err error) error {
-	if encoding.IsOfPlugin(err) {
-		return apierrors.NewServiceUnavailable("a KMS plugin does not decrypt an object")
+	if encoding.IsOfAbsentPlugin(err) {
+		return apierrors.NewTimeoutError("the KMS plugin that decrypts an object does not answer", 1)
 	}
 	if apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTimeout(err) {
 		return err

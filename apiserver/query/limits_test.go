@@ -252,6 +252,7 @@ func TestUnreadable_IsAnErrorIfItCanBeReadLater(t *testing.T) {
 		{apierrors.NewServiceUnavailable("the database is away"), true},
 		{apierrors.NewTimeoutError("the database is slow", 0), true},
 		{storage.NewInternalError(status.Error(codes.Unavailable, "the plugin is away")), true},
+		{storage.NewInternalError(status.Error(codes.NotFound, "the key is destroyed")), false},
 		{errors.New("unexpected end of JSON input"), false},
 		{apierrors.NewInternalError(errors.New("no key decrypts it")), false},
 	} {

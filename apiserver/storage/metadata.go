@@ -7,6 +7,7 @@ import (
 	"errors"
 	"strconv"
 
+	"google.golang.org/grpc/status"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -233,7 +234,7 @@ func (w *MetadataWatch) metadata(ctx context.Context, e *watch.Entry, revision i
 	}}
 	data, _, err := w.transformer.Decrypt(ctx, e.Value(), w.path+joinName(e.Namespace, e.Name))
 	if err != nil {
-		if encoding.IsOfPlugin(err) {
+		if _, isPlugins := status.FromError(err); isPlugins {
 			return nil, err
 		}
 		return o, nil

@@ -172,7 +172,7 @@ func (r *records) ensureFirstRevision(ctx context.Context) error {
 // decrypted is an error of the server, as upstream's is.
 func (r *records) isLostHistory(ctx context.Context, err error, e *watch.Entry) bool {
 	var corrupt *encoding.CorruptError
-	if !errors.As(err, &corrupt) || !corrupt.IsEncrypted || encoding.IsOfPlugin(corrupt.Err) {
+	if !errors.As(err, &corrupt) || !corrupt.IsEncrypted || encoding.IsOfAbsentPlugin(corrupt.Err) {
 		return false
 	}
 	current, _, getErr := r.store.Get(ctx, e.Key)

@@ -46,7 +46,7 @@ var errNoObject = errors.New("the stored value is no JSON object")
 // protobufPrefix begins a value that was imported as a stock server had encrypted it.
 var protobufPrefix = []byte("k8s\x00")
 
-// Open decrypts a stored value: a valid JSON object. It fails with ServiceUnavailable if the value may be read later.
+// Open decrypts a stored value: a valid JSON object. It fails with Timeout if the value may be read later.
 func (l *Log) Open(ctx context.Context, key sqlstore.Key, stored []byte) ([]byte, error) {
 	var transformer value.Transformer
 	if l.Transformers != nil {
@@ -57,9 +57,9 @@ func (l *Log) Open(ctx context.Context, key sqlstore.Key, stored []byte) ([]byte
 		path += key.Namespace + "/"
 	}
 	data, err := storage.Decrypt(ctx, transformer, stored, path+key.Name)
-	if err != nil && encoding.IsOfPlugin(err) {
-		klog.ErrorS(err, "A change can't be decrypted now", "resource", key.Resource)
-		return nil, apierrors.NewServiceUnavailable("a KMS plugin does not decrypt the change")
+	if encoding.IsOfAbsentPlugin(err) {
+		klog.V(2).InfoS("A change can't be decrypted now", "resource", key.Resource, "err", err)
+		return nil, apierrors.NewTimeoutError("the KMS plugin that decrypts the change does not answer", 1)
 	}
 	if err == nil && bytes.HasPrefix(data, protobufPrefix) {
 		var object runtime.Object

@@ -3,7 +3,9 @@ package encoding
 import (
 	"errors"
 	"fmt"
+	"slices"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/storage"
@@ -30,10 +32,11 @@ func (e *CorruptError) Error() string {
 	return fmt.Sprintf("%s revision=%d: %v", what, e.Revision, e.Err)
 }
 
-// IsOfPlugin reports whether an error, which is not nil, is that of a KMS plugin: the value may be read later.
-func IsOfPlugin(err error) bool {
-	_, is := status.FromError(err)
-	return is
+// IsOfAbsentPlugin reports whether an error says that a KMS plugin is away: the value may be read later. A plugin that
+// refuses has lost the key.
+func IsOfAbsentPlugin(err error) bool {
+	s, isPlugins := status.FromError(err)
+	return isPlugins && slices.Contains([]codes.Code{codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.ResourceExhausted, codes.Aborted}, s.Code())
 }
 
 // AllowsUnsafeDeletion reports whether errors name corrupt objects, so that an administrator
