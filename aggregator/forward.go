@@ -69,7 +69,7 @@ func newWriters(d delegation.Dependencies, shared *transportConfig) *writers {
 	w.codecs = handlers.NewCodecs(handlers.NewScheme(install.Install))
 	own := *shared
 	own.Dial, own.RejectRedirects = w.dial, false
-	own.proxy = func(*http.Request) (*url.URL, error) { return nil, nil } // dial is the way
+	own.proxy = func(*http.Request) (*url.URL, error) { return nil, nil } // dial finds the server, whatever the URL is
 	w.transport = &own
 	w.Enqueue()
 	return w

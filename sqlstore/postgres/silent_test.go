@@ -15,6 +15,7 @@ import (
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/postgres/pgtest"
 	"byre/watch"
+	"byre/watch/watchtest"
 )
 
 // Reads from a host that stops answering end at their deadline, and succeed soon after the
@@ -161,16 +162,8 @@ func TestSilentHosts_TheOtherIsUsed(t *testing.T) {
 			t.Parallel()
 			driver, proxies := openThrough(t, silent+1, postgres.Options{})
 			feed := watch.New(driver, watch.Options{})
-			ctx, cancel := context.WithCancel(t.Context())
-			var running sync.WaitGroup
-			running.Go(func() {
-				if err := feed.Run(ctx); err != nil {
-					t.Error(err)
-				}
-			})
-			defer running.Wait()
-			defer cancel()
-			if _, err := feed.Latest(ctx); err != nil {
+			watchtest.Serve(t, "feed", feed.Run)
+			if _, err := feed.Latest(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			warm(t, driver)

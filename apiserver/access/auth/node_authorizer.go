@@ -115,6 +115,7 @@ func (n *lazyNodeAuthorizer) awaitNode(ctx context.Context) {
 	for !n.watchNodes(ctx) {
 		select {
 		case <-n.nodeAsked:
+			return
 		case <-ctx.Done():
 		case <-time.After(nodesPause):
 		}

@@ -293,7 +293,7 @@ func (r *recovery) create(ctx context.Context, o *changed) (*Step, error) {
 // isMade reports whether an object is a ServiceAccount default as the controller makes it in each namespace.
 func isMade(o Object, object *unstructured.Unstructured) bool {
 	return o.Resource.GroupResource() == schema.GroupResource{Resource: "serviceaccounts"} && o.Name == "default" &&
-		len(object.Object) == len([]string{"apiVersion", "kind", "metadata"}) && len(object.GetLabels())+len(object.GetAnnotations()) == 0
+		len(object.Object) == 3 /* apiVersion, kind and metadata */ && len(object.GetLabels())+len(object.GetAnnotations()) == 0
 }
 
 // update returns the step that makes an object what it was; nil if it is that.
