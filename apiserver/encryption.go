@@ -24,13 +24,17 @@ type encryption struct {
 }
 
 // newEncryption reads the configuration file. Without a file, nothing is encrypted. The
-// connections to key services, which upstream opens here, stay open until ctx ends.
+// connections to key services, which upstream opens here, stay open until ctx ends, or the
+// file is read again.
 func newEncryption(ctx context.Context, o options.StoreOptions, serverID string) (encryption, error) {
 	if o.EncryptionConfig == "" {
 		return encryption{}, nil
 	}
+	//nolint:govet // the transformers of a file that is not read again end with the server, as upstream's
+	ctx, cancel := context.WithCancel(ctx)
 	loaded, err := encryptionconfig.LoadEncryptionConfig(ctx, o.EncryptionConfig, o.EncryptionReload, serverID)
 	if err != nil {
+		cancel()
 		return encryption{}, fmt.Errorf("--encryption-provider-config %s: %w", o.EncryptionConfig, err)
 	}
 	encryptionmetrics.RecordEncryptionConfigLastConfigInfo(serverID, loaded.EncryptionFileContentHash)
@@ -46,9 +50,7 @@ func newEncryption(ctx context.Context, o options.StoreOptions, serverID string)
 			},
 		}, nil
 	}
-	// The transformers of the first file end with ctx, so their cancel function does
-	// nothing. Upstream gives the transformers of later files contexts of their own.
-	dynamic := encryptionconfig.NewDynamicTransformers(loaded.Transformers, loaded.HealthChecks[0], func() {}, loaded.KMSCloseGracePeriod)
+	dynamic := encryptionconfig.NewDynamicTransformers(loaded.Transformers, loaded.HealthChecks[0], cancel, loaded.KMSCloseGracePeriod)
 	return encryption{
 		checks:       []health.Checker{dynamic},
 		transformers: dynamic.TransformerForResource,

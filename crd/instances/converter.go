@@ -6,6 +6,7 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/conversion"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
@@ -17,24 +18,24 @@ type converter struct {
 	current atomic.Pointer[conversionOf]
 }
 
-// conversionOf converts by one generation of a definition.
+// conversionOf converts by one state of a definition.
 type conversionOf struct {
-	generation int64
+	conversion *apiextensionsv1.CustomResourceConversion // of its spec
 	// unsafe converts in place, safe converts a copy.
 	safe, unsafe runtime.ObjectConvertor
 }
 
 // use makes the converter convert by a state of the definition, unless it already converts
-// by a state of the same generation.
+// by the same.
 func (c *converter) use(crd *apiextensionsv1.CustomResourceDefinition) error {
-	if last := c.current.Load(); last != nil && last.generation == crd.Generation {
+	if last := c.current.Load(); last != nil && apiequality.Semantic.DeepEqual(last.conversion, crd.Spec.Conversion) {
 		return nil
 	}
 	safe, unsafe, err := c.factory.NewConverter(crd)
 	if err != nil {
 		return fmt.Errorf("%s: conversion: %w", crd.Name, err)
 	}
-	c.current.Store(&conversionOf{crd.Generation, safe, unsafe})
+	c.current.Store(&conversionOf{crd.Spec.Conversion, safe, unsafe})
 	return nil
 }
 
