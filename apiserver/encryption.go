@@ -30,11 +30,10 @@ func newEncryption(ctx context.Context, o options.StoreOptions, serverID string)
 	if o.EncryptionConfig == "" {
 		return encryption{}, nil
 	}
-	//nolint:govet // the transformers of a file that is not read again end with the server, as upstream's
 	ctx, cancel := context.WithCancel(ctx)
+	context.AfterFunc(ctx, cancel) // the transformers of a file that is not read again end with the server
 	loaded, err := encryptionconfig.LoadEncryptionConfig(ctx, o.EncryptionConfig, o.EncryptionReload, serverID)
 	if err != nil {
-		cancel()
 		return encryption{}, fmt.Errorf("--encryption-provider-config %s: %w", o.EncryptionConfig, err)
 	}
 	encryptionmetrics.RecordEncryptionConfigLastConfigInfo(serverID, loaded.EncryptionFileContentHash)

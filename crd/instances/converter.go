@@ -6,7 +6,6 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/conversion"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
@@ -18,24 +17,24 @@ type converter struct {
 	current atomic.Pointer[conversionOf]
 }
 
-// conversionOf converts by one state of a definition.
+// conversionOf converts by one generation of a definition.
 type conversionOf struct {
-	conversion *apiextensionsv1.CustomResourceConversion // of its spec
+	generation int64
 	// unsafe converts in place, safe converts a copy.
 	safe, unsafe runtime.ObjectConvertor
 }
 
 // use makes the converter convert by a state of the definition, unless it already converts
-// by the same.
+// by a state of the same generation.
 func (c *converter) use(crd *apiextensionsv1.CustomResourceDefinition) error {
-	if last := c.current.Load(); last != nil && apiequality.Semantic.DeepEqual(last.conversion, crd.Spec.Conversion) {
+	if last := c.current.Load(); last != nil && last.generation == crd.Generation {
 		return nil
 	}
 	safe, unsafe, err := c.factory.NewConverter(crd)
 	if err != nil {
 		return fmt.Errorf("%s: conversion: %w", crd.Name, err)
 	}
-	c.current.Store(&conversionOf{crd.Spec.Conversion, safe, unsafe})
+	c.current.Store(&conversionOf{crd.Generation, safe, unsafe})
 	return nil
 }
 
