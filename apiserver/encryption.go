@@ -24,11 +24,14 @@ type encryption struct {
 }
 
 // newEncryption reads the configuration file. Without a file, nothing is encrypted. The
-// connections to key services, which upstream opens here, stay open until ctx ends.
+// connections to key services, which upstream opens here, stay open until ctx ends, or the
+// file is read again.
 func newEncryption(ctx context.Context, o options.StoreOptions, serverID string) (encryption, error) {
 	if o.EncryptionConfig == "" {
 		return encryption{}, nil
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	context.AfterFunc(ctx, cancel) // the transformers of a file that is not read again end with the server
 	loaded, err := encryptionconfig.LoadEncryptionConfig(ctx, o.EncryptionConfig, o.EncryptionReload, serverID)
 	if err != nil {
 		return encryption{}, fmt.Errorf("--encryption-provider-config %s: %w", o.EncryptionConfig, err)
@@ -46,9 +49,7 @@ func newEncryption(ctx context.Context, o options.StoreOptions, serverID string)
 			},
 		}, nil
 	}
-	// The transformers of the first file end with ctx, so their cancel function does
-	// nothing. Upstream gives the transformers of later files contexts of their own.
-	dynamic := encryptionconfig.NewDynamicTransformers(loaded.Transformers, loaded.HealthChecks[0], func() {}, loaded.KMSCloseGracePeriod)
+	dynamic := encryptionconfig.NewDynamicTransformers(loaded.Transformers, loaded.HealthChecks[0], cancel, loaded.KMSCloseGracePeriod)
 	return encryption{
 		checks:       []health.Checker{dynamic},
 		transformers: dynamic.TransformerForResource,

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/restmapper"
 	"k8s.io/klog/v2"
 	kubectrlmgrconfigv1alpha1 "k8s.io/kube-controller-manager/config/v1alpha1"
+	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
 	kubectrlmgrconfig "k8s.io/kubernetes/pkg/controller/apis/config"
 	kubectrlmgrconfigscheme "k8s.io/kubernetes/pkg/controller/apis/config/scheme"
 	"k8s.io/kubernetes/pkg/controller/certificates/rootcacertpublisher"
@@ -139,6 +140,9 @@ func (r *Runner) runControllers(ctx context.Context) error {
 		if d := known[name]; d.class == essential {
 			always[name] = d
 		} else {
+			if r.config.WithControllerManager && name == names.PodGarbageCollectorController {
+				d.triggers = append(d.triggers, pods) // whose informer runs for other controllers too
+			}
 			others[name] = d
 		}
 	}
@@ -233,5 +237,9 @@ func defaultSettings() (kubectrlmgrconfig.KubeControllerManagerConfiguration, er
 	var settings kubectrlmgrconfig.KubeControllerManagerConfiguration
 	kubectrlmgrconfigscheme.Scheme.Default(&versioned)
 	err := kubectrlmgrconfigscheme.Scheme.Convert(&versioned, &settings, nil)
+	// Only the flags have these defaults (NodeLifecycleControllerOptions.AddFlags).
+	evictions := &settings.NodeLifecycleController
+	evictions.NodeEvictionRate, evictions.SecondaryNodeEvictionRate = 0.1, 0.01
+	evictions.LargeClusterSizeThreshold, evictions.UnhealthyZoneThreshold = 50, 0.55
 	return settings, err
 }

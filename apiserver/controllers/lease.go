@@ -39,6 +39,8 @@ type lock struct {
 	// held the Lease itself.
 	holder string
 	hasLed bool
+	// acquired is when this process has taken the Lease.
+	acquired metav1.Time
 	// lost is called when this process has held the Lease and holds it no longer. client-go's
 	// elector would go on for its RenewDeadline.
 	lost func()
@@ -98,8 +100,18 @@ func (l *lock) observe(record resourcelock.LeaderElectionRecord) {
 	l.hasLed = l.hasLed || isHolder
 }
 
+// date gives a record of this process its times. client-go's elector takes them before it calls Get, which waits.
+func (l *lock) date(record *resourcelock.LeaderElectionRecord) {
+	if !l.hasLed {
+		l.acquired = metav1.Now()
+		record.RenewTime = l.acquired
+	}
+	record.AcquireTime = l.acquired
+}
+
 // Create writes the record to a new Lease.
 func (l *lock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	l.date(&record)
 	err := l.Interface.Create(ctx, record)
 	if err == nil {
 		l.observe(record)
@@ -119,6 +131,7 @@ func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRec
 		update, cancel = context.WithDeadline(update, deadline)
 		defer cancel()
 	}
+	l.date(&record)
 	err := l.Interface.Update(update, record)
 	if err == nil {
 		l.observe(record)

@@ -179,3 +179,34 @@ func TestLease_OfTheSuccessorIsNotReleased(t *testing.T) {
 		t.Errorf("after the release: %v, %v", record, err)
 	}
 }
+
+// TestLease_HasTheTimesOfItsTaking: client-go's elector takes the times of a record before it waits for the Lease, and
+// repeats the first one in each renewal.
+func TestLease_HasTheTimesOfItsTaking(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		lease := newFakeLease(t, "leader")
+		l := newLock(lease.client, "l", "me", nil, func(string) bool { return false })
+		record := resourcelock.LeaderElectionRecord{HolderIdentity: "me", LeaseDurationSeconds: 4, AcquireTime: metav1.Now(), RenewTime: metav1.Now()}
+		if _, _, err := l.Get(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		taken := time.Now()
+		for _, renewed := range []time.Time{taken, taken.Add(time.Second)} {
+			if renewed != taken {
+				time.Sleep(time.Second)
+				record.RenewTime = metav1.Now()
+			}
+			if err := l.Update(t.Context(), record); err != nil {
+				t.Fatal(err)
+			}
+			got, _, err := l.Get(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !got.AcquireTime.Time.Equal(taken) || !got.RenewTime.Time.Equal(renewed) {
+				t.Errorf("acquired at %v, want %v; renewed at %v, want %v", got.AcquireTime, taken, got.RenewTime, renewed)
+			}
+		}
+	})
+}

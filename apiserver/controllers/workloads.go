@@ -4,12 +4,14 @@ import (
 	"context"
 	"time"
 
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/dynamic"
 	appsinformers "k8s.io/client-go/informers/apps/v1"
 	autoscalinginformers "k8s.io/client-go/informers/autoscaling/v2"
 	batchinformers "k8s.io/client-go/informers/batch/v1"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	policyinformers "k8s.io/client-go/informers/policy/v1"
+	schedulinginformers "k8s.io/client-go/informers/scheduling/v1beta1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/scale"
 	"k8s.io/client-go/util/flowcontrol"
@@ -24,6 +26,7 @@ import (
 	"k8s.io/kubernetes/pkg/controller/replication"
 	"k8s.io/kubernetes/pkg/controller/statefulset"
 	"k8s.io/kubernetes/pkg/controller/ttlafterfinished"
+	"k8s.io/kubernetes/pkg/features"
 	resourceclient "k8s.io/metrics/pkg/client/clientset/versioned/typed/metrics/v1beta1"
 	"k8s.io/metrics/pkg/client/custom_metrics"
 	"k8s.io/metrics/pkg/client/external_metrics"
@@ -67,9 +70,13 @@ func newDaemonSet(ctx context.Context, cc *controllerContext) (func(context.Cont
 }
 
 func newJob(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	// The informers of Workloads and PodGroups are nil, because only a feature that is
-	// off by default reads them.
-	c, err := job.NewController(ctx, cc.kube, informersIn(cc, coreinformers.New).Pods(), informersIn(cc, batchinformers.New).Jobs(), nil, nil)
+	var workloads schedulinginformers.WorkloadInformer
+	var groups schedulinginformers.PodGroupInformer
+	if utilfeature.DefaultFeatureGate.Enabled(features.WorkloadWithJob) {
+		scheduling := informersIn(cc, schedulinginformers.New)
+		workloads, groups = scheduling.Workloads(), scheduling.PodGroups()
+	}
+	c, err := job.NewController(ctx, cc.kube, informersIn(cc, coreinformers.New).Pods(), informersIn(cc, batchinformers.New).Jobs(), workloads, groups)
 	return withWorkers(c, cc.settings.JobController.ConcurrentJobSyncs, err)
 }
 

@@ -25,6 +25,8 @@ type change struct {
 	// revision is the resourceVersion of the event. For DELETED it is the revision of the
 	// delete, or of the update after which the selector does not match any more.
 	revision int64
+	// initial marks an initial event.
+	initial bool
 	// initialEnd marks the bookmark that ends the initial events (KEP-3157).
 	initialEnd bool
 }
@@ -50,6 +52,8 @@ type cursor struct {
 	// startRevision is the revision after which the watch starts. readRevision is the
 	// revision up to which the cursor has read the feed.
 	startRevision, readRevision int64
+	// pending are changes that next has returned, and that are not encoded yet.
+	pending []change
 	// nextError is the error that next returns after the changes that it has returned.
 	nextError error
 	bookmarks BookmarkSchedule
@@ -274,7 +278,7 @@ func (c *cursor) nextInitial(ctx context.Context) ([]change, error) {
 		if err != nil {
 			return nil, c.s.serializer.EntryError(err, e)
 		}
-		batch = append(batch, change{typ: apiwatch.Added, entry: e, revision: e.Revision})
+		batch = append(batch, change{typ: apiwatch.Added, entry: e, revision: e.Revision, initial: true})
 		if last = e; len(batch) == initialBatch {
 			break
 		}

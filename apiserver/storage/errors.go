@@ -37,6 +37,8 @@ const (
 	// noSpace is etcd's message, which kube-apiserver passes on with status 500 and no
 	// reason.
 	noSpace = "etcdserver: mvcc: database space exceeded"
+	// tooLargeObject is etcd's message for more than 1.5 MiB, which kube-apiserver passes on as well.
+	tooLargeObject = "etcdserver: request is too large"
 )
 
 // retrySeconds is the Retry-After, in seconds, of the errors for a database that is

@@ -20,7 +20,9 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
 
+	"byre/apiserver/storage/encoding"
 	"byre/sqlstore"
+	"byre/watch"
 )
 
 func TestEncodedWatch_EqualsDecoded(t *testing.T) {
@@ -181,6 +183,94 @@ func TestWatch_InitialEventsKeepTheirSeats(t *testing.T) {
 	}
 	if _, s := begin(all(from(f.feed.Revision()))); !s.free {
 		t.Error("a watch without initial events keeps its seats")
+	}
+}
+
+// TestWatch_HoldsFewBytes: what Next returns stays in memory while the client does not read it.
+func TestWatch_HoldsFewBytes(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, backends()[0])
+	first := f.feed.Revision()
+	const size, pods = 200 << 10, 20
+	for i := range pods {
+		pod := &example.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("pod-%02d", i), Annotations: map[string]string{"a": strings.Repeat("x", size)}}}
+		if err := f.Create(t.Context(), "/pods/ns/"+pod.Name, pod, &example.Pod{}, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, options := range map[string]storage.ListOptions{"initial events": all(withInitialEvents, withBookmarks), "events": all(from(first))} {
+		w, err := f.WatchEncoded(t.Context(), "/pods", options, f.Stored())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Close()
+		for seen := 0; seen < pods; {
+			got, err := w.Next(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			held := 0
+			for _, ev := range got {
+				held += len(ev.Object.Body())
+				if want := fmt.Sprintf(`"name":"pod-%02d"`, seen); !bytes.Contains(ev.Object.Body(), []byte(want)) {
+					t.Fatalf("%s: event %d is not of %s", name, seen, want)
+				}
+				if seen++; seen == pods {
+					break
+				}
+			}
+			if held > aheadBytes+2*size {
+				t.Errorf("%s: %d events of %d bytes", name, len(got), held)
+			}
+		}
+	}
+}
+
+// TestWatch_InitialEventsLeaveWhatIsInMemory: a client that reads more than the budget of representations evicts little of
+// what others read.
+func TestWatch_InitialEventsLeaveWhatIsInMemory(t *testing.T) {
+	t.Parallel()
+	const budget, size, pods, used = 1 << 20, 20 << 10, 200, 10
+	f := newFixtureWith(t, backends()[0], watch.Options{Interval: 50 * time.Millisecond, RepresentationBytes: budget})
+	made := 0
+	format := encoding.JSON("of the test", func(_ context.Context, obj runtime.Object) ([]byte, error) {
+		made++
+		return runtime.Encode(f.codec, obj)
+	})
+	for i := range pods {
+		pod := &example.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("pod-%03d", i), Annotations: map[string]string{"a": strings.Repeat("x", size)}}}
+		if err := f.Create(t.Context(), "/pods/ns/"+pod.Name, pod, &example.Pod{}, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := func() int {
+		before := made
+		for i := range used {
+			if _, err := f.GetEncoded(t.Context(), fmt.Sprintf("/pods/ns/pod-%03d", i), storage.GetOptions{}, format); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return made - before
+	}
+	f.listed(t, "/pods", all())
+	read()
+	if again := read(); again > 0 {
+		t.Fatalf("%d of %d representations are made again although nobody else reads", again, used)
+	}
+	w, err := f.WatchEncoded(t.Context(), "/pods", all(withInitialEvents, withBookmarks), format)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	for seen := 0; seen < pods; {
+		events, err := w.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen += len(events)
+	}
+	if again := read(); again > used/2 {
+		t.Errorf("%d of %d representations are made again after a watch with initial events", again, used)
 	}
 }
 

@@ -52,21 +52,28 @@ func (w EncodedWatch) Next(ctx context.Context) ([]EncodedEvent, error) {
 }
 
 func (w EncodedWatch) next(ctx context.Context) ([]EncodedEvent, error) {
-	changes, err := w.cursor.next(ctx)
-	if err != nil {
-		return nil, err
-	}
-	events := make([]EncodedEvent, 0, len(changes))
-	for _, ch := range changes {
-		obj, err := w.cursor.encodedChange(ctx, ch)
+	c := w.cursor
+	if len(c.pending) == 0 {
+		changes, err := c.next(ctx)
 		if err != nil {
-			if len(events) == 0 {
-				return nil, w.cursor.watcherError(ctx, err)
+			return nil, err
+		}
+		c.pending = changes
+	}
+	events := make([]EncodedEvent, 0, len(c.pending))
+	for size := 0; len(c.pending) > 0 && size < aheadBytes; { // what a client does not read holds no more
+		ch := c.pending[0]
+		obj, err := c.encodedChange(ctx, ch)
+		if err != nil {
+			if c.pending = nil; len(events) == 0 {
+				return nil, c.watcherError(ctx, err)
 			}
-			w.cursor.nextError = err
+			c.nextError = err
 			break
 		}
+		c.pending = c.pending[1:]
 		events = append(events, EncodedEvent{ch.typ, obj})
+		size += len(obj.Body())
 	}
 	return events, nil
 }
@@ -76,7 +83,11 @@ func (c *cursor) encodedChange(ctx context.Context, ch change) (encoding.Encoded
 	if ch.typ == apiwatch.Bookmark {
 		return s.Bookmark(ctx, f, ch.revision, ch.initialEnd)
 	}
-	r, err := s.Represent(ctx, ch.entry, f)
+	represent := s.Represent
+	if ch.initial {
+		represent = s.RepresentItem
+	}
+	r, err := represent(ctx, ch.entry, f)
 	if err != nil {
 		return encoding.Encoded{}, c.changeError(ctx, err, ch.entry, ch.typ == apiwatch.Deleted)
 	}

@@ -82,12 +82,12 @@ func (s *Store) Create(ctx context.Context, key string, obj, out runtime.Object,
 	if err := versioner.PrepareObjectForStorage(obj); err != nil {
 		return fmt.Errorf("PrepareObjectForStorage failed: %w", err)
 	}
-	data, err := s.serializer.Encode(obj)
+	w, from := writer{s: s, at: at}, &state{}
+	data, err := w.encode(ctx, obj, from)
 	if err != nil {
 		return err
 	}
-	w := writer{s: s, at: at}
-	revision, err := w.put(ctx, obj, data, &state{}, ttl)
+	revision, err := w.put(ctx, obj, data, from, ttl)
 	if isConflict(err) {
 		err = s.records.apiError(err, at.path)
 	}
@@ -125,9 +125,12 @@ func (s *Store) GuaranteedUpdate(
 			}
 			continue
 		}
-		data, err := s.serializer.Encode(obj)
+		data, err := w.encode(ctx, obj, from)
 		if err != nil {
-			return err
+			if from, err = w.getStateAfterFailure(ctx, from, err); err != nil {
+				return err
+			}
+			continue
 		}
 		if from.unchanged(data) {
 			if !from.current {

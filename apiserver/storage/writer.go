@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"reflect"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/conversion"
@@ -162,6 +164,33 @@ func (w *writer) getStateAfterFailure(ctx context.Context, failed *state, failur
 		return nil, failure
 	}
 	return st, nil
+}
+
+// maxObject bounds the JSON of an object in bytes, so that a client can send back what it has read, in a body of 3 MiB
+// (handlers.maxRequestBodyBytes): patches and applies would let an object grow without limit. The rest is for the fields
+// of a deletion, without which an object of that size could not be deleted.
+const maxObject, maxDeletion = 3<<20 - 64<<10, 48 << 10
+
+// encode encodes an object that is to be written in place of the state from. It takes managed fields out of an object that is
+// too large with them, as upstream does, unless they are what an apply has to write. It fails with
+// tooLargeObject, except for an object that was as large before.
+func (w *writer) encode(ctx context.Context, obj runtime.Object, from *state) ([]byte, error) {
+	data, err := w.s.serializer.Encode(obj)
+	if err != nil || len(data) <= max(maxObject, len(from.data)) {
+		return data, err
+	}
+	object, err := meta.Accessor(obj)
+	if err != nil {
+		return nil, err
+	}
+	if object.GetDeletionTimestamp() != nil && len(data) <= maxObject+maxDeletion {
+		return data, nil
+	}
+	if info, ok := ctx.Value(writeKey{}).(*Write); ok && info.Verb != "apply" && len(object.GetManagedFields()) > 0 {
+		object.SetManagedFields(nil)
+		return w.encode(ctx, obj, from)
+	}
+	return nil, &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Message: tooLargeObject}}
 }
 
 // put writes an object in place of the state from, and returns the revision of the write. data is the

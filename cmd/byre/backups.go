@@ -70,6 +70,11 @@ func (f *backupsFlags) list(ctx context.Context) ([]storedBackup, error) {
 		if errors.Is(err, os.ErrNotExist) {
 			continue // it was deleted meanwhile
 		}
+		if errors.Is(err, os.ErrPermission) {
+			stored.Error = "it belongs to another user"
+			backups = append(backups, stored)
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}

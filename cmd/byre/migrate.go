@@ -63,7 +63,7 @@ func newMigrateCommand() *cobra.Command {
 			"can't be read.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			dsn, err := store.DSN()
+			dsn, err := usedEndpoint(store)
 			if err != nil {
 				return err
 			}

@@ -162,6 +162,9 @@ func takeOver(ctx context.Context, cmd *cobra.Command, object *lease.Object, yes
 	fmt.Fprintf(cmd.ErrOrStderr(), "waiting until another server serves instead of %s\n", before.Holder)
 	for {
 		now, _, err := object.Read(ctx)
+		if err == nil && now.Generation == before.Generation && now.Released && now.Lacks {
+			return fmt.Errorf("%s has stopped before its last writes were copied, which takes long now: start it again, where its supervisor does not; it serves, and nothing is lost", now.Holder)
+		}
 		if err == nil && now.Generation > before.Generation && now.Serving {
 			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s serves\n", now.Holder)
 			return err

@@ -1,10 +1,15 @@
 package packages
 
 import (
+	"database/sql"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	_ "modernc.org/sqlite" // the driver "sqlite"
 )
 
 // manager is how an administrator uses a kind of package.
@@ -95,6 +100,29 @@ func testLifecycle(t *testing.T, packages manager, first string) {
 	m.run(t, "mv", "/var/lib/byre/byre.db", "/var/lib/byre/byre.db.standby")
 	install("/next/" + packages.next)
 	m.run(t, "mv", "/var/lib/byre/byre.db.standby", "/var/lib/byre/byre.db")
+
+	// Another host has migrated the database, so that the program before the upgrade can't read it.
+	setSchema := func(version int) {
+		t.Helper()
+		db, err := sql.Open("sqlite", m.path("/var/lib/byre/byre.db"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = db.ExecContext(t.Context(), fmt.Sprintf(`UPDATE byre_schema_version SET version = %[1]d; UPDATE store SET least_version = %[1]d`, version))
+		if err := errors.Join(err, db.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	setSchema(999)
+	install("/next/" + packages.next)
+	setSchema(1)
+
+	// A file that byre can't read is no reason to refuse an upgrade.
+	m.run(t, "install", "--mode=600", "/dev/null", "/var/lib/byre/upgrades/byre-by-root.zst")
+	install("/next/" + packages.next)
+	if out := m.run(t, "ls", "/var/lib/byre/upgrades"); strings.Count(out, ".zst") != 4 {
+		t.Errorf("backups of three upgrades, and one of root: %s", out)
+	}
 
 	m.run(t, "systemctl", "start", "byre.service")
 	pid = m.property(t, "MainPID")

@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// writerBatch is the number of keys in one transaction of bbolt.
-	writerBatch = 5000
+	// writerBatch and writerBytes bound the keys in one transaction of bbolt, which keeps their values in memory twice.
+	writerBatch, writerBytes = 5000, 32 << 20
 	// leaseStep is the unit to which TTLs are rounded up, so that keys share leases. Each
 	// lease costs etcd memory and time; kube-apiserver shares them too
 	// (--lease-reuse-duration-seconds, 60 s).
@@ -36,7 +36,7 @@ type Writer struct {
 	path, temporary string
 	db              *bbolt.DB
 	tx              *bbolt.Tx
-	pending         int             // the number of keys in tx
+	pending, bytes  int             // the keys in tx, and the bytes of their values
 	leases          map[int64]int64 // TTL in seconds by ID
 }
 
@@ -74,7 +74,7 @@ func Create(path string) (_ *Writer, err error) {
 }
 
 func (w *Writer) begin() (err error) {
-	w.pending = 0
+	w.pending, w.bytes = 0, 0
 	if w.tx, err = w.db.Begin(true); err != nil {
 		return err
 	}
@@ -113,7 +113,8 @@ func (w *Writer) Put(kv KeyValue) error {
 	if err := keys.Put(at, value); err != nil {
 		return err
 	}
-	if w.pending++; w.pending < writerBatch {
+	w.pending, w.bytes = w.pending+1, w.bytes+len(value)
+	if w.pending < writerBatch && w.bytes < writerBytes {
 		return nil
 	}
 	if err := w.tx.Commit(); err != nil {

@@ -5,7 +5,9 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -84,6 +86,9 @@ func connect(dialect migrations.Dialect, dsn string) (*sql.DB, *sql.TxOptions, e
 		}
 		if config.ConnectTimeout == 0 {
 			config.ConnectTimeout = openTimeout
+		}
+		if u, err := url.Parse(dsn); err == nil && u.Scheme != "" && strings.Trim(u.Path, "/") == "" && !u.Query().Has("dbname") {
+			config.Database = "kubernetes" // as kine
 		}
 		return stdlib.OpenDB(*config), &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true}, nil
 	}

@@ -76,13 +76,32 @@ func TestCommit_WhatProvesThatNothingHappened(t *testing.T) {
 		{"the session is terminated", direct, "FATAL", "57P01", false, sqlstore.ErrUnavailable},
 		{"a session behind a pooler is terminated", pooled, "FATAL", "57P01", false, sqlstore.ErrUnknown},
 		{"another fatal error", direct, "FATAL", "XX000", false, sqlstore.ErrUnknown},
+		{"an internal error behind a pooler", pooled, "ERROR", "XX000", false, sqlstore.ErrUnavailable},
+		{"Pgpool-II lost the server", pooled, "ERROR without V", "XX000", false, sqlstore.ErrUnknown},
 	} {
-		err := postgres.TranslateCommit(c.mode, &pgconn.PgError{Severity: c.severity, SeverityUnlocalized: c.severity, Code: c.code}, c.committing)
+		from := &pgconn.PgError{Severity: c.severity, SeverityUnlocalized: c.severity, Code: c.code}
+		if severity, ok := strings.CutSuffix(c.severity, " without V"); ok {
+			from.Severity, from.SeverityUnlocalized = severity, ""
+		}
+		err := postgres.TranslateCommit(c.mode, from, c.committing)
 		if !errors.Is(err, c.want) {
 			t.Errorf("%s, %s %s: %v, want %v", c.name, c.severity, c.code, err, c.want)
 		}
 		if isUnknown := errors.Is(err, sqlstore.ErrUnknown); isUnknown && !errors.Is(c.want, sqlstore.ErrUnknown) {
 			t.Errorf("%s, %s %s: unknown: %v", c.name, c.severity, c.code, err)
+		}
+	}
+}
+
+// A server that gives no transaction IDs takes no writes. Other limits are of the statement.
+func TestErrors_OfExhaustedTransactionIDs(t *testing.T) {
+	t.Parallel()
+	for routine, want := range map[string]error{
+		"GetNewTransactionId": sqlstore.ErrReadOnly, "GetNewMultiXactId": sqlstore.ErrReadOnly, "_bt_check_third_page": sqlstore.ErrDatabase,
+	} {
+		err := &pgconn.PgError{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: "54000", Routine: routine}
+		if got := postgres.TranslateCommit(pgx.QueryExecModeCacheStatement, err, false); !errors.Is(got, want) {
+			t.Errorf("%s: %v, want %v", routine, got, want)
 		}
 	}
 }

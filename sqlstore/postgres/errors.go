@@ -29,6 +29,7 @@ const (
 	codeDeadlock         = "40P01"
 	codeNoFunction       = "42883"
 	codeNotSupported     = "0A000"
+	codeLimit            = "54000"
 )
 
 // refusals are the codes of a server that does not show something to the role, or to anybody, now
@@ -64,7 +65,11 @@ func (s *server) translate(err error) error {
 		// Errors that do not come from the server are those of the connection, or time-outs.
 		return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, explained)
 	}
-	if cause := causes[server.Code]; cause != nil {
+	cause := causes[server.Code]
+	if isExhausted(server) {
+		cause = sqlstore.ErrReadOnly
+	}
+	if cause != nil {
 		return fmt.Errorf("%w: %w", cause, explained)
 	}
 	isUnavailable := func(code string) bool { return strings.HasPrefix(server.Code, code) }
@@ -72,6 +77,11 @@ func (s *server) translate(err error) error {
 		return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, explained)
 	}
 	return fmt.Errorf("%w: %w", sqlstore.ErrDatabase, explained)
+}
+
+// isExhausted reports whether the server gives no transaction or multixact IDs, until tables are vacuumed.
+func isExhausted(err *pgconn.PgError) bool {
+	return err.Code == codeLimit && (err.Routine == "GetNewTransactionId" || err.Routine == "GetNewMultiXactId")
 }
 
 // translateCommit is translate for a batch. committing says that the COMMIT itself failed.
@@ -96,11 +106,11 @@ func (s *server) translateCommit(err error, committing bool) error {
 // isProof reports whether an error proves that the session of a batch did not execute the rest of
 // the batch. A pooler answers in the server's name when its
 // own connection to the server breaks, which may be after the COMMIT: PgBouncer with FATAL
-// 08P01, Odyssey with ERROR 08006, others with codes of their own. On a direct connection a FATAL
+// 08P01, Odyssey with ERROR 08006, Pgpool-II with ERROR XX000, but without the severity that PostgreSQL does not translate. On a direct connection a FATAL
 // of class 57 comes from a session that is terminated, by pg_terminate_backend or a shutdown, before
 // it has committed.
 func (s *server) isProof(err *pgconn.PgError) bool {
-	return isOfSession(err) || s.hasSession() && strings.HasPrefix(err.Code, "57P")
+	return isOfSession(err) && (s.hasSession() || err.SeverityUnlocalized != "") || s.hasSession() && strings.HasPrefix(err.Code, "57P")
 }
 
 // isOfSession reports whether a session has answered a statement with the error, and goes on. An

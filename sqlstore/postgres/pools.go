@@ -74,8 +74,7 @@ func (s *server) openPools(ctx context.Context, config *pgxpool.Config) (err err
 	config.BeforeConnect = closeSoon(true, s.refresh)
 	config.AfterConnect = s.prepareReads
 	if s.options.readsOnly {
-		config = resized(config, 1)
-		config.BeforeConnect = closeSoon(false, s.refresh) // a cancel request is a connection too
+		config = resized(config, 1) // a cancel request takes no place of the server's max_connections
 	}
 	if s.reads, err = pgxpool.NewWithConfig(ctx, config); err != nil {
 		return err

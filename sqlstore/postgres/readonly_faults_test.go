@@ -347,6 +347,29 @@ func TestReadOnly_NoticesMigrateDownAndRestore(t *testing.T) {
 	}
 }
 
+// Reads that the primary holds up are given up, and none of their sessions is left there.
+func TestReadOnly_LeavesNoSessionsAtThePrimary(t *testing.T) {
+	t.Parallel()
+	primary, standby, dsn := startPair(t)
+	openMore(t, dsn, postgres.Options{})
+	reader := openReadOnly(t, dsn+"&application_name=reader", standby.DSN("postgres"), postgres.Options{ReadTimeout: time.Second})
+	defer reader.Close()
+	locking := connect(t, primary.DSN("postgres"))
+	if _, err := locking.Exec(t.Context(), `BEGIN; LOCK TABLE undo_log, store IN ACCESS EXCLUSIVE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	for range 4 {
+		if state, err := reader.State(t.Context()); err == nil {
+			t.Fatalf("state %v of a primary that is locked", state)
+		}
+	}
+	eventually.Done(t, "the sessions end", func(ctx context.Context) (bool, error) {
+		var waiting int
+		err := locking.QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity WHERE application_name = 'reader' AND wait_event_type = 'Lock'`).Scan(&waiting)
+		return waiting <= 1, err
+	})
+}
+
 // A migration to a schema that this program must know is noticed, also if it changes nothing else.
 func TestReadOnly_NoticesANewerSchema(t *testing.T) {
 	t.Parallel()

@@ -28,8 +28,8 @@
 //   - The answer is the bytes that were stored, where the client asks for the form that is
 //     stored (storage.Write).
 //
-//   - Upstream writes an object again, without managed fields, that is too large for etcd. This
-//     store has no such limit: a body's limit bounds an object.
+//   - Upstream writes an object again, without managed fields, that is too large for etcd. Here the
+//     storage does that.
 //
 // TestWrite_AnswersAsUpstream sends the same requests to both and compares the answers.
 //

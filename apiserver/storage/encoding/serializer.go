@@ -140,7 +140,7 @@ func (s *Serializer) storedJSON(ctx context.Context, e *watch.Entry) ([]byte, er
 			return value, nil
 		}
 	}
-	stored, err := s.Represent(ctx, e, &s.stored)
+	stored, err := s.RepresentItem(ctx, e, &s.stored)
 	if err != nil {
 		return nil, err
 	}
@@ -158,7 +158,7 @@ func (s *Serializer) Labels(ctx context.Context, e *watch.Entry) ([]sqlstore.Lab
 	if !s.isStored(e) || s.mayChange(e) {
 		return nil, false
 	}
-	stored, err := s.Represent(ctx, e, &s.stored)
+	stored, err := s.RepresentItem(ctx, e, &s.stored)
 	if err != nil {
 		return nil, false
 	}

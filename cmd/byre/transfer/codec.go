@@ -2,7 +2,6 @@ package transfer
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -10,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	apistorage "k8s.io/apiserver/pkg/storage"
+	"sigs.k8s.io/json"
 
 	"byre/apiserver/storage"
 	"byre/apiserver/storage/encoding"
@@ -76,7 +76,7 @@ func read(at objectKey, value []byte) (*object, error) {
 	if err := at.resource.prepare(value); err != nil {
 		return nil, err
 	}
-	typed, _, err := at.resource.codec.config.Codec.Decode(value, nil, nil)
+	typed, err := decode(at.resource.codec.config.Codec, value)
 	if err != nil {
 		return nil, err
 	}
@@ -92,11 +92,24 @@ func read(at objectKey, value []byte) (*object, error) {
 	return o, o.checkName(accessor.GetNamespace(), accessor.GetName())
 }
 
+// decode decodes a value to what byre will have of it. Protobuf tells values apart that JSON does not, such as bytes that are
+// missing and bytes that are empty.
+func decode(codec runtime.Codec, value []byte) (runtime.Object, error) {
+	object, err := runtime.Decode(codec, value)
+	if err != nil || bytes.HasPrefix(value, []byte("{")) {
+		return object, err
+	}
+	if value, err = runtime.Encode(codec, object); err != nil {
+		return nil, err
+	}
+	return runtime.Decode(codec, value)
+}
+
 // readCustom reads a custom resource. The value stays as it is, because only its
 // definition says how it is converted, defaulted and pruned when a client reads it.
 func (o *object) readCustom(value []byte) error {
 	var custom metav1.PartialObjectMetadata
-	if err := json.Unmarshal(value, &custom); err != nil {
+	if err := json.UnmarshalCaseSensitivePreserveInts(value, &custom); err != nil {
 		return fmt.Errorf("not JSON: %w", err)
 	}
 	o.uid, o.carried = string(custom.UID), bytes.TrimSpace(value)

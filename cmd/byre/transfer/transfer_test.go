@@ -10,6 +10,9 @@ import (
 	"testing"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -51,20 +54,29 @@ func newTranslator(t *testing.T, change ...func(*Options)) *Translator {
 // pod is a pod as a stock server stores it.
 func pod(t *testing.T, name string) []byte {
 	t.Helper()
-	info, _ := runtime.SerializerInfoForMediaType(legacyscheme.Codecs.SupportedMediaTypes(), runtime.ContentTypeProtobuf)
-	encoder := legacyscheme.Codecs.EncoderForVersion(info.Serializer, corev1.SchemeGroupVersion)
-	var out bytes.Buffer
-	if err := encoder.Encode(&corev1.Pod{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+	return inProtobuf(t, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: "uid-of-" + "pod"},
 		Spec:       corev1.PodSpec{NodeName: "node"},
-	}, &out); err != nil {
+	})
+}
+
+// inProtobuf is an object as a stock server stores it.
+func inProtobuf(t *testing.T, object runtime.Object) []byte {
+	t.Helper()
+	info, _ := runtime.SerializerInfoForMediaType(legacyscheme.Codecs.SupportedMediaTypes(), runtime.ContentTypeProtobuf)
+	kinds, _, err := legacyscheme.Scheme.ObjectKinds(object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	object.GetObjectKind().SetGroupVersionKind(kinds[0])
+	var out bytes.Buffer
+	if err := legacyscheme.Codecs.EncoderForVersion(info.Serializer, kinds[0].GroupVersion()).Encode(object, &out); err != nil {
 		t.Fatal(err)
 	}
 	return out.Bytes()
 }
 
-const widget = `{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"w","namespace":"ns","uid":"uid-of-widget"},"n":1.50}`
+const widget = `{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"w","namespace":"ns","uid":"uid-of-widget"},"n":1.50,"Kind":{"a":1},"Metadata":{"name":"x"}}`
 
 func cluster(t *testing.T) source {
 	return source{
@@ -151,6 +163,36 @@ func TestTransfer_RoundTripKeepsObjects(t *testing.T) {
 	}
 	if !bytes.Equal(back[2].Value, from[5].Value) || string(back[1].Value) != widget {
 		t.Errorf("values come back as %q and %q", back[2].Value, back[1].Value)
+	}
+}
+
+// TestTransfer_KeepsWhatJSONWritesOtherwise: protobuf tells values apart that are one in JSON, and the copy equals its source
+// nevertheless.
+func TestTransfer_KeepsWhatJSONWritesOtherwise(t *testing.T) {
+	t.Parallel()
+	meta := metav1.ObjectMeta{Namespace: "ns", Name: "o"}
+	none, equivalent := admissionregistrationv1.SideEffectClassNone, admissionregistrationv1.Equivalent
+	for key, object := range map[string]runtime.Object{
+		"validatingwebhookconfigurations/o": &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "o"}, Webhooks: []admissionregistrationv1.ValidatingWebhook{{
+			Name: "a.b.c", ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: new("https://a"), CABundle: []byte{}},
+			SideEffects: &none, MatchPolicy: &equivalent, AdmissionReviewVersions: []string{"v1"},
+		}}},
+		"events/ns/o":              &corev1.Event{ObjectMeta: meta, Message: "cut inside of a character: \xe2\x82"},
+		"controllerrevisions/ns/o": &appsv1.ControllerRevision{ObjectMeta: meta, Data: runtime.RawExtension{Raw: []byte(`{"a": "<"}`)}},
+		"leases/ns/o":              &coordinationv1.Lease{ObjectMeta: meta, Spec: coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{}}},
+	} {
+		translator, from := newTranslator(t), source{{Key: "/registry/" + key, Value: inProtobuf(t, object), Created: 1, Revision: 1}}
+		found, err := translator.Summarize(t.Context(), from)
+		if err != nil {
+			t.Errorf("%s: %v", key, err)
+			continue
+		}
+		copied, err := translator.SummarizeRows(snapshotOf(rowsOf(t, translator, from)))
+		if err != nil {
+			t.Errorf("%s: %v", key, err)
+		} else if err := found.Compare(copied); err != nil {
+			t.Errorf("%s: %v", key, err)
+		}
 	}
 }
 

@@ -201,7 +201,7 @@ func (s *Schedule) prune(ctx context.Context, of *sqlstore.Header) error {
 // isOf reports whether a file is a backup of the cluster of another one. It reads the beginning.
 func (s *Schedule) isOf(ctx context.Context, name string, of *sqlstore.Header) (bool, error) {
 	file, err := s.To.File(name).Peek(ctx)
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
 		return false, nil
 	}
 	if err != nil {

@@ -184,9 +184,9 @@ func (l *Lease) insist(ctx context.Context, change func(*State)) error {
 	}
 }
 
-// Release lets another process take the lease at once. complete says that State.Folder has all commits. The
-// lease is not valid any more, whether Release fails or not. Run has returned.
+// Release lets another process take the lease at once. complete says that State.Folder has all commits: otherwise
+// one that would go on from there waits for this one. The lease is not valid any more, whether Release fails or not. Run has returned.
 func (l *Lease) Release(ctx context.Context, complete bool) error {
 	l.until.Store(0)
-	return l.renew(ctx, func(s *State) { s.Released, s.Lacks = true, s.Lacks && !complete })
+	return l.renew(ctx, func(s *State) { s.Released, s.Lacks = true, !complete && (s.Lacks || s.Serving) })
 }

@@ -50,6 +50,18 @@ func (h *holders) has(name string) bool { return slices.Contains(h.names, name) 
 // system it is not known: a clone of the machine has the names too, and a copy of the directory another lock.
 func (h *holders) hasEnded(name string) bool { return h.here != "" && h.has(name) && h.has(h.here) }
 
+// include has the file have a name, or not.
+func (h *holders) include(name string, included bool) error {
+	if h.has(name) == included {
+		return nil
+	}
+	names := slices.DeleteFunc(slices.Clone(h.names), func(other string) bool { return other == name })
+	if included {
+		names = append(names, name)
+	}
+	return h.set(names...)
+}
+
 // set replaces the names. They are on the disk when it returns.
 func (h *holders) set(names ...string) error {
 	names = append(slices.DeleteFunc(names, func(name string) bool { return strings.HasPrefix(name, "boot:") }), h.here)

@@ -71,6 +71,8 @@ type standby struct {
 	copied time.Time
 	// said is what was logged last, so that it is not repeated.
 	said string
+	// began is when Run began.
+	began time.Time
 	// isAside is true if the database is out of the way of the copy, which has been complete once.
 	isAside bool
 }
@@ -91,7 +93,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	if err := object.Probe(ctx); err != nil {
 		return fmt.Errorf("%s: %w", c.URL, err)
 	}
-	s := &standby{Config: c}
+	s := &standby{Config: c, began: time.Now()}
 	if s.candidate, err = lease.NewCandidate(object, c.Duration, nil); err != nil {
 		return err
 	}
@@ -214,18 +216,29 @@ func (s *standby) take(ctx context.Context, state lease.State, exists bool) (*tu
 			return nil, err
 		}
 		t.isOwn = t.folder == "" || hasDatabase && len(s.holders.names) == 0
+		if t.folder != "" && time.Since(s.began) < s.Duration*4/5 { // who had the lease that was deleted may not know yet
+			return nil, nil
+		}
 	}
 	switch {
 	case exists && !t.isOwn && (state.Lacks || state.Folder == ""): // a holder without a folder goes on from its own database
 		s.say(ctx, slog.LevelError, "standby: "+state.Holder+" does not serve, and has commits that are in no copy: start it again, or delete the object lease.json of the bucket to go on without them")
 		return nil, nil
+	case !exists && !hasDatabase && t.folder == "" && !s.copied.IsZero():
+		s.say(ctx, slog.LevelError, "standby: the bucket was emptied, and this server has only what it has copied: start the one with the data, or else copy the file to the place of the database and start this one again",
+			"file", s.follower.Path(), "database", s.Path)
+		return nil, nil
 	case t.isOwn && !exists:
 		t.folder = ""
-	}
-	if t.isOwn && !s.holders.has(s.candidate.Holder()) { // a crash from here on leaves the database to the new name too
-		if err := s.holders.set(append(s.holders.names, s.candidate.Holder())...); err != nil {
+	case !t.isOwn: // without a copy this server would keep the lease from one that can serve
+		if err := s.follower.CatchUp(ctx, t.folder, false); err != nil {
 			return nil, err
 		}
+	}
+	// A crash from here on leaves the server's own database to the new name too. The copy is not what an earlier try has
+	// written the name for.
+	if err := s.holders.include(s.candidate.Holder(), t.isOwn); err != nil {
+		return nil, err
 	}
 	var err error
 	if t.Lease, err = s.candidate.Take(ctx, t.folder); errors.Is(err, lease.ErrTaken) {
@@ -262,7 +275,11 @@ func (s *standby) serve(ctx context.Context, t *turn, unlock func() error) (err 
 	}
 	end()
 	beside.Wait()
-	if complete || !t.State().Serving {
+	isServing := t.State().Serving
+	if isServing && !complete && err == nil {
+		s.Logger.WarnContext(ctx, "standby: the copy lacks the last commits: the other server waits until this one is started again")
+	}
+	if complete || err == nil || !isServing { // after a crash the lease ends by itself
 		release, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 		defer cancel()
 		err = errors.Join(err, t.Release(release, complete))
@@ -283,13 +300,12 @@ func (s *standby) prepare(ctx context.Context, t *turn) error {
 		return s.holders.set(s.candidate.Holder())
 	}
 	s.Logger.InfoContext(ctx, "standby: this server takes over", "holder", s.candidate.Holder(), "folder", t.folder)
-	for {
+	for begin := time.Now(); ; {
 		err := s.follower.CatchUp(ctx, t.folder, true)
 		if err == nil {
 			break
 		}
-		var disk *fs.PathError
-		if errors.As(err, &disk) { // the other server may have space
+		if time.Since(begin) > s.Duration { // the other server may have what this one lacks
 			return errors.Join(err, s.follower.Close(), os.Remove(s.follower.Path()))
 		}
 		s.say(ctx, slog.LevelError, "standby: the copy is not complete, and is tried again before this server takes over", "err", err)
