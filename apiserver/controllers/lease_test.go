@@ -193,7 +193,7 @@ func TestLease_HasTheTimesOfItsTaking(t *testing.T) {
 		}
 		taken := time.Now()
 		for _, renewed := range []time.Time{taken, taken.Add(time.Second)} {
-			if renewed != taken {
+			if !renewed.Equal(taken) {
 				time.Sleep(time.Second)
 				record.RenewTime = metav1.Now()
 			}
