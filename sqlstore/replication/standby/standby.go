@@ -275,14 +275,16 @@ func (s *standby) serve(ctx context.Context, t *turn, unlock func() error) (err 
 	}
 	end()
 	beside.Wait()
-	isServing := t.State().Serving
-	if isServing && !complete && err == nil {
-		s.Logger.WarnContext(ctx, "standby: the copy lacks the last commits: the other server waits until this one is started again")
-	}
-	if complete || err == nil || !isServing { // after a crash the lease ends by itself
+	lacks := t.State().Serving && !complete
+	if !lacks || err == nil { // after a crash the lease ends by itself
 		release, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 		defer cancel()
-		err = errors.Join(err, t.Release(release, complete))
+		released := t.Release(release, complete)
+		if lacks { // without the bucket a stop is no failure
+			s.Logger.WarnContext(ctx, "standby: the copy lacks the last commits: start this server again, for which the other one waits unless it could not be told", "err", released)
+			released = nil
+		}
+		err = errors.Join(err, released)
 	}
 	if err == nil && ctx.Err() == nil && errors.Is(context.Cause(serving), ErrHandedOver) {
 		return ErrHandedOver
