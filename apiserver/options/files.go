@@ -14,8 +14,8 @@ import (
 	certutil "k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
 	"k8s.io/kubernetes/pkg/auth/authorizer/abac"
+	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
 
-	"byre/apiserver/access/auth"
 	"byre/apiserver/process/pki"
 )
 
@@ -58,6 +58,10 @@ func (c *Completed) namedFiles() []namedFile {
 		_, err := webhook.LoadKubeconfig(path, nil)
 		return err
 	}
+	authentication := func(path string) error {
+		_, err := (&kubeoptions.BuiltInAuthenticationOptions{AuthenticationConfigFile: path}).ToAuthenticationConfig()
+		return err
+	}
 	a := c.Auth.Authentication
 	files := []namedFile{
 		{"root-ca-file", c.Serving.RootCAFile, c.readRootCA},
@@ -67,7 +71,7 @@ func (c *Completed) namedFiles() []namedFile {
 		{"kubelet-certificate-authority", c.Cluster.Kubelet.TLSClientConfig.CAFile, certs},
 		{"service-account-signing-key-file", a.SigningKeyFile, without(keyutil.PrivateKeyFromFile)},
 		{"token-auth-file", a.TokenFile.TokenFile, without(tokenfile.NewCSV)},
-		{"authentication-config", a.AuthenticationConfigFile, without(auth.ReadConfiguration)},
+		{"authentication-config", a.AuthenticationConfigFile, authentication},
 		{"authentication-token-webhook-config-file", a.WebHook.ConfigFile, kubeconfig},
 		{"authorization-policy-file", c.Auth.Authorization.PolicyFile, without(abac.NewFromFile)},
 		{"authorization-webhook-config-file", c.Auth.Authorization.WebhookConfigFile, kubeconfig},
