@@ -77,7 +77,7 @@ func (c *Completed) namedFiles() []namedFile {
 		{"authorization-webhook-config-file", c.Auth.Authorization.WebhookConfigFile, kubeconfig},
 		{"audit-policy-file", c.Audit.PolicyFile, without(policy.LoadPolicyFromFile)},
 		{"audit-webhook-config-file", c.Audit.WebhookOptions.ConfigFile, kubeconfig},
-		{"admission-control-config-file", c.Admission.ConfigFile, func(string) error { return c.Admission.CheckConfiguration() }},
+		{"admission-control-config-file", c.Admission.GenericAdmission.ConfigFile, func(string) error { return c.Admission.CheckConfiguration() }},
 	}
 	for _, path := range a.ServiceAccounts.KeyFiles {
 		files = append(files, namedFile{"service-account-key-file", path, without(keyutil.PublicKeysFromFile)})
