@@ -48,7 +48,9 @@ func refuseDial(context.Context, string, string) (net.Conn, error) { return nil,
 
 // withoutWebhooks returns the options of a fork.
 func withoutWebhooks(o admission.Options) *admission.Options {
-	o.DisablePlugins = append([]string{mutatingwebhook.PluginName, validatingwebhook.PluginName}, o.DisablePlugins...)
+	generic := *o.GenericAdmission
+	generic.DisablePlugins = append([]string{mutatingwebhook.PluginName, validatingwebhook.PluginName}, generic.DisablePlugins...)
+	o.GenericAdmission = &generic
 	return &o
 }
 

@@ -14,8 +14,8 @@ import (
 	certutil "k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
 	"k8s.io/kubernetes/pkg/auth/authorizer/abac"
+	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
 
-	"byre/apiserver/access/auth"
 	"byre/apiserver/process/pki"
 )
 
@@ -58,6 +58,10 @@ func (c *Completed) namedFiles() []namedFile {
 		_, err := webhook.LoadKubeconfig(path, nil)
 		return err
 	}
+	authentication := func(path string) error {
+		_, err := (&kubeoptions.BuiltInAuthenticationOptions{AuthenticationConfigFile: path}).ToAuthenticationConfig()
+		return err
+	}
 	a := c.Auth.Authentication
 	files := []namedFile{
 		{"root-ca-file", c.Serving.RootCAFile, c.readRootCA},
@@ -67,13 +71,13 @@ func (c *Completed) namedFiles() []namedFile {
 		{"kubelet-certificate-authority", c.Cluster.Kubelet.TLSClientConfig.CAFile, certs},
 		{"service-account-signing-key-file", a.SigningKeyFile, without(keyutil.PrivateKeyFromFile)},
 		{"token-auth-file", a.TokenFile.TokenFile, without(tokenfile.NewCSV)},
-		{"authentication-config", a.AuthenticationConfigFile, without(auth.ReadConfiguration)},
+		{"authentication-config", a.AuthenticationConfigFile, authentication},
 		{"authentication-token-webhook-config-file", a.WebHook.ConfigFile, kubeconfig},
 		{"authorization-policy-file", c.Auth.Authorization.PolicyFile, without(abac.NewFromFile)},
 		{"authorization-webhook-config-file", c.Auth.Authorization.WebhookConfigFile, kubeconfig},
 		{"audit-policy-file", c.Audit.PolicyFile, without(policy.LoadPolicyFromFile)},
 		{"audit-webhook-config-file", c.Audit.WebhookOptions.ConfigFile, kubeconfig},
-		{"admission-control-config-file", c.Admission.ConfigFile, func(string) error { return c.Admission.CheckConfiguration() }},
+		{"admission-control-config-file", c.Admission.GenericAdmission.ConfigFile, func(string) error { return c.Admission.CheckConfiguration() }},
 	}
 	for _, path := range a.ServiceAccounts.KeyFiles {
 		files = append(files, namedFile{"service-account-key-file", path, without(keyutil.PublicKeysFromFile)})

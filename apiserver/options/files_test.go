@@ -95,3 +95,24 @@ func TestOptions_AFileThatTheServerMakesMayBeMissing(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A misspelt or invalid field of --authentication-config may be a restriction that would not hold.
+func TestOptions_AWrongAuthenticationConfigurationIsFoundToo(t *testing.T) {
+	for field, want := range map[string]string{
+		"anonymus: {enabled: false}":                      `unknown field "anonymus"`,
+		"jwt: [{issuer: {url: 'http://issuer.example'}}]": "URL scheme must be https",
+	} {
+		file := filepath.Join(t.TempDir(), "authentication.yaml")
+		if err := os.WriteFile(file, []byte("apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n"+field+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		o, err := parse("--authentication-config=" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := o.Complete(); err == nil || !strings.Contains(err.Error(), "--authentication-config: ") ||
+			!strings.Contains(err.Error(), file) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error is %v, want %q", field, err, want)
+		}
+	}
+}

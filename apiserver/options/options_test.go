@@ -81,7 +81,7 @@ func TestOptions_RefuseWrongFlags(t *testing.T) {
 		{"--coordinated-leadership-lease-duration=1s", "--coordinated-leadership-lease-duration must be greater than --coordinated-leadership-renew-deadline"},
 		{"--coordinated-leadership-retry-period=10s", "--coordinated-leadership-renew-deadline must be greater than --coordinated-leadership-retry-period"},
 		{"--shutdown-delay-duration=-1s", "--shutdown-delay-duration can not be negative value"},
-		{"--authorization-mode=Maybe", "--authorization-mode: \"Maybe\" is none of"},
+		{"--authorization-mode=Maybe", "authorization-mode \"Maybe\" is not a valid mode"},
 		{"--enable-admission-plugins=NoSuchPlugin", "NoSuchPlugin"},
 		{"--goaway-chance=0.5", "--goaway-chance can not be less than 0 or greater than 0.02"},
 		{"--max-requests-inflight=0 --max-mutating-requests-inflight=0", "--max-requests-inflight and --max-mutating-requests-inflight must add up to more than 0"},

@@ -78,20 +78,17 @@ const discoveryRefreshInterval = 30 * time.Second
 // New builds the chain. The goroutines that upstream's policy plugins start in their
 // constructors end with ctx. The caller passes the same context to Run.
 func New(ctx context.Context, cfg Config) (*Admission, error) {
-	chosen := cfg.Options.EnabledPluginNames()
+	generic := cfg.Options.GenericAdmission
 	settings, err := cfg.Options.readConfiguration()
 	if err != nil {
-		return nil, fmt.Errorf("--admission-control-config-file %s: %w", cfg.Options.ConfigFile, err)
+		return nil, fmt.Errorf("--admission-control-config-file %s: %w", generic.ConfigFile, err)
 	}
 	initializers, mapper, err := cfg.initializers(ctx)
 	if err != nil {
 		return nil, err
 	}
-	chain, err := newPlugins().NewFromPlugins(chosen, settings, initializers,
-		admission.Decorators{
-			idleUnlessConfigured(cfg.Informers, cfg.FeatureGate, cfg.Options.ConfigFile != ""),
-			admission.DecoratorFunc(admissionmetrics.WithControllerMetrics),
-		})
+	decorators := append(admission.Decorators{idleUnlessConfigured(cfg.Informers, cfg.FeatureGate, generic.ConfigFile != "")}, generic.Decorators...)
+	chain, err := generic.Plugins.NewFromPlugins(cfg.Options.EnabledPluginNames(), settings, initializers, decorators)
 	if err != nil {
 		return nil, fmt.Errorf("admission: %w", err)
 	}

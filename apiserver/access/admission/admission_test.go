@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/pflag"
 	"k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -179,9 +180,9 @@ func TestChain_RefusesWhatPluginsForbid(t *testing.T) {
 // returns an error if one of them does not get a dependency that it requires.
 func TestChain_InitializesEveryPlugin(t *testing.T) {
 	o := NewOptions()
-	for _, name := range allPlugins() {
+	for _, name := range o.GenericAdmission.RecommendedPluginOrder {
 		if name != "EventRateLimit" && name != "ImagePolicyWebhook" {
-			o.EnablePlugins = append(o.EnablePlugins, name)
+			o.GenericAdmission.EnablePlugins = append(o.GenericAdmission.EnablePlugins, name)
 		}
 	}
 	if _, err := start(t, o); err != nil {
@@ -204,44 +205,54 @@ plugins:
 	if err := os.WriteFile(file, []byte(settings), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	o := &Options{EnablePlugins: []string{"EventRateLimit"}, ConfigFile: file}
+	o := parse(t, "--enable-admission-plugins=EventRateLimit", "--admission-control-config-file="+file)
 	if _, err := start(t, o); err != nil {
 		t.Error(err)
 	}
-	o.ConfigFile = filepath.Join(t.TempDir(), "none")
+	o.GenericAdmission.ConfigFile = filepath.Join(t.TempDir(), "none")
 	if _, err := start(t, o); err == nil || !strings.HasPrefix(err.Error(), "--admission-control-config-file") {
 		t.Errorf("got %v", err)
 	}
 }
 
+// parse returns the options of a command line.
+func parse(t *testing.T, args ...string) *Options {
+	t.Helper()
+	o := NewOptions()
+	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	o.AddFlags(flags)
+	if err := flags.Parse(args); err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
 func TestOptions_EnableAndDisablePlugins(t *testing.T) {
-	o := &Options{EnablePlugins: []string{"AlwaysPullImages"}, DisablePlugins: []string{"ResourceQuota"}}
-	got := o.EnabledPluginNames()
+	got := parse(t, "--enable-admission-plugins=AlwaysPullImages", "--disable-admission-plugins=ResourceQuota").EnabledPluginNames()
 	if !slices.Contains(got, "AlwaysPullImages") || slices.Contains(got, "ResourceQuota") || len(got) != len(NewOptions().EnabledPluginNames()) {
 		t.Errorf("got %v", got)
 	}
-	if got := (&Options{PluginNames: []string{"ResourceQuota", "LimitRanger"}}).EnabledPluginNames(); !slices.Equal(got, []string{"LimitRanger", "ResourceQuota"}) {
+	if got := parse(t, "--admission-control=ResourceQuota,LimitRanger").EnabledPluginNames(); !slices.Equal(got, []string{"LimitRanger", "ResourceQuota"}) {
 		t.Errorf("got %v", got)
 	}
 }
 
 func TestOptions_Validate(t *testing.T) {
 	for _, test := range []struct {
-		name string
-		o    Options
-		want string
+		args, want string
 	}{
-		{"defaults", Options{}, ""},
-		{"unknown", Options{EnablePlugins: []string{"NoSuch"}}, `--enable-admission-plugins: there is no admission plugin "NoSuch"`},
-		{"unknown disabled", Options{DisablePlugins: []string{"NoSuch"}}, `--disable-admission-plugins: there is no admission plugin "NoSuch"`},
-		{"both", Options{EnablePlugins: []string{"Priority"}, DisablePlugins: []string{"Priority"}},
-			"admission plugin Priority is in both --enable-admission-plugins and --disable-admission-plugins"},
-		{"old and new", Options{PluginNames: []string{"Priority"}, EnablePlugins: []string{"Priority"}},
-			"--admission-control excludes --enable-admission-plugins and --disable-admission-plugins"},
+		{"", ""},
+		{"--enable-admission-plugins=NoSuch", `enable-admission-plugins plugin "NoSuch" is unknown`},
+		{"--disable-admission-plugins=NoSuch", `disable-admission-plugins plugin "NoSuch" is unknown`},
+		{"--admission-control=NoSuch", `admission-control plugin "NoSuch" is unknown`},
+		{"--enable-admission-plugins=Priority --disable-admission-plugins=Priority",
+			"[Priority] in enable-admission-plugins and disable-admission-plugins overlapped"},
+		{"--admission-control=Priority --enable-admission-plugins=Priority",
+			"admission-control and enable-admission-plugins/disable-admission-plugins flags are mutually exclusive"},
 	} {
-		t.Run(test.name, func(t *testing.T) {
+		t.Run(test.args, func(t *testing.T) {
 			var got string
-			if errs := test.o.Validate(); len(errs) > 0 {
+			if errs := parse(t, strings.Fields(test.args)...).Validate(); len(errs) > 0 {
 				got = errs[0].Error()
 			}
 			if got != test.want {

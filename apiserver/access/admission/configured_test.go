@@ -148,7 +148,7 @@ func newPluginPairs(t testing.TB) map[string]pluginPair {
 	if err != nil {
 		t.Fatal(err)
 	}
-	registry := newPlugins()
+	registry := cfg.Options.GenericAdmission.Plugins
 	pairs := map[string]pluginPair{}
 	decorator := idleUnlessConfigured(cfg.Informers, cfg.FeatureGate, false)
 	for name := range configurations() {

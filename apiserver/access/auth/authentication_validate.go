@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -14,73 +13,31 @@ import (
 	certutil "k8s.io/client-go/util/cert"
 )
 
-// Validate returns one error for each invalid flag.
-func (o *AuthenticationOptions) Validate() []error {
-	var errs []error
-	if o.AuthenticationConfigFile != "" && o.OIDC.FlagsSet {
-		errs = append(errs, errors.New("--authentication-config and the --oidc-* flags exclude each other"))
-	}
-	if o.AuthenticationConfigFile == "" && o.OIDC.FlagsSet && (o.OIDC.IssuerURL == "" || o.OIDC.ClientID == "") {
-		errs = append(errs, errors.New("--oidc-issuer-url and --oidc-client-id are both required when any --oidc-* flag is set"))
-	}
-	errs = append(errs, o.validateServiceAccounts()...)
-	errs = append(errs, o.RequestHeader.Validate()...)
-	if err := o.validateOverlap(); err != nil {
-		errs = append(errs, err)
-	}
-	return errs
-}
-
-func (o *AuthenticationOptions) validateServiceAccounts() []error {
-	accounts := o.ServiceAccounts
-	var errs []error
-	if len(accounts.Issuers) == 0 {
-		errs = append(errs, errors.New("--service-account-issuer is required"))
-	}
-	for i, issuer := range accounts.Issuers {
-		switch {
-		case issuer == "":
-			errs = append(errs, errors.New("--service-account-issuer must not be empty"))
-		case slices.Contains(accounts.Issuers[:i], issuer):
-			errs = append(errs, fmt.Errorf("--service-account-issuer %q is given twice", issuer))
-		case strings.Contains(issuer, ":"):
-			if _, err := url.Parse(issuer); err != nil {
-				errs = append(errs, fmt.Errorf("--service-account-issuer %q has a colon but is not a URL: %w", issuer, err))
-			}
-		}
-	}
-	errs = append(errs, o.validateKeys()...)
-	if accounts.JWKSURI != "" {
-		if u, err := url.Parse(accounts.JWKSURI); err != nil || u.Scheme != "https" {
-			errs = append(errs, fmt.Errorf("--service-account-jwks-uri %q is not an https URL", accounts.JWKSURI))
-		}
-	}
-	if accounts.MaxExpiration != 0 && (accounts.MaxExpiration < time.Hour || accounts.MaxExpiration > (1<<32)*time.Second) {
-		errs = append(errs, fmt.Errorf("--service-account-max-token-expiration must be between 1 hour and 2^32 seconds, not %v", accounts.MaxExpiration))
-	}
-	return errs
-}
-
 // abstractSocket matches the names of abstract sockets that kube-apiserver accepts.
 var abstractSocket = regexp.MustCompile(`^@([a-zA-Z0-9_-]+\.)*[a-zA-Z0-9_-]+$`)
 
-// validateKeys checks that either key files or an external signer are configured.
-func (o *AuthenticationOptions) validateKeys() []error {
-	var errs []error
+// Validate returns one error for each invalid flag.
+func (o *AuthenticationOptions) Validate() []error {
+	checked, accounts := o.BuiltInAuthenticationOptions, *o.ServiceAccounts
+	checked.ServiceAccounts = &accounts
+	checked.ClientCert = nil // validateOverlap is stricter than upstream's check
 	if o.SigningEndpoint != "" {
-		if o.SigningKeyFile != "" || len(o.ServiceAccounts.KeyFiles) > 0 {
-			errs = append(errs, errors.New("--service-account-signing-endpoint excludes --service-account-signing-key-file and --service-account-key-file"))
-		}
-		if strings.HasPrefix(o.SigningEndpoint, "@") && !abstractSocket.MatchString(o.SigningEndpoint) {
-			errs = append(errs, fmt.Errorf("--service-account-signing-endpoint %q is not the name of an abstract socket", o.SigningEndpoint))
-		}
-		return errs
+		accounts.KeyFiles = []string{o.SigningEndpoint} // upstream requires keys: the signer has them
 	}
-	if len(o.ServiceAccounts.KeyFiles) == 0 {
-		errs = append(errs, errors.New("--service-account-key-file is required"))
+	errs := checked.Validate()
+	if err := o.validateOverlap(); err != nil {
+		errs = append(errs, err)
 	}
-	if o.SigningKeyFile == "" {
+	switch {
+	case o.SigningEndpoint == "" && o.SigningKeyFile == "":
 		errs = append(errs, errors.New("--service-account-signing-key-file is required"))
+	case o.SigningEndpoint != "" && (o.SigningKeyFile != "" || len(o.ServiceAccounts.KeyFiles) > 0):
+		errs = append(errs, errors.New("--service-account-signing-endpoint excludes --service-account-signing-key-file and --service-account-key-file"))
+	case strings.HasPrefix(o.SigningEndpoint, "@") && !abstractSocket.MatchString(o.SigningEndpoint):
+		errs = append(errs, fmt.Errorf("--service-account-signing-endpoint %q is not the name of an abstract socket", o.SigningEndpoint))
+	}
+	if longest := accounts.MaxExpiration; longest != 0 && (longest < time.Hour || longest > (1<<32)*time.Second) {
+		errs = append(errs, fmt.Errorf("--service-account-max-token-expiration must be between 1 hour and 2^32 seconds, not %v", longest))
 	}
 	return errs
 }
