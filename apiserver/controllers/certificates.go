@@ -25,9 +25,9 @@ import (
 const certificateWorkers = 5
 
 func newCertificateApproving(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	requests := informersIn(cc, certificatesinformers.New).CertificateSigningRequests()
+	requests := cc.InformerFactory.Certificates().V1().CertificateSigningRequests()
 	forClients := approver.NewCSRApprovingController(ctx, cc.kube, requests)
-	serving, err := newServingApprover(cc.self, cc.hosts)
+	serving, err := newServingApprover(cc.Self, cc.Hosts)
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +39,7 @@ func newCertificateApproving(ctx context.Context, cc *controllerContext) (func(c
 }
 
 func newCertificateCleaner(_ context.Context, cc *controllerContext) (func(context.Context), error) {
-	requests := informersIn(cc, certificatesinformers.New).CertificateSigningRequests()
+	requests := cc.InformerFactory.Certificates().V1().CertificateSigningRequests()
 	synced := requests.Informer().HasSynced
 	c := cleaner.NewCSRCleanerController(cc.kube.CertificatesV1().CertificateSigningRequests(), requests)
 	return func(ctx context.Context) {
@@ -64,7 +64,7 @@ func newPodCertificateCleaner(_ context.Context, cc *controllerContext) (func(co
 	if !utilfeature.DefaultFeatureGate.Enabled(features.PodCertificateRequest) {
 		return nil, nil
 	}
-	c := cleaner.NewPCRCleanerController(cc.kube, informersIn(cc, certificatesinformers.New).PodCertificateRequests(), clock.RealClock{}, podCertificateTimeout, podCertificatePoll)
+	c := cleaner.NewPCRCleanerController(cc.kube, cc.InformerFactory.Certificates().V1().PodCertificateRequests(), clock.RealClock{}, podCertificateTimeout, podCertificatePoll)
 	return withWorkers(c, 1, nil)
 }
 
@@ -72,11 +72,11 @@ func newPodCertificateCleaner(_ context.Context, cc *controllerContext) (func(co
 // certificate as a ClusterTrustBundle. It builds none if the feature is off, or if there is no
 // such CA.
 func newTrustBundlePublisher(_ context.Context, cc *controllerContext) (func(context.Context), error) {
-	if !utilfeature.DefaultFeatureGate.Enabled(features.ClusterTrustBundle) || len(cc.rootCA) == 0 {
+	if !utilfeature.DefaultFeatureGate.Enabled(features.ClusterTrustBundle) || len(cc.RootCA) == 0 {
 		return nil, nil
 	}
 	const signerName = "kubernetes.io/kube-apiserver-serving"
-	ca, err := dynamiccertificates.NewStaticCAContent("kube-apiserver-serving", cc.rootCA)
+	ca, err := dynamiccertificates.NewStaticCAContent("kube-apiserver-serving", cc.RootCA)
 	if err != nil {
 		return nil, err
 	}
@@ -87,11 +87,11 @@ func newTrustBundlePublisher(_ context.Context, cc *controllerContext) (func(con
 // newCertificateSigning builds a controller for each of upstream's signers. It builds none
 // without the CA's key.
 func newCertificateSigning(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	if _, err := os.Stat(cc.files.CAKey); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(cc.Files.CAKey); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	type newSigner func(context.Context, kubernetes.Interface, certificatesinformers.CertificateSigningRequestInformer, string, string, time.Duration) (*signer.CSRSigningController, error)
-	lifetime := cc.settings.CSRSigningController.ClusterSigningDuration.Duration
+	lifetime := cc.ComponentConfig.CSRSigningController.ClusterSigningDuration.Duration
 	var signers []func(context.Context)
 	for _, build := range []newSigner{
 		signer.NewKubeletServingCSRSigningController,
@@ -99,7 +99,7 @@ func newCertificateSigning(ctx context.Context, cc *controllerContext) (func(con
 		signer.NewKubeAPIServerClientCSRSigningController,
 		signer.NewLegacyUnknownCSRSigningController,
 	} {
-		c, err := build(ctx, cc.kube, informersIn(cc, certificatesinformers.New).CertificateSigningRequests(), cc.files.CACert, cc.files.CAKey, lifetime)
+		c, err := build(ctx, cc.kube, cc.InformerFactory.Certificates().V1().CertificateSigningRequests(), cc.Files.CACert, cc.Files.CAKey, lifetime)
 		if err != nil {
 			return nil, err
 		}

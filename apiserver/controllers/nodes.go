@@ -3,9 +3,6 @@ package controllers
 import (
 	"context"
 
-	appsinformers "k8s.io/client-go/informers/apps/v1"
-	coordinationinformers "k8s.io/client-go/informers/coordination/v1"
-	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
 	"k8s.io/kubernetes/pkg/controller"
 	"k8s.io/kubernetes/pkg/controller/nodelifecycle"
@@ -18,13 +15,13 @@ import (
 const nodeTTLWorkers = 5
 
 func newPodGarbageCollector(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	core := informersIn(cc, coreinformers.New)
-	c := podgc.NewPodGC(ctx, cc.kube, core.Pods(), core.Nodes(), int(cc.settings.PodGCController.TerminatedPodGCThreshold))
+	core := cc.InformerFactory.Core().V1()
+	c := podgc.NewPodGC(ctx, cc.kube, core.Pods(), core.Nodes(), int(cc.ComponentConfig.PodGCController.TerminatedPodGCThreshold))
 	return c.Run, nil
 }
 
 func newTaintEviction(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	core := informersIn(cc, coreinformers.New)
+	core := cc.InformerFactory.Core().V1()
 	// In kube-controller-manager, which always runs both, the node lifecycle controller
 	// adds the index that this one reads.
 	if err := controller.AddPodNodeNameIndexer(core.Pods().Informer()); err != nil {
@@ -35,16 +32,16 @@ func newTaintEviction(ctx context.Context, cc *controllerContext) (func(context.
 }
 
 func newNodeLifecycle(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	settings := cc.settings.NodeLifecycleController
-	core := informersIn(cc, coreinformers.New)
-	c, err := nodelifecycle.NewNodeLifecycleController(ctx, informersIn(cc, coordinationinformers.New).Leases(), core.Pods(), core.Nodes(),
-		informersIn(cc, appsinformers.New).DaemonSets(), cc.kube, settings.NodeMonitorPeriod.Duration,
+	settings := cc.ComponentConfig.NodeLifecycleController
+	core := cc.InformerFactory.Core().V1()
+	c, err := nodelifecycle.NewNodeLifecycleController(ctx, cc.InformerFactory.Coordination().V1().Leases(), core.Pods(), core.Nodes(),
+		cc.InformerFactory.Apps().V1().DaemonSets(), cc.kube, settings.NodeMonitorPeriod.Duration,
 		settings.NodeStartupGracePeriod.Duration, settings.NodeMonitorGracePeriod.Duration, settings.NodeEvictionRate,
 		settings.SecondaryNodeEvictionRate, settings.LargeClusterSizeThreshold, settings.UnhealthyZoneThreshold)
 	return runOf(c, err)
 }
 
 func newNodeTTL(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	c := ttl.NewTTLController(ctx, informersIn(cc, coreinformers.New).Nodes(), cc.kube)
+	c := ttl.NewTTLController(ctx, cc.InformerFactory.Core().V1().Nodes(), cc.kube)
 	return withWorkers(c, nodeTTLWorkers, nil)
 }

@@ -5,9 +5,6 @@ import (
 
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
-	coreinformers "k8s.io/client-go/informers/core/v1"
-	resourceinformers "k8s.io/client-go/informers/resource/v1"
-	schedulinginformers "k8s.io/client-go/informers/scheduling/v1beta1"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
 	"k8s.io/kubernetes/pkg/controller/devicetainteviction"
@@ -16,10 +13,10 @@ import (
 )
 
 func newResourceClaim(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	resources := informersIn(cc, resourceinformers.New)
-	c, err := resourceclaim.NewController(klog.FromContext(ctx), cc.kube, informersIn(cc, coreinformers.New).Pods(),
-		informersIn(cc, schedulinginformers.New).PodGroups(), resources.ResourceClaims(), resources.ResourceClaimTemplates())
-	return withWorkers(c, cc.settings.ResourceClaimController.ConcurrentSyncs, err)
+	resources := cc.InformerFactory.Resource().V1()
+	c, err := resourceclaim.NewController(klog.FromContext(ctx), cc.kube, cc.InformerFactory.Core().V1().Pods(),
+		cc.InformerFactory.Scheduling().V1beta1().PodGroups(), resources.ResourceClaims(), resources.ResourceClaimTemplates())
+	return withWorkers(c, cc.ComponentConfig.ResourceClaimController.ConcurrentSyncs, err)
 }
 
 // newDeviceTaintEviction builds no controller if the feature of device taints is off.
@@ -27,11 +24,11 @@ func newDeviceTaintEviction(_ context.Context, cc *controllerContext) (func(cont
 	if !utilfeature.DefaultFeatureGate.Enabled(features.DRADeviceTaints) {
 		return nil, nil
 	}
-	resources := informersIn(cc, resourceinformers.New)
-	c := devicetainteviction.New(cc.kube, informersIn(cc, coreinformers.New).Pods(), resources.ResourceClaims(), resources.ResourceSlices(),
+	resources := cc.InformerFactory.Resource().V1()
+	c := devicetainteviction.New(cc.kube, cc.InformerFactory.Core().V1().Pods(), resources.ResourceClaims(), resources.ResourceSlices(),
 		resources.DeviceTaintRules(), resources.DeviceClasses(), names.DeviceTaintEvictionController)
 	return func(ctx context.Context) {
-		if err := c.Run(ctx, int(cc.settings.DeviceTaintEvictionController.ConcurrentSyncs)); err != nil {
+		if err := c.Run(ctx, int(cc.ComponentConfig.DeviceTaintEvictionController.ConcurrentSyncs)); err != nil {
 			utilruntime.HandleErrorWithContext(ctx, err, "Eviction by taints of devices has stopped")
 		}
 	}, nil

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io/fs"
 
-	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/util/keyutil"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/controller/bootstrap"
@@ -17,7 +16,7 @@ import (
 // newServiceAccountToken builds the controller that writes tokens to the Secrets that ask
 // for one. It builds none without the key.
 func newServiceAccountToken(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	key, err := keyutil.PrivateKeyFromFile(cc.files.ServiceAccountKey)
+	key, err := keyutil.PrivateKeyFromFile(cc.Files.ServiceAccountKey)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -28,29 +27,29 @@ func newServiceAccountToken(ctx context.Context, cc *controllerContext) (func(co
 	if err != nil {
 		return nil, err
 	}
-	core := informersIn(cc, coreinformers.New)
+	core := cc.InformerFactory.Core().V1()
 	c, err := serviceaccount.NewTokensController(klog.FromContext(ctx), core.ServiceAccounts(), core.Secrets(), cc.kube,
-		serviceaccount.TokensControllerOptions{TokenGenerator: generator, RootCA: cc.rootCA})
-	return withWorkers(c, cc.settings.SAController.ConcurrentSATokenSyncs, err)
+		serviceaccount.TokensControllerOptions{TokenGenerator: generator, RootCA: cc.RootCA})
+	return withWorkers(c, cc.ComponentConfig.SAController.ConcurrentSATokenSyncs, err)
 }
 
 func newLegacyTokenCleaner(_ context.Context, cc *controllerContext) (func(context.Context), error) {
-	core := informersIn(cc, coreinformers.New)
+	core := cc.InformerFactory.Core().V1()
 	c, err := serviceaccount.NewLegacySATokenCleaner(core.ServiceAccounts(), core.Secrets(), core.Pods(), cc.kube, clock.RealClock{},
 		serviceaccount.LegacySATokenCleanerOptions{
-			CleanUpPeriod: cc.settings.LegacySATokenCleaner.CleanUpPeriod.Duration,
+			CleanUpPeriod: cc.ComponentConfig.LegacySATokenCleaner.CleanUpPeriod.Duration,
 			SyncInterval:  serviceaccount.DefaultCleanerSyncInterval,
 		})
 	return runOf(c, err)
 }
 
 func newBootstrapSigner(_ context.Context, cc *controllerContext) (func(context.Context), error) {
-	core := informersIn(cc, coreinformers.New)
+	core := cc.InformerFactory.Core().V1()
 	c, err := bootstrap.NewSigner(cc.kube, core.Secrets(), core.ConfigMaps(), bootstrap.DefaultSignerOptions())
 	return runOf(c, err)
 }
 
 func newTokenCleaner(_ context.Context, cc *controllerContext) (func(context.Context), error) {
-	c, err := bootstrap.NewTokenCleaner(cc.kube, informersIn(cc, coreinformers.New).Secrets(), bootstrap.DefaultTokenCleanerOptions())
+	c, err := bootstrap.NewTokenCleaner(cc.kube, cc.InformerFactory.Core().V1().Secrets(), bootstrap.DefaultTokenCleanerOptions())
 	return runOf(c, err)
 }

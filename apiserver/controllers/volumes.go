@@ -4,8 +4,6 @@ import (
 	"context"
 	"slices"
 
-	coreinformers "k8s.io/client-go/informers/core/v1"
-	storageinformers "k8s.io/client-go/informers/storage/v1"
 	csitranslation "k8s.io/csi-translation-lib"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/controller/volume/attachdetach"
@@ -29,7 +27,7 @@ import (
 // volumePlugins returns those of kube-controller-manager's volume plugins that the
 // function accepts.
 func (cc *controllerContext) volumePlugins(accept func(volume.VolumePlugin) bool) []volume.VolumePlugin {
-	settings := cc.settings.PersistentVolumeBinderController.VolumeConfiguration
+	settings := cc.ComponentConfig.PersistentVolumeBinderController.VolumeConfiguration
 	recycler := settings.PersistentVolumeRecyclerConfiguration
 	all := hostpath.ProbeVolumePlugins(volume.VolumeConfig{
 		RecyclerMinimumTimeout:   int(recycler.MinimumTimeoutHostPath),
@@ -49,8 +47,8 @@ func (cc *controllerContext) volumePlugins(accept func(volume.VolumePlugin) bool
 }
 
 func newVolumeBinder(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	core := informersIn(cc, coreinformers.New)
-	settings := cc.settings.PersistentVolumeBinderController
+	core := cc.InformerFactory.Core().V1()
+	settings := cc.ComponentConfig.PersistentVolumeBinderController
 	c, err := persistentvolume.NewController(ctx, persistentvolume.ControllerParameters{
 		KubeClient: cc.kube,
 		SyncPeriod: settings.PVClaimBinderSyncPeriod.Duration,
@@ -64,7 +62,7 @@ func newVolumeBinder(ctx context.Context, cc *controllerContext) (func(context.C
 		}),
 		VolumeInformer:            core.PersistentVolumes(),
 		ClaimInformer:             core.PersistentVolumeClaims(),
-		ClassInformer:             informersIn(cc, storageinformers.New).StorageClasses(),
+		ClassInformer:             cc.InformerFactory.Storage().V1().StorageClasses(),
 		PodInformer:               core.Pods(),
 		NodeInformer:              core.Nodes(),
 		EnableDynamicProvisioning: settings.VolumeConfiguration.EnableDynamicProvisioning,
@@ -73,31 +71,31 @@ func newVolumeBinder(ctx context.Context, cc *controllerContext) (func(context.C
 }
 
 func newClaimProtection(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	core := informersIn(cc, coreinformers.New)
+	core := cc.InformerFactory.Core().V1()
 	c, err := pvcprotection.NewPVCProtectionController(klog.FromContext(ctx), core.PersistentVolumeClaims(), core.Pods(), cc.kube)
 	return withWorkers(c, 1, err)
 }
 
 func newVolumeProtection(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	c, err := pvprotection.NewPVProtectionController(klog.FromContext(ctx), informersIn(cc, coreinformers.New).PersistentVolumes(), cc.kube)
+	c, err := pvprotection.NewPVProtectionController(klog.FromContext(ctx), cc.InformerFactory.Core().V1().PersistentVolumes(), cc.kube)
 	return withWorkers(c, 1, err)
 }
 
 func newAttributesClassProtection(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	core := informersIn(cc, coreinformers.New)
+	core := cc.InformerFactory.Core().V1()
 	c, err := vacprotection.NewVACProtectionController(klog.FromContext(ctx), cc.kube, core.PersistentVolumeClaims(), core.PersistentVolumes(),
-		informersIn(cc, storageinformers.New).VolumeAttributesClasses())
+		cc.InformerFactory.Storage().V1().VolumeAttributesClasses())
 	return withWorkers(c, 1, err)
 }
 
 func newAttachDetach(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	settings := cc.settings.AttachDetachController
-	core, storage := informersIn(cc, coreinformers.New), informersIn(cc, storageinformers.New)
+	settings := cc.ComponentConfig.AttachDetachController
+	core, storage := cc.InformerFactory.Core().V1(), cc.InformerFactory.Storage().V1()
 	attachable := cc.volumePlugins(func(plugin volume.VolumePlugin) bool {
 		_, ok := plugin.(volume.AttachableVolumePlugin)
 		return ok
 	})
-	prober := flexvolume.GetDynamicPluginProber(ctx, cc.settings.PersistentVolumeBinderController.VolumeConfiguration.FlexVolumePluginDir, exec.New())
+	prober := flexvolume.GetDynamicPluginProber(ctx, cc.ComponentConfig.PersistentVolumeBinderController.VolumeConfiguration.FlexVolumePluginDir, exec.New())
 	c, err := attachdetach.NewAttachDetachController(ctx, cc.kube, core.Pods(), core.Nodes(), core.PersistentVolumeClaims(), core.PersistentVolumes(),
 		storage.CSINodes(), storage.CSIDrivers(), storage.VolumeAttachments(), attachable, prober,
 		settings.DisableAttachDetachReconcilerSync, settings.ReconcilerSyncLoopPeriod.Duration, settings.DisableForceDetachOnTimeout, attachdetach.DefaultTimerConfig)
@@ -110,12 +108,12 @@ func newVolumeExpander(ctx context.Context, cc *controllerContext) (func(context
 		return ok
 	})
 	translator := csitranslation.New()
-	c, err := expand.NewExpandController(ctx, cc.kube, informersIn(cc, coreinformers.New).PersistentVolumeClaims(), expandable, translator, csimigration.NewPluginManager(translator))
+	c, err := expand.NewExpandController(ctx, cc.kube, cc.InformerFactory.Core().V1().PersistentVolumeClaims(), expandable, translator, csimigration.NewPluginManager(translator))
 	return runOf(c, err)
 }
 
 func newEphemeralVolume(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	core := informersIn(cc, coreinformers.New)
+	core := cc.InformerFactory.Core().V1()
 	c, err := ephemeral.NewController(ctx, cc.kube, core.Pods(), core.PersistentVolumeClaims())
-	return withWorkers(c, cc.settings.EphemeralVolumeController.ConcurrentEphemeralVolumeSyncs, err)
+	return withWorkers(c, cc.ComponentConfig.EphemeralVolumeController.ConcurrentEphemeralVolumeSyncs, err)
 }

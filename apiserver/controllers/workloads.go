@@ -6,11 +6,6 @@ import (
 
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/dynamic"
-	appsinformers "k8s.io/client-go/informers/apps/v1"
-	autoscalinginformers "k8s.io/client-go/informers/autoscaling/v2"
-	batchinformers "k8s.io/client-go/informers/batch/v1"
-	coreinformers "k8s.io/client-go/informers/core/v1"
-	policyinformers "k8s.io/client-go/informers/policy/v1"
 	schedulinginformers "k8s.io/client-go/informers/scheduling/v1beta1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/scale"
@@ -40,60 +35,60 @@ const (
 )
 
 func newDeployment(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	apps := informersIn(cc, appsinformers.New)
-	c, err := deployment.NewDeploymentController(ctx, apps.Deployments(), apps.ReplicaSets(), informersIn(cc, coreinformers.New).Pods(), cc.kube)
-	return withWorkers(c, cc.settings.DeploymentController.ConcurrentDeploymentSyncs, err)
+	apps := cc.InformerFactory.Apps().V1()
+	c, err := deployment.NewDeploymentController(ctx, apps.Deployments(), apps.ReplicaSets(), cc.InformerFactory.Core().V1().Pods(), cc.kube)
+	return withWorkers(c, cc.ComponentConfig.DeploymentController.ConcurrentDeploymentSyncs, err)
 }
 
 func newReplicaSet(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	c := replicaset.NewReplicaSetController(ctx, informersIn(cc, appsinformers.New).ReplicaSets(), informersIn(cc, coreinformers.New).Pods(), cc.kube, replicaset.BurstReplicas)
-	return withWorkers(c, cc.settings.ReplicaSetController.ConcurrentRSSyncs, nil)
+	c := replicaset.NewReplicaSetController(ctx, cc.InformerFactory.Apps().V1().ReplicaSets(), cc.InformerFactory.Core().V1().Pods(), cc.kube, replicaset.BurstReplicas)
+	return withWorkers(c, cc.ComponentConfig.ReplicaSetController.ConcurrentRSSyncs, nil)
 }
 
 func newReplication(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	core := informersIn(cc, coreinformers.New)
+	core := cc.InformerFactory.Core().V1()
 	c := replication.NewReplicationManager(ctx, core.Pods(), core.ReplicationControllers(), cc.kube, replication.BurstReplicas)
-	return withWorkers(c, cc.settings.ReplicationController.ConcurrentRCSyncs, nil)
+	return withWorkers(c, cc.ComponentConfig.ReplicationController.ConcurrentRCSyncs, nil)
 }
 
 func newStatefulSet(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	core, apps := informersIn(cc, coreinformers.New), informersIn(cc, appsinformers.New)
+	core, apps := cc.InformerFactory.Core().V1(), cc.InformerFactory.Apps().V1()
 	c := statefulset.NewStatefulSetController(ctx, core.Pods(), apps.StatefulSets(), core.PersistentVolumeClaims(), apps.ControllerRevisions(), cc.kube)
-	return withWorkers(c, cc.settings.StatefulSetController.ConcurrentStatefulSetSyncs, nil)
+	return withWorkers(c, cc.ComponentConfig.StatefulSetController.ConcurrentStatefulSetSyncs, nil)
 }
 
 func newDaemonSet(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	core, apps := informersIn(cc, coreinformers.New), informersIn(cc, appsinformers.New)
+	core, apps := cc.InformerFactory.Core().V1(), cc.InformerFactory.Apps().V1()
 	c, err := daemon.NewDaemonSetsController(ctx, apps.DaemonSets(), apps.ControllerRevisions(), core.Pods(), core.Nodes(), cc.kube,
 		flowcontrol.NewBackOff(daemonMinBackoff, daemonMaxBackoff))
-	return withWorkers(c, cc.settings.DaemonSetController.ConcurrentDaemonSetSyncs, err)
+	return withWorkers(c, cc.ComponentConfig.DaemonSetController.ConcurrentDaemonSetSyncs, err)
 }
 
 func newJob(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
 	var workloads schedulinginformers.WorkloadInformer
 	var groups schedulinginformers.PodGroupInformer
 	if utilfeature.DefaultFeatureGate.Enabled(features.WorkloadWithJob) {
-		scheduling := informersIn(cc, schedulinginformers.New)
+		scheduling := cc.InformerFactory.Scheduling().V1beta1()
 		workloads, groups = scheduling.Workloads(), scheduling.PodGroups()
 	}
-	c, err := job.NewController(ctx, cc.kube, informersIn(cc, coreinformers.New).Pods(), informersIn(cc, batchinformers.New).Jobs(), workloads, groups)
-	return withWorkers(c, cc.settings.JobController.ConcurrentJobSyncs, err)
+	c, err := job.NewController(ctx, cc.kube, cc.InformerFactory.Core().V1().Pods(), cc.InformerFactory.Batch().V1().Jobs(), workloads, groups)
+	return withWorkers(c, cc.ComponentConfig.JobController.ConcurrentJobSyncs, err)
 }
 
 func newCronJob(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	batch := informersIn(cc, batchinformers.New)
+	batch := cc.InformerFactory.Batch().V1()
 	c, err := cronjob.NewControllerV2(ctx, batch.Jobs(), batch.CronJobs(), cc.kube)
-	return withWorkers(c, cc.settings.CronJobController.ConcurrentCronJobSyncs, err)
+	return withWorkers(c, cc.ComponentConfig.CronJobController.ConcurrentCronJobSyncs, err)
 }
 
 func newTTLAfterFinished(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	c := ttlafterfinished.New(ctx, informersIn(cc, batchinformers.New).Jobs(), cc.kube)
-	return withWorkers(c, cc.settings.TTLAfterFinishedController.ConcurrentTTLSyncs, nil)
+	c := ttlafterfinished.New(ctx, cc.InformerFactory.Batch().V1().Jobs(), cc.kube)
+	return withWorkers(c, cc.ComponentConfig.TTLAfterFinishedController.ConcurrentTTLSyncs, nil)
 }
 
 // scales returns a client of the scale subresources.
 func (cc *controllerContext) scales(config *rest.Config) (scale.ScalesGetter, error) {
-	return scale.NewForConfig(config, cc.mapper, dynamic.LegacyAPIPathResolverFunc, scale.NewDiscoveryScaleKindResolver(cc.kube.Discovery()))
+	return scale.NewForConfig(config, cc.RESTMapper, dynamic.LegacyAPIPathResolverFunc, scale.NewDiscoveryScaleKindResolver(cc.kube.Discovery()))
 }
 
 func newDisruption(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
@@ -101,14 +96,14 @@ func newDisruption(ctx context.Context, cc *controllerContext) (func(context.Con
 	if err != nil {
 		return nil, err
 	}
-	core, apps := informersIn(cc, coreinformers.New), informersIn(cc, appsinformers.New)
-	c := disruption.NewDisruptionController(ctx, core.Pods(), informersIn(cc, policyinformers.New).PodDisruptionBudgets(), core.ReplicationControllers(),
-		apps.ReplicaSets(), apps.Deployments(), apps.StatefulSets(), cc.kube, cc.mapper, scales, cc.kube.Discovery())
-	return withWorkers(c, cc.settings.DisruptionController.ConcurrentDisruptionSyncs, nil)
+	core, apps := cc.InformerFactory.Core().V1(), cc.InformerFactory.Apps().V1()
+	c := disruption.NewDisruptionController(ctx, core.Pods(), cc.InformerFactory.Policy().V1().PodDisruptionBudgets(), core.ReplicationControllers(),
+		apps.ReplicaSets(), apps.Deployments(), apps.StatefulSets(), cc.kube, cc.RESTMapper, scales, cc.kube.Discovery())
+	return withWorkers(c, cc.ComponentConfig.DisruptionController.ConcurrentDisruptionSyncs, nil)
 }
 
 func newHorizontalPodAutoscaler(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	settings := cc.settings.HPAController
+	settings := cc.ComponentConfig.HPAController
 	scales, err := cc.scales(cc.config)
 	if err != nil {
 		return nil, err
@@ -122,9 +117,9 @@ func newHorizontalPodAutoscaler(ctx context.Context, cc *controllerContext) (fun
 		return nil, err
 	}
 	available := custom_metrics.NewAvailableAPIsGetter(cc.kube.Discovery())
-	c := podautoscaler.NewHorizontalController(ctx, cc.kube.CoreV1(), scales, cc.kube.AutoscalingV2(), cc.mapper,
-		podmetrics.NewRESTMetricsClient(resources, custom_metrics.NewForConfig(cc.config, cc.mapper, available), external),
-		informersIn(cc, autoscalinginformers.New).HorizontalPodAutoscalers(), informersIn(cc, coreinformers.New).Pods(),
+	c := podautoscaler.NewHorizontalController(ctx, cc.kube.CoreV1(), scales, cc.kube.AutoscalingV2(), cc.RESTMapper,
+		podmetrics.NewRESTMetricsClient(resources, custom_metrics.NewForConfig(cc.config, cc.RESTMapper, available), external),
+		cc.InformerFactory.Autoscaling().V2().HorizontalPodAutoscalers(), cc.InformerFactory.Core().V1().Pods(),
 		settings.HorizontalPodAutoscalerSyncPeriod.Duration, settings.HorizontalPodAutoscalerDownscaleStabilizationWindow.Duration,
 		settings.HorizontalPodAutoscalerTolerance, settings.HorizontalPodAutoscalerCPUInitializationPeriod.Duration,
 		settings.HorizontalPodAutoscalerInitialReadinessDelay.Duration)
