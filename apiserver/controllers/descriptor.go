@@ -148,27 +148,27 @@ func descriptors() map[string]descriptor {
 		names.PersistentVolumeBinderController:                   {cluster, on{claims, volumes}, &ownController{"persistent-volume-binder", newVolumeBinder}},
 		names.PersistentVolumeClaimProtectionController:          {cluster, on{claims}, &ownController{"pvc-protection-controller", newClaimProtection}},
 		names.PersistentVolumeProtectionController:               {cluster, on{volumes}, &ownController{"pv-protection-controller", newVolumeProtection}},
-		names.TTLAfterFinishedController:                         {cluster, on{jobs}, &ownController{"ttl-after-finished-controller", newTTLAfterFinished}},
+		names.TTLAfterFinishedController:                         {cluster, on{jobs}, nil},
 
-		names.CronJobController:                          {workload, on{cronJobs}, &ownController{"cronjob-controller", newCronJob}},
-		names.DaemonSetController:                        {workload, on{groupResource("apps", "daemonsets")}, &ownController{"daemon-set-controller", newDaemonSet}},
-		names.DeploymentController:                       {workload, on{groupResource("apps", "deployments")}, &ownController{"deployment-controller", newDeployment}},
+		names.CronJobController:                          {workload, on{cronJobs}, nil},
+		names.DaemonSetController:                        {workload, on{groupResource("apps", "daemonsets")}, nil},
+		names.DeploymentController:                       {workload, on{groupResource("apps", "deployments")}, nil},
 		names.DeviceTaintEvictionController:              {workload, on{groupResource("resource.k8s.io", "resourceslices"), groupResource("resource.k8s.io", "devicetaintrules")}, &ownController{"device-taint-eviction-controller", newDeviceTaintEviction}},
-		names.DisruptionController:                       {workload, on{groupResource("policy", "poddisruptionbudgets"), pods}, &ownController{"disruption-controller", newDisruption}}, // it takes back DisruptionTarget of any Pod
+		names.DisruptionController:                       {workload, on{groupResource("policy", "poddisruptionbudgets"), pods}, nil}, // it takes back DisruptionTarget of any Pod
 		names.EphemeralVolumeController:                  {workload, on{pods}, &ownController{"ephemeral-volume-controller", newEphemeralVolume}},
-		names.HorizontalPodAutoscalerController:          {workload, on{groupResource("autoscaling", "horizontalpodautoscalers")}, &ownController{"horizontal-pod-autoscaler", newHorizontalPodAutoscaler}},
-		names.JobController:                              {workload, on{jobs, pods}, &ownController{"job-controller", newJob}}, // a Pod keeps this controller's finalizer after its Job is gone
+		names.HorizontalPodAutoscalerController:          {workload, on{groupResource("autoscaling", "horizontalpodautoscalers")}, nil},
+		names.JobController:                              {workload, on{jobs, pods}, nil}, // a Pod keeps this controller's finalizer after its Job is gone
 		names.LegacyServiceAccountTokenCleanerController: {workload, on{groupResource("", "secrets")}, &ownController{"legacy-service-account-token-cleaner", newLegacyTokenCleaner}},
 		names.NodeLifecycleController:                    {workload, on{nodes}, &ownController{"node-controller", newNodeLifecycle}},
 		names.PersistentVolumeAttachDetachController:     {workload, on{pods, volumes, groupResource("storage.k8s.io", "volumeattachments")}, &ownController{"attachdetach-controller", newAttachDetach}}, // a volume may stand in the Pod itself
 		names.PersistentVolumeExpanderController:         {workload, on{claims}, &ownController{"expand-controller", newVolumeExpander}},
-		names.ReplicaSetController:                       {workload, on{groupResource("apps", "replicasets")}, &ownController{"replicaset-controller", newReplicaSet}},
-		names.ReplicationControllerController:            {workload, on{groupResource("", "replicationcontrollers")}, &ownController{"replication-controller", newReplication}},
+		names.ReplicaSetController:                       {workload, on{groupResource("apps", "replicasets")}, nil},
+		names.ReplicationControllerController:            {workload, on{groupResource("", "replicationcontrollers")}, nil},
 		names.ResourceClaimController:                    {workload, on{groupResource("resource.k8s.io", "resourceclaims"), groupResource("resource.k8s.io", "resourceclaimtemplates")}, &ownController{"resource-claim-controller", newResourceClaim}},
 		names.ServiceAccountTokenController:              {workload, on{groupResource("", "secrets")}, &ownController{"", newServiceAccountToken}},
 		names.ServiceCIDRController:                      {workload, on{groupResource("networking.k8s.io", "servicecidrs")}, &ownController{"service-cidrs-controller", newServiceCIDR}},
 		names.StorageVersionMigratorController:           {workload, on{groupResource("storagemigration.k8s.io", "storageversionmigrations")}, &ownController{"storage-version-migrator-controller", newStorageVersionMigrator}},
-		names.StatefulSetController:                      {workload, on{groupResource("apps", "statefulsets")}, &ownController{"statefulset-controller", newStatefulSet}},
+		names.StatefulSetController:                      {workload, on{groupResource("apps", "statefulsets")}, nil},
 		names.TTLController:                              {workload, on{nodes}, &ownController{"ttl-controller", newNodeTTL}},
 		names.VolumeAttributesClassProtectionController:  {workload, on{groupResource("storage.k8s.io", "volumeattributesclasses")}, &ownController{"volumeattributesclass-protection-controller", newAttributesClassProtection}},
 
