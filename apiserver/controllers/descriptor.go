@@ -145,9 +145,9 @@ func descriptors() map[string]descriptor {
 		names.EndpointSliceMirroringController:                   {cluster, on{services}, &ownController{"endpointslicemirroring-controller", newEndpointSliceMirroring}},
 		names.PodGarbageCollectorController:                      {cluster, on{nodes}, &ownController{"pod-garbage-collector", newPodGarbageCollector}},
 		names.TaintEvictionController:                            {cluster, on{nodes}, &ownController{"node-controller", newTaintEviction}},
-		names.PersistentVolumeBinderController:                   {cluster, on{claims, volumes}, &ownController{"persistent-volume-binder", newVolumeBinder}},
-		names.PersistentVolumeClaimProtectionController:          {cluster, on{claims}, &ownController{"pvc-protection-controller", newClaimProtection}},
-		names.PersistentVolumeProtectionController:               {cluster, on{volumes}, &ownController{"pv-protection-controller", newVolumeProtection}},
+		names.PersistentVolumeBinderController:                   {cluster, on{claims, volumes}, nil},
+		names.PersistentVolumeClaimProtectionController:          {cluster, on{claims}, nil},
+		names.PersistentVolumeProtectionController:               {cluster, on{volumes}, nil},
 		names.TTLAfterFinishedController:                         {cluster, on{jobs}, nil},
 
 		names.CronJobController:                          {workload, on{cronJobs}, nil},
@@ -155,13 +155,13 @@ func descriptors() map[string]descriptor {
 		names.DeploymentController:                       {workload, on{groupResource("apps", "deployments")}, nil},
 		names.DeviceTaintEvictionController:              {workload, on{groupResource("resource.k8s.io", "resourceslices"), groupResource("resource.k8s.io", "devicetaintrules")}, &ownController{"device-taint-eviction-controller", newDeviceTaintEviction}},
 		names.DisruptionController:                       {workload, on{groupResource("policy", "poddisruptionbudgets"), pods}, nil}, // it takes back DisruptionTarget of any Pod
-		names.EphemeralVolumeController:                  {workload, on{pods}, &ownController{"ephemeral-volume-controller", newEphemeralVolume}},
+		names.EphemeralVolumeController:                  {workload, on{pods}, nil},
 		names.HorizontalPodAutoscalerController:          {workload, on{groupResource("autoscaling", "horizontalpodautoscalers")}, nil},
 		names.JobController:                              {workload, on{jobs, pods}, nil}, // a Pod keeps this controller's finalizer after its Job is gone
 		names.LegacyServiceAccountTokenCleanerController: {workload, on{groupResource("", "secrets")}, &ownController{"legacy-service-account-token-cleaner", newLegacyTokenCleaner}},
 		names.NodeLifecycleController:                    {workload, on{nodes}, &ownController{"node-controller", newNodeLifecycle}},
-		names.PersistentVolumeAttachDetachController:     {workload, on{pods, volumes, groupResource("storage.k8s.io", "volumeattachments")}, &ownController{"attachdetach-controller", newAttachDetach}}, // a volume may stand in the Pod itself
-		names.PersistentVolumeExpanderController:         {workload, on{claims}, &ownController{"expand-controller", newVolumeExpander}},
+		names.PersistentVolumeAttachDetachController:     {workload, on{pods, volumes, groupResource("storage.k8s.io", "volumeattachments")}, nil}, // a volume may stand in the Pod itself
+		names.PersistentVolumeExpanderController:         {workload, on{claims}, nil},
 		names.ReplicaSetController:                       {workload, on{groupResource("apps", "replicasets")}, nil},
 		names.ReplicationControllerController:            {workload, on{groupResource("", "replicationcontrollers")}, nil},
 		names.ResourceClaimController:                    {workload, on{groupResource("resource.k8s.io", "resourceclaims"), groupResource("resource.k8s.io", "resourceclaimtemplates")}, &ownController{"resource-claim-controller", newResourceClaim}},
@@ -170,7 +170,7 @@ func descriptors() map[string]descriptor {
 		names.StorageVersionMigratorController:           {workload, on{groupResource("storagemigration.k8s.io", "storageversionmigrations")}, &ownController{"storage-version-migrator-controller", newStorageVersionMigrator}},
 		names.StatefulSetController:                      {workload, on{groupResource("apps", "statefulsets")}, nil},
 		names.TTLController:                              {workload, on{nodes}, &ownController{"ttl-controller", newNodeTTL}},
-		names.VolumeAttributesClassProtectionController:  {workload, on{groupResource("storage.k8s.io", "volumeattributesclasses")}, &ownController{"volumeattributesclass-protection-controller", newAttributesClassProtection}},
+		names.VolumeAttributesClassProtectionController:  {workload, on{groupResource("storage.k8s.io", "volumeattributesclasses")}, nil},
 
 		names.BootstrapSignerController: {named, on{groupResource("", "secrets")}, &ownController{"bootstrap-signer", newBootstrapSigner}},
 		names.TokenCleanerController:    {named, on{groupResource("", "secrets")}, &ownController{"token-cleaner", newTokenCleaner}},
