@@ -153,7 +153,7 @@ func descriptors() map[string]descriptor {
 		names.CronJobController:                          {workload, on{cronJobs}, nil},
 		names.DaemonSetController:                        {workload, on{groupResource("apps", "daemonsets")}, nil},
 		names.DeploymentController:                       {workload, on{groupResource("apps", "deployments")}, nil},
-		names.DeviceTaintEvictionController:              {workload, on{groupResource("resource.k8s.io", "resourceslices"), groupResource("resource.k8s.io", "devicetaintrules")}, &ownController{"device-taint-eviction-controller", newDeviceTaintEviction}},
+		names.DeviceTaintEvictionController:              {workload, on{groupResource("resource.k8s.io", "resourceslices"), groupResource("resource.k8s.io", "devicetaintrules")}, nil},
 		names.DisruptionController:                       {workload, on{groupResource("policy", "poddisruptionbudgets"), pods}, nil}, // it takes back DisruptionTarget of any Pod
 		names.EphemeralVolumeController:                  {workload, on{pods}, nil},
 		names.HorizontalPodAutoscalerController:          {workload, on{groupResource("autoscaling", "horizontalpodautoscalers")}, nil},
@@ -164,7 +164,7 @@ func descriptors() map[string]descriptor {
 		names.PersistentVolumeExpanderController:         {workload, on{claims}, nil},
 		names.ReplicaSetController:                       {workload, on{groupResource("apps", "replicasets")}, nil},
 		names.ReplicationControllerController:            {workload, on{groupResource("", "replicationcontrollers")}, nil},
-		names.ResourceClaimController:                    {workload, on{groupResource("resource.k8s.io", "resourceclaims"), groupResource("resource.k8s.io", "resourceclaimtemplates")}, &ownController{"resource-claim-controller", newResourceClaim}},
+		names.ResourceClaimController:                    {workload, on{groupResource("resource.k8s.io", "resourceclaims"), groupResource("resource.k8s.io", "resourceclaimtemplates")}, nil},
 		names.ServiceAccountTokenController:              {workload, on{groupResource("", "secrets")}, &ownController{"", newServiceAccountToken}},
 		names.ServiceCIDRController:                      {workload, on{groupResource("networking.k8s.io", "servicecidrs")}, nil},
 		names.StorageVersionMigratorController:           {workload, on{groupResource("storagemigration.k8s.io", "storageversionmigrations")}, &ownController{"storage-version-migrator-controller", newStorageVersionMigrator}},
