@@ -9,10 +9,13 @@ import (
 	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
+	"k8s.io/kubernetes/pkg/controller"
 	"k8s.io/kubernetes/pkg/controller/certificates/rootcacertpublisher"
 	"k8s.io/kubernetes/pkg/controller/clusterroleaggregation"
 	"k8s.io/kubernetes/pkg/controller/namespace"
 	"k8s.io/kubernetes/pkg/controller/serviceaccount"
+	"k8s.io/kubernetes/pkg/controller/tainteviction"
 )
 
 // Numbers of workers and periods; kube-controller-manager's defaults.
@@ -64,4 +67,15 @@ func newRootCAPublisher(_ context.Context, cc *controllerContext) (func(context.
 func newRoleAggregation(_ context.Context, cc *controllerContext) (func(context.Context), error) {
 	c := clusterroleaggregation.NewClusterRoleAggregation(cc.InformerFactory.Rbac().V1().ClusterRoles(), cc.kube.RbacV1())
 	return withWorkers(c, roleWorkers, nil)
+}
+
+func newTaintEviction(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
+	core := cc.InformerFactory.Core().V1()
+	// In kube-controller-manager, which always runs both, the node lifecycle controller
+	// adds the index that this one reads.
+	if err := controller.AddPodNodeNameIndexer(core.Pods().Informer()); err != nil {
+		return nil, err
+	}
+	c, err := tainteviction.New(ctx, cc.kube, core.Pods(), core.Nodes(), names.TaintEvictionController)
+	return runOf(c, err)
 }

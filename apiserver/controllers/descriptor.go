@@ -143,7 +143,7 @@ func descriptors() map[string]descriptor {
 		names.EndpointsController:                                {cluster, on{services}, nil},
 		names.EndpointSliceController:                            {cluster, on{services}, nil},
 		names.EndpointSliceMirroringController:                   {cluster, on{services}, nil},
-		names.PodGarbageCollectorController:                      {cluster, on{nodes}, &ownController{"pod-garbage-collector", newPodGarbageCollector}},
+		names.PodGarbageCollectorController:                      {cluster, on{nodes}, nil},
 		names.TaintEvictionController:                            {cluster, on{nodes}, &ownController{"node-controller", newTaintEviction}},
 		names.PersistentVolumeBinderController:                   {cluster, on{claims, volumes}, nil},
 		names.PersistentVolumeClaimProtectionController:          {cluster, on{claims}, nil},
@@ -159,7 +159,7 @@ func descriptors() map[string]descriptor {
 		names.HorizontalPodAutoscalerController:          {workload, on{groupResource("autoscaling", "horizontalpodautoscalers")}, nil},
 		names.JobController:                              {workload, on{jobs, pods}, nil}, // a Pod keeps this controller's finalizer after its Job is gone
 		names.LegacyServiceAccountTokenCleanerController: {workload, on{groupResource("", "secrets")}, &ownController{"legacy-service-account-token-cleaner", newLegacyTokenCleaner}},
-		names.NodeLifecycleController:                    {workload, on{nodes}, &ownController{"node-controller", newNodeLifecycle}},
+		names.NodeLifecycleController:                    {workload, on{nodes}, nil},
 		names.PersistentVolumeAttachDetachController:     {workload, on{pods, volumes, groupResource("storage.k8s.io", "volumeattachments")}, nil}, // a volume may stand in the Pod itself
 		names.PersistentVolumeExpanderController:         {workload, on{claims}, nil},
 		names.ReplicaSetController:                       {workload, on{groupResource("apps", "replicasets")}, nil},
@@ -169,7 +169,7 @@ func descriptors() map[string]descriptor {
 		names.ServiceCIDRController:                      {workload, on{groupResource("networking.k8s.io", "servicecidrs")}, nil},
 		names.StorageVersionMigratorController:           {workload, on{groupResource("storagemigration.k8s.io", "storageversionmigrations")}, &ownController{"storage-version-migrator-controller", newStorageVersionMigrator}},
 		names.StatefulSetController:                      {workload, on{groupResource("apps", "statefulsets")}, nil},
-		names.TTLController:                              {workload, on{nodes}, &ownController{"ttl-controller", newNodeTTL}},
+		names.TTLController:                              {workload, on{nodes}, nil},
 		names.VolumeAttributesClassProtectionController:  {workload, on{groupResource("storage.k8s.io", "volumeattributesclasses")}, nil},
 
 		names.BootstrapSignerController: {named, on{groupResource("", "secrets")}, &ownController{"bootstrap-signer", newBootstrapSigner}},
