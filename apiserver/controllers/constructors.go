@@ -2,27 +2,29 @@ package controllers
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"time"
 
 	"k8s.io/api/core/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/metadata/metadatainformer"
+	"k8s.io/client-go/util/keyutil"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
 	"k8s.io/kubernetes/pkg/controller"
 	"k8s.io/kubernetes/pkg/controller/certificates/rootcacertpublisher"
-	"k8s.io/kubernetes/pkg/controller/clusterroleaggregation"
 	"k8s.io/kubernetes/pkg/controller/namespace"
 	"k8s.io/kubernetes/pkg/controller/serviceaccount"
 	"k8s.io/kubernetes/pkg/controller/tainteviction"
+	token "k8s.io/kubernetes/pkg/serviceaccount"
 )
 
 // Numbers of workers and periods; kube-controller-manager's defaults.
 const (
 	namespaceWorkers    = 10
 	namespaceSyncPeriod = 5 * time.Minute
-	roleWorkers         = 5
 )
 
 // controllerContext holds what the controllers share while this server holds the lease,
@@ -51,22 +53,10 @@ func newNamespace(ctx context.Context, cc *controllerContext) (func(context.Cont
 	return withWorkers(c, namespaceWorkers, nil)
 }
 
-func newServiceAccount(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	c, err := serviceaccount.NewServiceAccountsController(klog.FromContext(ctx),
-		cc.InformerFactory.Core().V1().ServiceAccounts(), cc.InformerFactory.Core().V1().Namespaces(),
-		cc.kube, serviceaccount.DefaultServiceAccountsControllerOptions())
-	return withWorkers(c, 1, err)
-}
-
 func newRootCAPublisher(_ context.Context, cc *controllerContext) (func(context.Context), error) {
 	c, err := rootcacertpublisher.NewPublisher(cc.rootCAMaps.Core().V1().ConfigMaps(),
 		cc.InformerFactory.Core().V1().Namespaces(), cc.kube, cc.RootCA)
 	return withWorkers(c, 1, err)
-}
-
-func newRoleAggregation(_ context.Context, cc *controllerContext) (func(context.Context), error) {
-	c := clusterroleaggregation.NewClusterRoleAggregation(cc.InformerFactory.Rbac().V1().ClusterRoles(), cc.kube.RbacV1())
-	return withWorkers(c, roleWorkers, nil)
 }
 
 func newTaintEviction(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
@@ -78,4 +68,24 @@ func newTaintEviction(ctx context.Context, cc *controllerContext) (func(context.
 	}
 	c, err := tainteviction.New(ctx, cc.kube, core.Pods(), core.Nodes(), names.TaintEvictionController)
 	return runOf(c, err)
+}
+
+// newServiceAccountToken builds the controller that writes tokens to the Secrets that ask
+// for one. It builds none without the key.
+func newServiceAccountToken(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
+	key, err := keyutil.PrivateKeyFromFile(cc.Files.ServiceAccountKey)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	generator, err := token.JWTTokenGenerator(token.LegacyIssuer, key)
+	if err != nil {
+		return nil, err
+	}
+	core := cc.InformerFactory.Core().V1()
+	c, err := serviceaccount.NewTokensController(klog.FromContext(ctx), core.ServiceAccounts(), core.Secrets(), cc.kube,
+		serviceaccount.TokensControllerOptions{TokenGenerator: generator, RootCA: cc.RootCA})
+	return withWorkers(c, cc.ComponentConfig.SAController.ConcurrentSATokenSyncs, err)
 }

@@ -129,9 +129,9 @@ func descriptors() map[string]descriptor {
 	return map[string]descriptor{
 		names.NamespaceController:                       {essential, nil, &ownController{"namespace-controller", newNamespace}},
 		names.GarbageCollectorController:                {essential, nil, &ownController{"generic-garbage-collector", newGarbageCollector}},
-		names.ServiceAccountController:                  {essential, nil, &ownController{"service-account-controller", newServiceAccount}},
+		names.ServiceAccountController:                  {essential, nil, nil},
 		names.RootCACertificatePublisherController:      {essential, nil, &ownController{"root-ca-cert-publisher", newRootCAPublisher}},
-		names.ClusterRoleAggregationController:          {essential, nil, &ownController{"clusterrole-aggregation-controller", newRoleAggregation}},
+		names.ClusterRoleAggregationController:          {essential, nil, nil},
 		names.ResourceQuotaController:                   {essential, nil, &ownController{"resourcequota-controller", newResourceQuota}},
 		names.ValidatingAdmissionPolicyStatusController: {essential, nil, &ownController{"validatingadmissionpolicy-status-controller", newPolicyStatus}},
 
@@ -158,7 +158,7 @@ func descriptors() map[string]descriptor {
 		names.EphemeralVolumeController:                  {workload, on{pods}, nil},
 		names.HorizontalPodAutoscalerController:          {workload, on{groupResource("autoscaling", "horizontalpodautoscalers")}, nil},
 		names.JobController:                              {workload, on{jobs, pods}, nil}, // a Pod keeps this controller's finalizer after its Job is gone
-		names.LegacyServiceAccountTokenCleanerController: {workload, on{groupResource("", "secrets")}, &ownController{"legacy-service-account-token-cleaner", newLegacyTokenCleaner}},
+		names.LegacyServiceAccountTokenCleanerController: {workload, on{groupResource("", "secrets")}, nil},
 		names.NodeLifecycleController:                    {workload, on{nodes}, nil},
 		names.PersistentVolumeAttachDetachController:     {workload, on{pods, volumes, groupResource("storage.k8s.io", "volumeattachments")}, nil}, // a volume may stand in the Pod itself
 		names.PersistentVolumeExpanderController:         {workload, on{claims}, nil},
@@ -172,8 +172,8 @@ func descriptors() map[string]descriptor {
 		names.TTLController:                              {workload, on{nodes}, nil},
 		names.VolumeAttributesClassProtectionController:  {workload, on{groupResource("storage.k8s.io", "volumeattributesclasses")}, nil},
 
-		names.BootstrapSignerController: {named, on{groupResource("", "secrets")}, &ownController{"bootstrap-signer", newBootstrapSigner}},
-		names.TokenCleanerController:    {named, on{groupResource("", "secrets")}, &ownController{"token-cleaner", newTokenCleaner}},
+		names.BootstrapSignerController: {named, on{groupResource("", "secrets")}, nil},
+		names.TokenCleanerController:    {named, on{groupResource("", "secrets")}, nil},
 	}
 }
 
