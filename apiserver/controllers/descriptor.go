@@ -136,9 +136,9 @@ func descriptors() map[string]descriptor {
 		names.ValidatingAdmissionPolicyStatusController: {essential, nil, &ownController{"validatingadmissionpolicy-status-controller", newPolicyStatus}},
 
 		names.CertificateSigningRequestApprovingController:       {cluster, on{certificateRequests}, &ownController{"certificate-controller", newCertificateApproving}},
-		names.CertificateSigningRequestSigningController:         {cluster, on{certificateRequests}, &ownController{"certificate-controller", newCertificateSigning}},
+		names.CertificateSigningRequestSigningController:         {cluster, on{certificateRequests}, nil},
 		names.CertificateSigningRequestCleanerController:         {cluster, on{certificateRequests}, &ownController{"certificate-controller", newCertificateCleaner}},
-		names.PodCertificateRequestCleanerController:             {cluster, on{groupResource("certificates.k8s.io", "podcertificaterequests")}, &ownController{"podcertificaterequestcleaner", newPodCertificateCleaner}},
+		names.PodCertificateRequestCleanerController:             {cluster, on{groupResource("certificates.k8s.io", "podcertificaterequests")}, nil},
 		names.KubeAPIServerClusterTrustBundlePublisherController: {cluster, on{pods}, &ownController{"kube-apiserver-serving-clustertrustbundle-publisher", newTrustBundlePublisher}},
 		names.EndpointsController:                                {cluster, on{services}, nil},
 		names.EndpointSliceController:                            {cluster, on{services}, nil},
