@@ -16,6 +16,8 @@ import (
 // certificateWorkers is kube-controller-manager's number.
 const certificateWorkers = 5
 
+// newCertificateApproving builds upstream's approver of client certificates, and beside it one of
+// serving certificates, which kube-controller-manager does not have.
 func newCertificateApproving(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
 	requests := cc.InformerFactory.Certificates().V1().CertificateSigningRequests()
 	forClients := approver.NewCSRApprovingController(ctx, cc.kube, requests)
@@ -45,7 +47,7 @@ func newCertificateCleaner(_ context.Context, cc *controllerContext) (func(conte
 
 // newTrustBundlePublisher builds the controller that publishes the CA of this server's
 // certificate as a ClusterTrustBundle. It builds none if the feature is off, or if there is no
-// such CA.
+// such CA. Upstream's constructor takes the CA from a file or from the configuration of a client.
 func newTrustBundlePublisher(_ context.Context, cc *controllerContext) (func(context.Context), error) {
 	if !utilfeature.DefaultFeatureGate.Enabled(features.ClusterTrustBundle) || len(cc.RootCA) == 0 {
 		return nil, nil

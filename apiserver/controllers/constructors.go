@@ -71,7 +71,8 @@ func newTaintEviction(ctx context.Context, cc *controllerContext) (func(context.
 }
 
 // newServiceAccountToken builds the controller that writes tokens to the Secrets that ask
-// for one. It builds none without the key.
+// for one. It builds none without the key. Upstream's constructor needs a client builder that its
+// descriptor lacks.
 func newServiceAccountToken(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
 	key, err := keyutil.PrivateKeyFromFile(cc.Files.ServiceAccountKey)
 	if errors.Is(err, fs.ErrNotExist) {
