@@ -1,8 +1,10 @@
 package aggregator
 
 import (
+	"errors"
 	"strconv"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/component-base/metrics"
 	availability "k8s.io/kube-aggregator/pkg/controllers/status/metrics"
 )
@@ -43,12 +45,16 @@ func newMetrics(r Registry) (*aggregatorMetrics, error) {
 	if r == nil {
 		return m, nil
 	}
-	for _, counter := range []metrics.Registerable{m.requests, m.missingSAN, m.insecureSHA1} {
-		if err := r.Register(counter); err != nil {
+	for _, counter := range []**metrics.Counter{&m.missingSAN, &m.insecureSHA1} {
+		err := r.Register(*counter)
+		// Upstream's aggregator registers the counters in init, where a program links it.
+		if registered := new(prometheus.AlreadyRegisteredError); errors.As(err, registered) {
+			*counter, _ = registered.ExistingCollector.(*metrics.Counter)
+		} else if err != nil {
 			return nil, err
 		}
 	}
-	return m, m.availability.Register(r.Register, r.CustomRegister)
+	return m, errors.Join(r.Register(m.requests), m.availability.Register(r.Register, r.CustomRegister))
 }
 
 // x509Counter makes one of upstream's counters (k8s.io/kube-aggregator/pkg/apiserver/metrics.go).

@@ -2,32 +2,26 @@ package controllers
 
 import (
 	"context"
-	"errors"
-	"io/fs"
-	"os"
-	"time"
 
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
-	certificatesinformers "k8s.io/client-go/informers/certificates/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/kubernetes/pkg/controller/certificates"
 	"k8s.io/kubernetes/pkg/controller/certificates/approver"
 	"k8s.io/kubernetes/pkg/controller/certificates/cleaner"
 	"k8s.io/kubernetes/pkg/controller/certificates/clustertrustbundlepublisher"
-	"k8s.io/kubernetes/pkg/controller/certificates/signer"
 	"k8s.io/kubernetes/pkg/features"
-	"k8s.io/utils/clock"
 )
 
 // certificateWorkers is kube-controller-manager's number.
 const certificateWorkers = 5
 
+// newCertificateApproving builds upstream's approver of client certificates, and beside it one of
+// serving certificates, which kube-controller-manager does not have.
 func newCertificateApproving(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	requests := informersIn(cc, certificatesinformers.New).CertificateSigningRequests()
+	requests := cc.InformerFactory.Certificates().V1().CertificateSigningRequests()
 	forClients := approver.NewCSRApprovingController(ctx, cc.kube, requests)
-	serving, err := newServingApprover(cc.self, cc.hosts)
+	serving, err := newServingApprover(cc.Self, cc.Hosts)
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +33,7 @@ func newCertificateApproving(ctx context.Context, cc *controllerContext) (func(c
 }
 
 func newCertificateCleaner(_ context.Context, cc *controllerContext) (func(context.Context), error) {
-	requests := informersIn(cc, certificatesinformers.New).CertificateSigningRequests()
+	requests := cc.InformerFactory.Certificates().V1().CertificateSigningRequests()
 	synced := requests.Informer().HasSynced
 	c := cleaner.NewCSRCleanerController(cc.kube.CertificatesV1().CertificateSigningRequests(), requests)
 	return func(ctx context.Context) {
@@ -51,59 +45,18 @@ func newCertificateCleaner(_ context.Context, cc *controllerContext) (func(conte
 	}, nil
 }
 
-const (
-	// podCertificateTimeout is kube-controller-manager's: it expects every Pod's request for a
-	// certificate to be over by then.
-	podCertificateTimeout = 15 * time.Minute
-	// podCertificatePoll is how often kube-controller-manager looks for such requests.
-	podCertificatePoll = 5 * time.Minute
-)
-
-// newPodCertificateCleaner builds no controller if the feature is off.
-func newPodCertificateCleaner(_ context.Context, cc *controllerContext) (func(context.Context), error) {
-	if !utilfeature.DefaultFeatureGate.Enabled(features.PodCertificateRequest) {
-		return nil, nil
-	}
-	c := cleaner.NewPCRCleanerController(cc.kube, informersIn(cc, certificatesinformers.New).PodCertificateRequests(), clock.RealClock{}, podCertificateTimeout, podCertificatePoll)
-	return withWorkers(c, 1, nil)
-}
-
 // newTrustBundlePublisher builds the controller that publishes the CA of this server's
 // certificate as a ClusterTrustBundle. It builds none if the feature is off, or if there is no
-// such CA.
+// such CA. Upstream's constructor takes the CA from a file or from the configuration of a client.
 func newTrustBundlePublisher(_ context.Context, cc *controllerContext) (func(context.Context), error) {
-	if !utilfeature.DefaultFeatureGate.Enabled(features.ClusterTrustBundle) || len(cc.rootCA) == 0 {
+	if !utilfeature.DefaultFeatureGate.Enabled(features.ClusterTrustBundle) || len(cc.RootCA) == 0 {
 		return nil, nil
 	}
 	const signerName = "kubernetes.io/kube-apiserver-serving"
-	ca, err := dynamiccertificates.NewStaticCAContent("kube-apiserver-serving", cc.rootCA)
+	ca, err := dynamiccertificates.NewStaticCAContent("kube-apiserver-serving", cc.RootCA)
 	if err != nil {
 		return nil, err
 	}
 	c, err := clustertrustbundlepublisher.NewGAClusterTrustBundlePublisher(signerName, ca, cc.kube)
 	return runOf(c, err)
-}
-
-// newCertificateSigning builds a controller for each of upstream's signers. It builds none
-// without the CA's key.
-func newCertificateSigning(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	if _, err := os.Stat(cc.files.CAKey); errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	type newSigner func(context.Context, kubernetes.Interface, certificatesinformers.CertificateSigningRequestInformer, string, string, time.Duration) (*signer.CSRSigningController, error)
-	lifetime := cc.settings.CSRSigningController.ClusterSigningDuration.Duration
-	var signers []func(context.Context)
-	for _, build := range []newSigner{
-		signer.NewKubeletServingCSRSigningController,
-		signer.NewKubeletClientCSRSigningController,
-		signer.NewKubeAPIServerClientCSRSigningController,
-		signer.NewLegacyUnknownCSRSigningController,
-	} {
-		c, err := build(ctx, cc.kube, informersIn(cc, certificatesinformers.New).CertificateSigningRequests(), cc.files.CACert, cc.files.CAKey, lifetime)
-		if err != nil {
-			return nil, err
-		}
-		signers = append(signers, func(ctx context.Context) { c.Run(ctx, certificateWorkers) })
-	}
-	return together(signers...), nil
 }

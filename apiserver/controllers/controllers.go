@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/restmapper"
 	"k8s.io/klog/v2"
 	kubectrlmgrconfigv1alpha1 "k8s.io/kube-controller-manager/config/v1alpha1"
+	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
 	kubectrlmgrconfig "k8s.io/kubernetes/pkg/controller/apis/config"
 	kubectrlmgrconfigscheme "k8s.io/kubernetes/pkg/controller/apis/config/scheme"
@@ -169,37 +170,31 @@ func (r *Runner) runEssential(ctx context.Context, root clients, controllers map
 	only := fields.OneTermEqualSelector(metav1.ObjectNameField, rootcacertpublisher.RootCACertConfigMapName).String()
 	factory := informers.NewSharedInformerFactoryWithOptions(root.kube, 0, informers.WithTransform(loopback.StripManagedFields))
 	shared := controllerContext{
-		root:             root,
-		self:             r.config.Self,
-		rootCA:           r.config.RootCA,
-		newMetadataWatch: r.config.NewMetadataWatch,
-		informers:        factory,
+		ControllerContext: app.ControllerContext{InformerFactory: factory, InformersStarted: make(chan struct{})},
+		Config:            &r.config,
+		root:              root,
 		rootCAMaps: informers.NewSharedInformerFactoryWithOptions(root.kube, 0, informers.WithTransform(loopback.StripManagedFields),
 			informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = only })),
 		metadataInformers: metadatainformer.NewSharedInformerFactoryWithOptions(root.metadata, 0,
 			metadatainformer.WithTransform(loopback.StripManagedFields)),
-		informersStarted: make(chan struct{}),
 	}
 	var runs []func(context.Context)
 	for name, d := range controllers {
-		own, err := r.config.newControllerClients(ctx, root, name, d)
-		if err != nil {
-			return err
-		}
 		cc := shared
-		cc.clients = own
-		run, err := d.build(ctx, &cc)
+		run, err := d.construct(ctx, name, &cc)
 		if err != nil {
 			return fmt.Errorf("controller %s: %w", name, err)
 		}
-		runs = append(runs, run)
+		if run != nil {
+			runs = append(runs, run)
+		}
 	}
 	for _, factory := range []informers.SharedInformerFactory{factory, shared.rootCAMaps} {
 		factory.StartWithContext(ctx)
 		defer factory.Shutdown()
 	}
 	defer shared.metadataInformers.Shutdown()
-	close(shared.informersStarted)
+	close(shared.InformersStarted)
 	klog.FromContext(ctx).V(1).Info("Running controllers", "controllers", r.config.Controllers)
 	together(runs...)(ctx)
 	<-ctx.Done()
@@ -215,20 +210,15 @@ func (r *Runner) runOnDemand(ctx context.Context, root clients, controllers map[
 		return
 	}
 	cc := &controllerContext{
-		root:             root,
-		self:             r.config.Self,
-		files:            r.config.Files,
-		hosts:            r.config.Hosts,
-		rootCA:           r.config.RootCA,
-		settings:         settings,
-		newMetadataWatch: r.config.NewMetadataWatch,
-		mapper:           restmapper.NewDeferredDiscoveryRESTMapper(cacheddiscovery.NewMemCacheClient(root.kube.Discovery())),
+		ControllerContext: app.ControllerContext{
+			ComponentConfig: settings,
+			RESTMapper:      restmapper.NewDeferredDiscoveryRESTMapper(cacheddiscovery.NewMemCacheClient(root.kube.Discovery())),
+		},
+		Config: &r.config,
+		root:   root,
 	}
 	o := &onDemand{cc: cc, informers: newInformers(root, controllers), controllers: controllers}
-	o.newClients = func(ctx context.Context, name string, d descriptor) (clients, error) {
-		return r.config.newControllerClients(ctx, root, name, d)
-	}
-	together(o.run, func(ctx context.Context) { resetPeriodically(ctx, cc.mapper) })(ctx)
+	together(o.run, func(ctx context.Context) { resetPeriodically(ctx, cc.RESTMapper) })(ctx)
 }
 
 // defaultSettings returns the settings that kube-controller-manager has without flags.

@@ -2,6 +2,9 @@ package controllers
 
 import (
 	"context"
+	"errors"
+	"io/fs"
+	"os"
 	"slices"
 	"sync"
 
@@ -23,8 +26,6 @@ type onDemand struct {
 	cc          *controllerContext
 	informers   informers.SharedInformerFactory
 	controllers map[string]descriptor
-	// newClients makes the clients of a controller.
-	newClients func(ctx context.Context, name string, d descriptor) (clients, error)
 	// mutex is held while a controller is built: the constructors of upstream's
 	// controllers share informers and the metrics registry.
 	mutex sync.Mutex
@@ -80,14 +81,13 @@ func (o *onDemand) runController(ctx context.Context, name string, d descriptor)
 func (o *onDemand) build(ctx context.Context, name string, d descriptor) (func(context.Context), error) {
 	o.mutex.Lock()
 	defer o.mutex.Unlock()
-	own, err := o.newClients(ctx, name, d)
-	if err != nil {
-		return nil, err
-	}
 	built, cc := make(chan struct{}), *o.cc
-	cc.clients = own
-	cc.informers = gatedFactory{o.informers, gate{built: built, ended: ctx.Done()}}
-	run, err := d.build(klog.NewContext(ctx, klog.LoggerWithName(klog.FromContext(ctx), name)), &cc)
+	cc.InformerFactory = gatedFactory{o.informers, gate{built: built, ended: ctx.Done()}}
+	if _, err := os.Stat(cc.Files.CAKey); !errors.Is(err, fs.ErrNotExist) {
+		signing := &cc.ComponentConfig.CSRSigningController
+		signing.ClusterSigningCertFile, signing.ClusterSigningKeyFile = cc.Files.CACert, cc.Files.CAKey
+	}
+	run, err := d.construct(ctx, name, &cc)
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +99,7 @@ func (o *onDemand) build(ctx context.Context, name string, d descriptor) (func(c
 // awaitObject waits until there is an object of the resource that a controller works on.
 // It returns false when ctx ends before, or if the resource is not served.
 func (o *onDemand) awaitObject(ctx context.Context, gr schema.GroupResource) bool {
-	source := o.cc.newMetadataWatch(gr)
+	source := o.cc.NewMetadataWatch(gr)
 	if source == nil {
 		return false
 	}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
 )
 
@@ -49,6 +51,23 @@ func withWorkers(c interface{ Run(context.Context, int) }, workers int32, err er
 	return func(ctx context.Context) { c.Run(ctx, int(workers)) }, nil
 }
 
+// construct builds a controller. cc is not shared with another one.
+func (d descriptor) construct(ctx context.Context, name string, cc *controllerContext) (func(context.Context), error) {
+	if d.own != nil {
+		var err error
+		if cc.clients, err = cc.newControllerClients(ctx, cc.root, d.own.account); err != nil {
+			return nil, err
+		}
+		return d.own.build(klog.NewContext(ctx, klog.LoggerWithName(klog.FromContext(ctx), name)), cc)
+	}
+	cc.ClientBuilder = clientBuilder{newClients: func(account string) (clients, error) { return cc.newControllerClients(ctx, cc.root, account) }}
+	c, err := app.NewControllerDescriptors()[name].BuildController(ctx, cc.ControllerContext)
+	if err != nil || c == nil {
+		return nil, err
+	}
+	return c.Run, nil
+}
+
 // together returns a function that calls all runs and waits for them.
 func together(runs ...func(context.Context)) func(context.Context) {
 	return func(ctx context.Context) {
@@ -71,17 +90,21 @@ func pause(ctx context.Context) {
 // descriptor describes a controller.
 type descriptor struct {
 	class class
-	// alias is the controller's former name, which --controllers accepts too.
-	alias string
-	// account is the service account in kube-system that the controller is, as in
-	// kube-controller-manager with --use-service-account-credentials. "" means that the
-	// controller is kube-controller-manager itself: it makes the tokens of the others.
-	account string
 	// triggers are resources. The controller starts when there is an object of one of
 	// them, and at once if it has none: the informers of a controller without work
 	// would only take memory.
 	triggers []schema.GroupResource
-	build    constructor
+	// own is nil for a controller that upstream's constructor builds.
+	own *ownController
+}
+
+// ownController is how byre builds a controller itself.
+type ownController struct {
+	// account is the service account in kube-system that the controller is, as in
+	// kube-controller-manager with --use-service-account-credentials. "" means that the
+	// controller is kube-controller-manager itself: it makes the tokens of the others.
+	account string
+	build   constructor
 }
 
 var (
@@ -104,53 +127,53 @@ func groupResource(group, name string) schema.GroupResource {
 func descriptors() map[string]descriptor {
 	type on = []schema.GroupResource
 	return map[string]descriptor{
-		names.NamespaceController:                       {essential, "namespace", "namespace-controller", nil, newNamespace},
-		names.GarbageCollectorController:                {essential, "garbagecollector", "generic-garbage-collector", nil, newGarbageCollector},
-		names.ServiceAccountController:                  {essential, "serviceaccount", "service-account-controller", nil, newServiceAccount},
-		names.RootCACertificatePublisherController:      {essential, "root-ca-cert-publisher", "root-ca-cert-publisher", nil, newRootCAPublisher},
-		names.ClusterRoleAggregationController:          {essential, "clusterrole-aggregation", "clusterrole-aggregation-controller", nil, newRoleAggregation},
-		names.ResourceQuotaController:                   {essential, "resourcequota", "resourcequota-controller", nil, newResourceQuota},
-		names.ValidatingAdmissionPolicyStatusController: {essential, "", "validatingadmissionpolicy-status-controller", nil, newPolicyStatus},
+		names.NamespaceController:                       {essential, nil, &ownController{"namespace-controller", newNamespace}},
+		names.GarbageCollectorController:                {essential, nil, &ownController{"generic-garbage-collector", newGarbageCollector}},
+		names.ServiceAccountController:                  {essential, nil, nil},
+		names.RootCACertificatePublisherController:      {essential, nil, &ownController{"root-ca-cert-publisher", newRootCAPublisher}},
+		names.ClusterRoleAggregationController:          {essential, nil, nil},
+		names.ResourceQuotaController:                   {essential, nil, &ownController{"resourcequota-controller", newResourceQuota}},
+		names.ValidatingAdmissionPolicyStatusController: {essential, nil, &ownController{"validatingadmissionpolicy-status-controller", newPolicyStatus}},
 
-		names.CertificateSigningRequestApprovingController:       {cluster, "csrapproving", "certificate-controller", on{certificateRequests}, newCertificateApproving},
-		names.CertificateSigningRequestSigningController:         {cluster, "csrsigning", "certificate-controller", on{certificateRequests}, newCertificateSigning},
-		names.CertificateSigningRequestCleanerController:         {cluster, "csrcleaner", "certificate-controller", on{certificateRequests}, newCertificateCleaner},
-		names.PodCertificateRequestCleanerController:             {cluster, "", "podcertificaterequestcleaner", on{groupResource("certificates.k8s.io", "podcertificaterequests")}, newPodCertificateCleaner},
-		names.KubeAPIServerClusterTrustBundlePublisherController: {cluster, "", "kube-apiserver-serving-clustertrustbundle-publisher", on{pods}, newTrustBundlePublisher},
-		names.EndpointsController:                                {cluster, "endpoint", "endpoint-controller", on{services}, newEndpoints},
-		names.EndpointSliceController:                            {cluster, "endpointslice", "endpointslice-controller", on{services}, newEndpointSlice},
-		names.EndpointSliceMirroringController:                   {cluster, "endpointslicemirroring", "endpointslicemirroring-controller", on{services}, newEndpointSliceMirroring},
-		names.PodGarbageCollectorController:                      {cluster, "podgc", "pod-garbage-collector", on{nodes}, newPodGarbageCollector},
-		names.TaintEvictionController:                            {cluster, "", "node-controller", on{nodes}, newTaintEviction},
-		names.PersistentVolumeBinderController:                   {cluster, "persistentvolume-binder", "persistent-volume-binder", on{claims, volumes}, newVolumeBinder},
-		names.PersistentVolumeClaimProtectionController:          {cluster, "pvc-protection", "pvc-protection-controller", on{claims}, newClaimProtection},
-		names.PersistentVolumeProtectionController:               {cluster, "pv-protection", "pv-protection-controller", on{volumes}, newVolumeProtection},
-		names.TTLAfterFinishedController:                         {cluster, "ttl-after-finished", "ttl-after-finished-controller", on{jobs}, newTTLAfterFinished},
+		names.CertificateSigningRequestApprovingController:       {cluster, on{certificateRequests}, &ownController{"certificate-controller", newCertificateApproving}},
+		names.CertificateSigningRequestSigningController:         {cluster, on{certificateRequests}, nil},
+		names.CertificateSigningRequestCleanerController:         {cluster, on{certificateRequests}, &ownController{"certificate-controller", newCertificateCleaner}},
+		names.PodCertificateRequestCleanerController:             {cluster, on{groupResource("certificates.k8s.io", "podcertificaterequests")}, nil},
+		names.KubeAPIServerClusterTrustBundlePublisherController: {cluster, on{pods}, &ownController{"kube-apiserver-serving-clustertrustbundle-publisher", newTrustBundlePublisher}},
+		names.EndpointsController:                                {cluster, on{services}, nil},
+		names.EndpointSliceController:                            {cluster, on{services}, nil},
+		names.EndpointSliceMirroringController:                   {cluster, on{services}, nil},
+		names.PodGarbageCollectorController:                      {cluster, on{nodes}, nil},
+		names.TaintEvictionController:                            {cluster, on{nodes}, &ownController{"node-controller", newTaintEviction}},
+		names.PersistentVolumeBinderController:                   {cluster, on{claims, volumes}, nil},
+		names.PersistentVolumeClaimProtectionController:          {cluster, on{claims}, nil},
+		names.PersistentVolumeProtectionController:               {cluster, on{volumes}, nil},
+		names.TTLAfterFinishedController:                         {cluster, on{jobs}, nil},
 
-		names.CronJobController:                          {workload, "cronjob", "cronjob-controller", on{cronJobs}, newCronJob},
-		names.DaemonSetController:                        {workload, "daemonset", "daemon-set-controller", on{groupResource("apps", "daemonsets")}, newDaemonSet},
-		names.DeploymentController:                       {workload, "deployment", "deployment-controller", on{groupResource("apps", "deployments")}, newDeployment},
-		names.DeviceTaintEvictionController:              {workload, "", "device-taint-eviction-controller", on{groupResource("resource.k8s.io", "resourceslices"), groupResource("resource.k8s.io", "devicetaintrules")}, newDeviceTaintEviction},
-		names.DisruptionController:                       {workload, "disruption", "disruption-controller", on{groupResource("policy", "poddisruptionbudgets"), pods}, newDisruption}, // it takes back DisruptionTarget of any Pod
-		names.EphemeralVolumeController:                  {workload, "ephemeral-volume", "ephemeral-volume-controller", on{pods}, newEphemeralVolume},
-		names.HorizontalPodAutoscalerController:          {workload, "horizontalpodautoscaling", "horizontal-pod-autoscaler", on{groupResource("autoscaling", "horizontalpodautoscalers")}, newHorizontalPodAutoscaler},
-		names.JobController:                              {workload, "job", "job-controller", on{jobs, pods}, newJob}, // a Pod keeps this controller's finalizer after its Job is gone
-		names.LegacyServiceAccountTokenCleanerController: {workload, "legacy-service-account-token-cleaner", "legacy-service-account-token-cleaner", on{groupResource("", "secrets")}, newLegacyTokenCleaner},
-		names.NodeLifecycleController:                    {workload, "nodelifecycle", "node-controller", on{nodes}, newNodeLifecycle},
-		names.PersistentVolumeAttachDetachController:     {workload, "attachdetach", "attachdetach-controller", on{pods, volumes, groupResource("storage.k8s.io", "volumeattachments")}, newAttachDetach}, // a volume may stand in the Pod itself
-		names.PersistentVolumeExpanderController:         {workload, "persistentvolume-expander", "expand-controller", on{claims}, newVolumeExpander},
-		names.ReplicaSetController:                       {workload, "replicaset", "replicaset-controller", on{groupResource("apps", "replicasets")}, newReplicaSet},
-		names.ReplicationControllerController:            {workload, "replicationcontroller", "replication-controller", on{groupResource("", "replicationcontrollers")}, newReplication},
-		names.ResourceClaimController:                    {workload, "resource-claim-controller", "resource-claim-controller", on{groupResource("resource.k8s.io", "resourceclaims"), groupResource("resource.k8s.io", "resourceclaimtemplates")}, newResourceClaim},
-		names.ServiceAccountTokenController:              {workload, "serviceaccount-token", "", on{groupResource("", "secrets")}, newServiceAccountToken},
-		names.ServiceCIDRController:                      {workload, "", "service-cidrs-controller", on{groupResource("networking.k8s.io", "servicecidrs")}, newServiceCIDR},
-		names.StorageVersionMigratorController:           {workload, "svm", "storage-version-migrator-controller", on{groupResource("storagemigration.k8s.io", "storageversionmigrations")}, newStorageVersionMigrator},
-		names.StatefulSetController:                      {workload, "statefulset", "statefulset-controller", on{groupResource("apps", "statefulsets")}, newStatefulSet},
-		names.TTLController:                              {workload, "ttl", "ttl-controller", on{nodes}, newNodeTTL},
-		names.VolumeAttributesClassProtectionController:  {workload, "", "volumeattributesclass-protection-controller", on{groupResource("storage.k8s.io", "volumeattributesclasses")}, newAttributesClassProtection},
+		names.CronJobController:                          {workload, on{cronJobs}, nil},
+		names.DaemonSetController:                        {workload, on{groupResource("apps", "daemonsets")}, nil},
+		names.DeploymentController:                       {workload, on{groupResource("apps", "deployments")}, nil},
+		names.DeviceTaintEvictionController:              {workload, on{groupResource("resource.k8s.io", "resourceslices"), groupResource("resource.k8s.io", "devicetaintrules")}, nil},
+		names.DisruptionController:                       {workload, on{groupResource("policy", "poddisruptionbudgets"), pods}, nil}, // it takes back DisruptionTarget of any Pod
+		names.EphemeralVolumeController:                  {workload, on{pods}, nil},
+		names.HorizontalPodAutoscalerController:          {workload, on{groupResource("autoscaling", "horizontalpodautoscalers")}, nil},
+		names.JobController:                              {workload, on{jobs, pods}, nil}, // a Pod keeps this controller's finalizer after its Job is gone
+		names.LegacyServiceAccountTokenCleanerController: {workload, on{groupResource("", "secrets")}, nil},
+		names.NodeLifecycleController:                    {workload, on{nodes}, nil},
+		names.PersistentVolumeAttachDetachController:     {workload, on{pods, volumes, groupResource("storage.k8s.io", "volumeattachments")}, nil}, // a volume may stand in the Pod itself
+		names.PersistentVolumeExpanderController:         {workload, on{claims}, nil},
+		names.ReplicaSetController:                       {workload, on{groupResource("apps", "replicasets")}, nil},
+		names.ReplicationControllerController:            {workload, on{groupResource("", "replicationcontrollers")}, nil},
+		names.ResourceClaimController:                    {workload, on{groupResource("resource.k8s.io", "resourceclaims"), groupResource("resource.k8s.io", "resourceclaimtemplates")}, nil},
+		names.ServiceAccountTokenController:              {workload, on{groupResource("", "secrets")}, &ownController{"", newServiceAccountToken}},
+		names.ServiceCIDRController:                      {workload, on{groupResource("networking.k8s.io", "servicecidrs")}, nil},
+		names.StorageVersionMigratorController:           {workload, on{groupResource("storagemigration.k8s.io", "storageversionmigrations")}, &ownController{"storage-version-migrator-controller", newStorageVersionMigrator}},
+		names.StatefulSetController:                      {workload, on{groupResource("apps", "statefulsets")}, nil},
+		names.TTLController:                              {workload, on{nodes}, nil},
+		names.VolumeAttributesClassProtectionController:  {workload, on{groupResource("storage.k8s.io", "volumeattributesclasses")}, nil},
 
-		names.BootstrapSignerController: {named, "bootstrapsigner", "bootstrap-signer", on{groupResource("", "secrets")}, newBootstrapSigner},
-		names.TokenCleanerController:    {named, "tokencleaner", "token-cleaner", on{groupResource("", "secrets")}, newTokenCleaner},
+		names.BootstrapSignerController: {named, on{groupResource("", "secrets")}, nil},
+		names.TokenCleanerController:    {named, on{groupResource("", "secrets")}, nil},
 	}
 }
 
@@ -167,10 +190,7 @@ func Names() []string {
 // excludes it.
 func Select(list []string, withControllerManager bool) ([]string, error) {
 	known := descriptors()
-	byAlias := make(map[string]string)
-	for name, d := range known {
-		byAlias[d.alias] = name
-	}
+	byAlias := app.ControllerAliases()
 	chosen := make(map[string]bool)
 	star := false
 	for _, item := range list {
@@ -179,11 +199,11 @@ func Select(list []string, withControllerManager bool) ([]string, error) {
 			star = true
 			continue
 		}
-		if full, ok := byAlias[name]; ok && name != "" {
+		if full, ok := byAlias[name]; ok {
 			name = full
 		}
 		if _, ok := known[name]; !ok && !without {
-			return nil, fmt.Errorf("%q is not in the list of known controllers: %s", name, strings.Join(Names(), ", "))
+			return nil, fmt.Errorf("%q is not in the list of known controllers: %s", item, strings.Join(Names(), ", "))
 		}
 		if _, mentioned := chosen[name]; !mentioned {
 			chosen[name] = !without

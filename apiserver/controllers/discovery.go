@@ -8,7 +8,6 @@ import (
 	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
 	"k8s.io/apiserver/pkg/cel/openapi/resolver"
 	"k8s.io/client-go/discovery/cached/memory"
-	admissionregistrationinformers "k8s.io/client-go/informers/admissionregistration/v1"
 	"k8s.io/client-go/restmapper"
 	"k8s.io/kubernetes/pkg/controller/garbagecollector"
 	"k8s.io/kubernetes/pkg/controller/validatingadmissionpolicystatus"
@@ -29,7 +28,7 @@ func newGarbageCollector(ctx context.Context, cc *controllerContext) (func(conte
 	// discovery, which it reads without a cache, has changed.
 	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(discovery))
 	c, err := garbagecollector.NewGarbageCollector(ctx, cc.kube, cc.metadata, mapper, garbagecollector.DefaultIgnoredResources(),
-		graphInformers{cc.newMetadataWatch, cc.metadataInformers}, cc.informersStarted)
+		graphInformers{cc.NewMetadataWatch, cc.metadataInformers}, cc.InformersStarted)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +58,7 @@ func resetPeriodically(ctx context.Context, mapper *restmapper.DeferredDiscovery
 func newPolicyStatus(_ context.Context, cc *controllerContext) (func(context.Context), error) {
 	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(cc.kube.Discovery()))
 	c, err := validatingadmissionpolicystatus.NewController(
-		informersIn(cc, admissionregistrationinformers.New).ValidatingAdmissionPolicies(),
+		cc.InformerFactory.Admissionregistration().V1().ValidatingAdmissionPolicies(),
 		cc.kube.AdmissionregistrationV1().ValidatingAdmissionPolicies(),
 		&validating.TypeChecker{
 			SchemaResolver: &resolver.ClientDiscoveryResolver{Discovery: cc.kube.Discovery()},

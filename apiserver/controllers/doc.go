@@ -6,8 +6,9 @@
 //
 // # What it promises
 //
-// The controllers are upstream's, with upstream's names and aliases. The syntax of
-// --controllers is that of kube-controller-manager. The controllers reach the server
+// The controllers are upstream's, with upstream's names and aliases. The constructors of
+// kube-controller-manager build them, but for those where this server differs (ownController). The
+// syntax of --controllers is that of kube-controller-manager. The controllers reach the server
 // through the API client in Config. The garbage collector is the exception: it reads the
 // resources that this server stores directly from the store (graph.go).
 //

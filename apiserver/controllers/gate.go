@@ -3,9 +3,6 @@ package controllers
 import (
 	"time"
 
-	"k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/informers/internalinterfaces"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -29,23 +26,6 @@ func (g gate) wait() bool {
 	case <-g.ended:
 		return false
 	}
-}
-
-// gatedFactory has the informers of the factory below it for one constructor. The handlers that
-// the constructor adds wait at the gate.
-type gatedFactory struct {
-	internalinterfaces.SharedInformerFactory
-	gate gate
-}
-
-func (f gatedFactory) InformerFor(object runtime.Object, newInformer internalinterfaces.NewInformerFunc) cache.SharedIndexInformer {
-	return gatedInformer{f.SharedInformerFactory.InformerFor(object, newInformer), f.gate}
-}
-
-// informersIn returns the informers of a constructor for a version of an API group, in all
-// namespaces. newVersion is New of the version's package in client-go/informers.
-func informersIn[V any](cc *controllerContext, newVersion func(internalinterfaces.SharedInformerFactory, string, internalinterfaces.TweakListOptionsFunc) V) V {
-	return newVersion(cc.informers, v1.NamespaceAll, nil)
 }
 
 // gatedInformer is an informer whose new handlers wait at the gate.

@@ -9,9 +9,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/informers"
-	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -31,12 +32,14 @@ func TestOnDemand_NoEventBeforeTheConstructorReturns(t *testing.T) {
 
 		seen := make(chan string, 1)
 		o := &onDemand{
-			cc:         &controllerContext{},
-			informers:  factory,
-			newClients: func(context.Context, string, descriptor) (clients, error) { return clients{}, nil },
+			cc: &controllerContext{
+				Config: &Config{ClientConfig: func(string, user.Info) *rest.Config { return &rest.Config{} }},
+				root:   clients{kube: client},
+			},
+			informers: factory,
 		}
-		_, err := o.build(ctx, "late", descriptor{build: func(_ context.Context, cc *controllerContext) (func(context.Context), error) {
-			_, err := informersIn(cc, coreinformers.New).ConfigMaps().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		_, err := o.build(ctx, "late", descriptor{own: &ownController{"late", func(_ context.Context, cc *controllerContext) (func(context.Context), error) {
+			_, err := cc.InformerFactory.Core().V1().ConfigMaps().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 				AddFunc: func(object any) { seen <- object.(*corev1.ConfigMap).Name },
 			})
 			synctest.Wait() // every goroutine has done what it can
@@ -44,7 +47,7 @@ func TestOnDemand_NoEventBeforeTheConstructorReturns(t *testing.T) {
 				t.Error("the handler was called before the constructor has returned")
 			}
 			return nil, err
-		}})
+		}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -68,5 +71,33 @@ func TestGatedInformer_GatesEveryHandler(t *testing.T) {
 	want := []string{"AddEventHandler", "AddEventHandlerWithOptions", "AddEventHandlerWithResyncPeriod"}
 	if diff := cmp.Diff(want, adders); diff != "" {
 		t.Errorf("the methods that add a handler (-gated +upstream):\n%s", diff)
+	}
+}
+
+// TestGatedFactory_GatesEveryInformer asks each group, version and resource of the factory for its
+// informer. It fails when upstream adds a group, which gatedFactory would pass on without the gate.
+func TestGatedFactory_GatesEveryInformer(t *testing.T) {
+	t.Parallel()
+	factory := gatedFactory{informers.NewSharedInformerFactory(fake.NewClientset(), 0), gate{}}
+	gated := 0
+	for group, getGroup := range reflect.ValueOf(factory).Methods() {
+		if signature := getGroup.Type(); signature.NumIn() != 0 || signature.NumOut() != 1 || signature.Out(0).Name() != "Interface" {
+			continue
+		}
+		for version, getVersion := range getGroup.Call(nil)[0].Methods() {
+			for resource, getInformer := range getVersion.Call(nil)[0].Methods() {
+				typed := getInformer.Call(nil)[0].MethodByName("Informer").Call(nil)[0].Elem().Elem()
+				if informer := typed.FieldByName("SharedIndexInformer").Elem(); informer.Type() != reflect.TypeFor[gatedInformer]() {
+					t.Errorf("the informer of %s().%s().%s() has no gate: %v", group.Name, version.Name, resource.Name, informer.Type())
+				}
+				gated++
+			}
+		}
+	}
+	if gated < 50 {
+		t.Errorf("%d informers were looked at", gated)
+	}
+	if _, err := factory.ForResource(corev1.SchemeGroupVersion.WithResource("pods")); err == nil {
+		t.Error("ForResource returns an informer")
 	}
 }

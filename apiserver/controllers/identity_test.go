@@ -1,20 +1,77 @@
 package controllers
 
 import (
+	"context"
+	"encoding/pem"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+	certutil "k8s.io/client-go/util/cert"
+	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 )
 
-// TestDescriptors_NameAccountsOfTheBootstrapPolicy: each controller is a service account to which
-// the bootstrap policy binds a role. The controller that makes tokens is kube-controller-manager.
-func TestDescriptors_NameAccountsOfTheBootstrapPolicy(t *testing.T) {
+// accounts are the service accounts that the controllers are.
+var accounts = map[string]string{
+	"bootstrap-signer-controller":                                    "bootstrap-signer",
+	"certificatesigningrequest-approving-controller":                 "certificate-controller",
+	"certificatesigningrequest-cleaner-controller":                   "certificate-controller",
+	"certificatesigningrequest-signing-controller":                   "certificate-controller",
+	"clusterrole-aggregation-controller":                             "clusterrole-aggregation-controller",
+	"cronjob-controller":                                             "cronjob-controller",
+	"daemonset-controller":                                           "daemon-set-controller",
+	"deployment-controller":                                          "deployment-controller",
+	"device-taint-eviction-controller":                               "device-taint-eviction-controller",
+	"disruption-controller":                                          "disruption-controller",
+	"endpoints-controller":                                           "endpoint-controller",
+	"endpointslice-controller":                                       "endpointslice-controller",
+	"endpointslice-mirroring-controller":                             "endpointslicemirroring-controller",
+	"ephemeral-volume-controller":                                    "ephemeral-volume-controller",
+	"garbage-collector-controller":                                   "generic-garbage-collector",
+	"horizontal-pod-autoscaler-controller":                           "horizontal-pod-autoscaler",
+	"job-controller":                                                 "job-controller",
+	"kube-apiserver-serving-clustertrustbundle-publisher-controller": "kube-apiserver-serving-clustertrustbundle-publisher",
+	"legacy-serviceaccount-token-cleaner-controller":                 "legacy-service-account-token-cleaner",
+	"namespace-controller":                                           "namespace-controller",
+	"node-lifecycle-controller":                                      "node-controller",
+	"persistentvolume-attach-detach-controller":                      "attachdetach-controller",
+	"persistentvolume-binder-controller":                             "persistent-volume-binder",
+	"persistentvolume-expander-controller":                           "expand-controller",
+	"persistentvolume-protection-controller":                         "pv-protection-controller",
+	"persistentvolumeclaim-protection-controller":                    "pvc-protection-controller",
+	"pod-garbage-collector-controller":                               "pod-garbage-collector",
+	"podcertificaterequest-cleaner-controller":                       "podcertificaterequestcleaner",
+	"replicaset-controller":                                          "replicaset-controller",
+	"replicationcontroller-controller":                               "replication-controller",
+	"resourceclaim-controller":                                       "resource-claim-controller",
+	"resourcequota-controller":                                       "resourcequota-controller",
+	"root-ca-certificate-publisher-controller":                       "root-ca-cert-publisher",
+	"service-cidr-controller":                                        "service-cidrs-controller",
+	"serviceaccount-controller":                                      "service-account-controller",
+	"statefulset-controller":                                         "statefulset-controller",
+	"storage-version-migrator-controller":                            "storage-version-migrator-controller",
+	"taint-eviction-controller":                                      "node-controller",
+	"token-cleaner-controller":                                       "token-cleaner",
+	"ttl-after-finished-controller":                                  "ttl-after-finished-controller",
+	"ttl-controller":                                                 "ttl-controller",
+	"validatingadmissionpolicy-status-controller":                    "validatingadmissionpolicy-status-controller",
+	"volumeattributesclass-protection-controller":                    "volumeattributesclass-protection-controller",
+}
+
+// TestControllers_AreTheirServiceAccounts builds each controller and records whose clients upstream's
+// constructor asks for. The bootstrap policy binds a role to each of the accounts. The controller
+// that makes tokens is kube-controller-manager.
+func TestControllers_AreTheirServiceAccounts(t *testing.T) {
 	t.Parallel()
 	var bound []string
 	for _, binding := range bootstrappolicy.ControllerRoleBindings() {
@@ -26,11 +83,54 @@ func TestDescriptors_NameAccountsOfTheBootstrapPolicy(t *testing.T) {
 	}
 	// These have Roles of their own in kube-system and kube-public.
 	bound = append(bound, "bootstrap-signer", "token-cleaner")
+	certificate, key, err := certutil.GenerateSelfSignedCertKey("ca", nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := Files{CACert: filepath.Join(t.TempDir(), "ca.crt"), CAKey: filepath.Join(t.TempDir(), "ca.key")}
+	block, _ := pem.Decode(certificate) // without its CA
+	certificate = pem.EncodeToMemory(block)
+	for path, content := range map[string][]byte{files.CACert: certificate, files.CAKey: key} {
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	settings, err := defaultSettings()
+	if err != nil {
+		t.Fatal(err)
+	}
+	api := fake.NewClientset()
 	for name, d := range descriptors() {
-		if isManager := name == "serviceaccount-token-controller"; isManager != (d.account == "") {
-			t.Errorf("%s is %q", name, d.account)
-		} else if !isManager && !slices.Contains(bound, d.account) {
-			t.Errorf("%s is %s, to which no role is bound", name, d.account)
+		want := "system:kube-controller-manager"
+		if account, ok := accounts[name]; ok {
+			want = "system:serviceaccount:kube-system:" + account
+			if !slices.Contains(bound, account) {
+				t.Errorf("%s is %s, to which no role is bound", name, account)
+			}
+		}
+		var asked []string
+		o := &onDemand{informers: informers.NewSharedInformerFactory(api, 0), cc: &controllerContext{
+			Config: &Config{Files: files, ClientConfig: func(_ string, who user.Info) *rest.Config {
+				asked = append(asked, who.GetName())
+				return &rest.Config{}
+			}},
+			ControllerContext: app.ControllerContext{
+				ComponentConfig: settings,
+				RESTMapper:      restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(api.Discovery())),
+			},
+			root: clients{kube: api},
+		}}
+		if d.own != nil {
+			d.own = &ownController{d.own.account, func(context.Context, *controllerContext) (func(context.Context), error) { return nil, nil }}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		if _, err := o.build(ctx, name, d); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		cancel()
+		o.informers.Shutdown()
+		if slices.Sort(asked); !slices.Equal(slices.Compact(asked), []string{want}) {
+			t.Errorf("%s asks for the clients of %v, want %s", name, asked, want)
 		}
 	}
 }
@@ -47,7 +147,7 @@ func TestClients_AreOfTheServiceAccount(t *testing.T) {
 	api := fake.NewClientset()
 	const account = "system:serviceaccount:kube-system:deployment-controller"
 	for range 2 { // the second finds the account
-		own, err := c.newControllerClients(t.Context(), clients{kube: api}, "deployment", descriptor{account: "deployment-controller"})
+		own, err := c.newControllerClients(t.Context(), clients{kube: api}, "deployment-controller")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,7 +15,6 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
-	storagemigrationinformers "k8s.io/client-go/informers/storagemigration/v1"
 	storagemigrationlisters "k8s.io/client-go/listers/storagemigration/v1"
 	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/restmapper"
@@ -61,7 +60,7 @@ func newStorageVersionMigrator(ctx context.Context, cc *controllerContext) (func
 	if err != nil {
 		return nil, err
 	}
-	migrations := informersIn(cc, storagemigrationinformers.New).StorageVersionMigrations()
+	migrations := cc.InformerFactory.Storagemigration().V1().StorageVersionMigrations()
 	migrated := &migratedResources{ServerResourcesInterface: published, migrations: migrations.Lister()}
 	const name = names.StorageVersionMigratorController
 	migrate := storageversionmigrator.NewSVMController(ctx, cc.kube, untyped, migrations, name, mapper, graph)

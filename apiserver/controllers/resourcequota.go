@@ -17,7 +17,6 @@ import (
 	"k8s.io/apiserver/pkg/quota/v1/generic"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/informers"
-	coreinformers "k8s.io/client-go/informers/core/v1"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -57,7 +56,7 @@ func newResourceQuota(_ context.Context, cc *controllerContext) (func(context.Co
 	if err != nil {
 		return nil, err
 	}
-	informer := informersIn(cc, coreinformers.New).ResourceQuotas()
+	informer := cc.InformerFactory.Core().V1().ResourceQuotas()
 	q := &lazyQuotaController{
 		shared:        cc,
 		lister:        informer.Lister(),

@@ -78,7 +78,7 @@ func New() *Options {
 
 // addLoggingGates adds the feature gates of logging, which --feature-gates must accept, to
 // those of the process. It adds them once, because the flags close the set of gates, and only
-// if no other command of the process, such as kube-apiserver's in a test, has added them.
+// if no package of an upstream command, such as that of apiserver/controllers, has added them.
 var addLoggingGates = sync.OnceFunc(func() {
 	if _, known := utilfeature.DefaultMutableFeatureGate.GetAll()[logsapi.ContextualLogging]; !known {
 		utilruntime.Must(logsapi.AddFeatureGates(utilfeature.DefaultMutableFeatureGate))
