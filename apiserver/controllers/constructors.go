@@ -60,13 +60,13 @@ func newRootCAPublisher(_ context.Context, cc *controllerContext) (func(context.
 }
 
 func newTaintEviction(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	core := cc.InformerFactory.Core().V1()
+	objects := cc.InformerFactory.Core().V1()
 	// In kube-controller-manager, which always runs both, the node lifecycle controller
 	// adds the index that this one reads.
-	if err := controller.AddPodNodeNameIndexer(core.Pods().Informer()); err != nil {
+	if err := controller.AddPodNodeNameIndexer(objects.Pods().Informer()); err != nil {
 		return nil, err
 	}
-	c, err := tainteviction.New(ctx, cc.kube, core.Pods(), core.Nodes(), names.TaintEvictionController)
+	c, err := tainteviction.New(ctx, cc.kube, objects.Pods(), objects.Nodes(), names.TaintEvictionController)
 	return runOf(c, err)
 }
 
@@ -85,8 +85,8 @@ func newServiceAccountToken(ctx context.Context, cc *controllerContext) (func(co
 	if err != nil {
 		return nil, err
 	}
-	core := cc.InformerFactory.Core().V1()
-	c, err := serviceaccount.NewTokensController(klog.FromContext(ctx), core.ServiceAccounts(), core.Secrets(), cc.kube,
+	objects := cc.InformerFactory.Core().V1()
+	c, err := serviceaccount.NewTokensController(klog.FromContext(ctx), objects.ServiceAccounts(), objects.Secrets(), cc.kube,
 		serviceaccount.TokensControllerOptions{TokenGenerator: generator, RootCA: cc.RootCA})
 	return withWorkers(c, cc.ComponentConfig.SAController.ConcurrentSATokenSyncs, err)
 }
