@@ -31,6 +31,9 @@ func AcceptDays(flag *pflag.Flag) {
 
 type withDays struct{ pflag.Value }
 
+// Unwrap returns the value that was there before.
+func (d withDays) Unwrap() pflag.Value { return d.Value }
+
 // Set implements pflag.Value.
 func (d withDays) Set(text string) error {
 	parsed, err := ParseDuration(text)

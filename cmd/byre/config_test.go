@@ -55,8 +55,10 @@ func TestConfig_RoundTripsEveryFlag(t *testing.T) {
 		t.Errorf("from the output it prints another (-want +got):\n%s", diff)
 	}
 	defaults := output(t, "config")
-	if !strings.Contains(defaults, "\n# authorization-mode:") {
-		t.Error("the default of authorization-mode is no comment: it would exclude authorization-config")
+	for _, name := range []string{"authorization-mode", "authorization-webhook-cache-authorized-ttl"} {
+		if !strings.Contains(defaults, "\n# "+name+":") {
+			t.Errorf("the default of %s is no comment: it would exclude authorization-config", name)
+		}
 	}
 	if diff := cmp.Diff(defaults, output(t, "config", "--config", configFile(t, defaults))); diff != "" {
 		t.Errorf("from the defaults it prints others (-want +got):\n%s", diff)

@@ -91,7 +91,11 @@ func isEmpty(flag *pflag.Flag) bool {
 
 // isTracked reports whether the flag records that it was set.
 func isTracked(flag *pflag.Flag) bool {
-	switch flag.Value.(type) {
+	value := flag.Value
+	if d, ok := value.(interface{ Unwrap() pflag.Value }); ok { // a duration
+		value = d.Unwrap()
+	}
+	switch value.(type) {
 	case *cliflag.TrackerValue, *cliflag.BoolTrackerValue:
 		return true
 	default:
