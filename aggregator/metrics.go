@@ -49,8 +49,11 @@ func newMetrics(r Registry) (*aggregatorMetrics, error) {
 		err := r.Register(*counter)
 		// Upstream's aggregator registers the counters in init, where a program links it.
 		if registered := new(prometheus.AlreadyRegisteredError); errors.As(err, registered) {
-			*counter, _ = registered.ExistingCollector.(*metrics.Counter)
-		} else if err != nil {
+			if existing, ok := registered.ExistingCollector.(*metrics.Counter); ok {
+				*counter, err = existing, nil
+			}
+		}
+		if err != nil {
 			return nil, err
 		}
 	}

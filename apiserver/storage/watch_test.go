@@ -186,6 +186,15 @@ func TestWatch_InitialEventsKeepTheirSeats(t *testing.T) {
 	}
 }
 
+// createLarge creates a Pod with an annotation of so many bytes.
+func (f *fixture) createLarge(t *testing.T, name string, size int) {
+	t.Helper()
+	pod := &example.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, Annotations: map[string]string{"a": strings.Repeat("x", size)}}}
+	if err := f.Create(t.Context(), "/pods/ns/"+name, pod, &example.Pod{}, 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestWatch_HoldsFewBytes: what Next returns stays in memory while the client does not read it.
 func TestWatch_HoldsFewBytes(t *testing.T) {
 	t.Parallel()
@@ -193,10 +202,7 @@ func TestWatch_HoldsFewBytes(t *testing.T) {
 	first := f.feed.Revision()
 	const size, pods = 200 << 10, 20
 	for i := range pods {
-		pod := &example.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("pod-%02d", i), Annotations: map[string]string{"a": strings.Repeat("x", size)}}}
-		if err := f.Create(t.Context(), "/pods/ns/"+pod.Name, pod, &example.Pod{}, 0); err != nil {
-			t.Fatal(err)
-		}
+		f.createLarge(t, fmt.Sprintf("pod-%02d", i), size)
 	}
 	for name, options := range map[string]storage.ListOptions{"initial events": all(withInitialEvents, withBookmarks), "events": all(from(first))} {
 		w, err := f.WatchEncoded(t.Context(), "/pods", options, f.Stored())
@@ -238,10 +244,7 @@ func TestWatch_InitialEventsLeaveWhatIsInMemory(t *testing.T) {
 		return runtime.Encode(f.codec, obj)
 	})
 	for i := range pods {
-		pod := &example.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("pod-%03d", i), Annotations: map[string]string{"a": strings.Repeat("x", size)}}}
-		if err := f.Create(t.Context(), "/pods/ns/"+pod.Name, pod, &example.Pod{}, 0); err != nil {
-			t.Fatal(err)
-		}
+		f.createLarge(t, fmt.Sprintf("pod-%03d", i), size)
 	}
 	read := func() int {
 		before := made

@@ -450,7 +450,7 @@ func TestRun_GoesOnWithWhatItStoppedBefore(t *testing.T) {
 // moment. It gets the lease later, but not the answer: it has not got the commits of the other one in its database.
 func TestRun_TakesNothingForItsOwnAfterALostRace(t *testing.T) {
 	service := s3test.New(t, "copies")
-	var takes atomic.Int32 // the writing of the lease that come next, from which one has something happen
+	var takes atomic.Int32 // the last two of so many writes of the lease are disturbed
 	raced, goOn := make(chan struct{}), make(chan struct{})
 	s3test.ServeHere(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, "lease.json") {
