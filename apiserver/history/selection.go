@@ -132,7 +132,7 @@ func (c *chosen) check() error {
 
 // revisionAt returns the revision of a moment: the last one whose time is not after it. It fails with
 // the code 410 if changes of the selected resources after the moment are deleted, or if they are older
-// than the namespace and so not to be seen.
+// than the namespace or the definition, and so not to be seen.
 func (s *Storage) revisionAt(ctx context.Context, moment string, chosen *chosen, histories []sqlstore.History) (int64, error) {
 	revision, err := s.config.Revision(ctx, moment)
 	if err != nil {
@@ -148,19 +148,22 @@ func (s *Storage) revisionAt(ctx context.Context, moment string, chosen *chosen,
 	if err := changes.Covers(what, moment, revision, selected...); err != nil {
 		return 0, err
 	}
-	return revision, s.withinNamespace(ctx, moment, revision, chosen)
+	rights, err := s.config.RightsOf(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if err := s.withinNamespace(ctx, rights, moment, revision, chosen); err != nil {
+		return 0, err
+	}
+	return revision, s.withinDefinition(ctx, rights, moment, revision, chosen)
 }
 
 // withinNamespace fails with the code 410 if the request is for a namespace that did not exist yet at a
 // moment, and its user does not see all of what is selected in one that had its name before.
-func (s *Storage) withinNamespace(ctx context.Context, moment string, revision int64, chosen *chosen) error {
+func (s *Storage) withinNamespace(ctx context.Context, rights *changes.Rights, moment string, revision int64, chosen *chosen) error {
 	namespace := request.NamespaceValue(ctx)
 	if namespace == "" {
 		return nil
-	}
-	rights, err := s.config.RightsOf(ctx)
-	if err != nil {
-		return err
 	}
 	if sees, err := rights.SeesAll(ctx, chosen.query.Of); sees || err != nil {
 		return err
@@ -169,5 +172,28 @@ func (s *Storage) withinNamespace(ctx context.Context, moment string, revision i
 	if err != nil || revision >= created {
 		return err
 	}
-	return apierrors.NewResourceExpired("the namespace " + namespace + " was created after " + moment + ": the earliest moment is revision " + strconv.FormatInt(created, 10))
+	return createdAfter("the namespace "+namespace, moment, created)
+}
+
+// withinDefinition fails with the code 410 if the user does not see changes that are selected after a moment,
+// because they are of a custom resource whose definition was deleted and created again.
+func (s *Storage) withinDefinition(ctx context.Context, rights *changes.Rights, moment string, revision int64, chosen *chosen) error {
+	q := chosen.query
+	if q.Of == nil {
+		return nil
+	}
+	defined, err := rights.HiddenBefore(ctx, *q.Of)
+	if err != nil || revision >= defined {
+		return err
+	}
+	q.Before, q.KeysOnly, q.Limit = defined, true, 1
+	hidden, err := s.config.Driver.Changes(ctx, q)
+	if err != nil || len(hidden) == 0 || hidden[0].Revision <= revision {
+		return changes.APIError(err)
+	}
+	return createdAfter("the definition of "+q.Of.Resource+"."+q.Of.Group, moment, defined)
+}
+
+func createdAfter(what, moment string, created int64) error {
+	return apierrors.NewResourceExpired(what + " was created after " + moment + ": the earliest moment is revision " + strconv.FormatInt(created, 10))
 }

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -519,6 +520,44 @@ func TestList_ReachesBackToTheNamespace(t *testing.T) {
 		if err := list(created); err != nil {
 			t.Errorf("%s: %v", who, err)
 		}
+	}
+}
+
+// So is who does not see what a custom resource was before its definition was created again.
+func TestList_ReachesBackToTheDefinition(t *testing.T) {
+	t.Parallel()
+	b := newFixture(t, false)
+	commit := func(op sqlstore.Op, key sqlstore.Key, replaces int64) int64 {
+		outcomes, err := b.driver.Commit(b.Context(), []sqlstore.Write{{Op: op, Key: key, UID: "u", Replaces: replaces, Value: []byte(`{}`)}})
+		if err != nil || outcomes[0].Err != nil {
+			t.Fatal(err, outcomes)
+		}
+		return outcomes[0].Revision
+	}
+	gear := sqlstore.Key{Owner: sqlstore.Custom, Group: "example.com", Resource: "gears", Namespace: "shop", Name: "g"}
+	definition := sqlstore.Key{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions", Name: "gears.example.com"}
+	before := b.last()
+	first := commit(sqlstore.Create, definition, 0)
+	b.grant("bob", "shop", true)
+	list := func(who string, revision int64) error {
+		_, err := b.storage.List(as(t.Context(), who, "shop"), &internalversion.ListOptions{
+			FieldSelector: fields.ParseSelectorOrDie(fmt.Sprintf("object.group=example.com,object.resource=gears,since=%d", revision)),
+		})
+		return err
+	}
+	made := commit(sqlstore.Create, gear, 0)
+	if err := list("bob", before); err != nil {
+		t.Errorf("there was no other definition: %v", err)
+	}
+	commit(sqlstore.Delete, gear, made)
+	commit(sqlstore.Delete, definition, first)
+	created := commit(sqlstore.Create, definition, 0)
+	want := fmt.Sprintf("the definition of gears.example.com was created after %d: the earliest moment is revision %d", made, created)
+	if err := list("bob", made); !apierrors.IsResourceExpired(err) || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+	if err := errors.Join(list("bob", created), list("bob", created-1), list("admin", made)); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -43,7 +43,8 @@ func newCheckCommand() *cobra.Command {
 			"checked.\n\n" +
 			"Nothing is changed without --repair, which repairs what can be proved: if revisions\n" +
 			"are missing, it compacts the history up to them, so that clients list again instead\n" +
-			"of missing changes. For everything else restore a backup.\n\n" +
+			"of missing changes. It writes nothing to a damaged file. For everything else restore a\n" +
+			"backup.\n\n" +
 			"A row that can't be read is a finding too, and the check goes on after it; of PostgreSQL\n" +
 			"it ends there. The exit status is 0 if nothing is wrong, 2 if there are findings, and 1\n" +
 			"if the database can't be read to its end.",
@@ -112,14 +113,15 @@ func check(cmd *cobra.Command, p *progress, endpoint string, open integrity.Open
 	p.end()
 	result.Findings = append(file.Findings, result.Findings...)
 	result.FindingCount += file.FindingCount
+	result.Damaged = result.Damaged || file.FindingCount > 0
 	if err := showResult(cmd, result, err, output); err != nil {
 		return err
 	}
-	if repair && result.MissingUpTo > 0 {
+	if repair && result.MissingUpTo > 0 && !result.Damaged {
 		if err := compactUpTo(ctx, endpoint, result.MissingUpTo); err != nil {
 			return fmt.Errorf("repair: %w", err)
 		}
-		fmt.Fprintf(cmd.OutOrStdout(), "repaired: the history is compacted up to revision %d; check again\n", result.MissingUpTo)
+		fmt.Fprintf(cmd.ErrOrStderr(), "repaired: the history is compacted up to revision %d; check again\n", result.MissingUpTo)
 	}
 	switch n := result.FindingCount; {
 	case err != nil:

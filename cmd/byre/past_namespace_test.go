@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -228,6 +229,17 @@ func TestPast_DeletedNamespaceIsBroughtBack(t *testing.T) {
 		if out := p.run("", []string{"secrets/o-2 is created again"}, "undelete", "-n", "shop", "--yes"); strings.Contains(out, "configmaps/") {
 			t.Errorf("more than what is missing: %s", out)
 		}
+		definitions := objects.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+		if err := definitions.Delete(t.Context(), "gears.example.com", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		eventually.Succeeds(t, "what has no definition any more is named", func() error {
+			out, _ := succeed(t, p.args("", "undelete", "-n", "shop", "--yes")...)
+			if !strings.Contains(out, "gears.example.com (its definition does not exist any more") {
+				return errors.New(out)
+			}
+			return nil
+		})
 	})
 }
 

@@ -9,8 +9,10 @@ import (
 	"testing"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -213,6 +215,20 @@ func TestPast_IsShownAndReversed(t *testing.T) {
 		}
 		// What created an object is undone by its deletion.
 		p.run("alice", []string{"delete services/web", "is undone"}, "undo", back.ResourceVersion, "--yes")
+		pod := corev1.PodTemplateSpec{Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "main", Image: "main"}}}}
+		job, err := as("alice").BatchV1().Jobs("default").Create(t.Context(), &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "once"}, Spec: batchv1.JobSpec{Template: pod}}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.run("alice", []string{"delete jobs.batch/once", "is undone"}, "undo", job.ResourceVersion, "--yes")
+		if job, err = admin.BatchV1().Jobs("default").Get(t.Context(), "once", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			t.Errorf("its Pods are to be left: %v, %v", job.Finalizers, err)
+		}
+		namespace, err := admin.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.fail("", "its deletion would delete all that it holds", "undo", namespace.ResourceVersion, "--yes")
 		p.fail("alice", "has no version", "undelete", "service/never", "--yes")
 		p.fail("alice", "not found", "undo", "123456789")
 	})

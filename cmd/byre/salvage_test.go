@@ -92,6 +92,9 @@ func TestDamage_IsCountedAndLeftOut(t *testing.T) {
 		t.Errorf("the check takes damaged rows for missing ones: %s", out)
 	}
 
+	if status, _, errOut := call("check", "--endpoint", database, "--repair"); status != statusDamaged || strings.Contains(errOut, "repaired") {
+		t.Errorf("repair: %d %s", status, errOut)
+	}
 	file := filepath.Join(t.TempDir(), "byre.zst")
 	expectFailure(t, `"byre backup --skip-damaged" saves what can be read`, "backup", "--endpoint", database, file)
 	status, out, errOut = call("backup", "--endpoint", database, "--skip-damaged", file)

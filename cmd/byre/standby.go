@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -10,7 +9,6 @@ import (
 	"log/slog"
 	"os"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -23,6 +21,7 @@ import (
 	"byre/apiserver"
 	"byre/apiserver/options"
 	"byre/apiserver/process/pki"
+	"byre/cmd/byre/cli"
 	"byre/migrations"
 	"byre/migrations/fileowner"
 	"byre/sqlstore/backup/location"
@@ -151,8 +150,9 @@ func takeOver(ctx context.Context, cmd *cobra.Command, object *lease.Object, yes
 	}
 	if !yes {
 		fmt.Fprintf(cmd.OutOrStdout(), "%s serves since %s. It stops, and the standby takes over. Go on? [y/N] ", before.Holder, before.Since.Format(time.RFC3339))
-		answer, _ := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
-		if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
+		if yes, err := cli.IsYes(ctx, cmd.InOrStdin()); err != nil {
+			return err
+		} else if !yes {
 			return errors.New("nothing was done: answer y, or use --yes")
 		}
 	}

@@ -32,8 +32,8 @@ var errNotLeft = errors.New("the database is not the one that its epoch began on
 	"start byre on it and stop it, or use \"byre restore --from\"")
 
 // ReadIdle is ReadSnapshot of a store that no process serves. It fails with a
-// *migrations.InUseError if a process serves the store when it begins, and with errNotLeft if a
-// start would begin a new epoch.
+// *migrations.InUseError if a process serves the store when it begins, with errWritten if one has
+// written to it when read has returned, and with errNotLeft if a start would begin a new epoch.
 func ReadIdle(ctx context.Context, dsn string, read func(sqlstore.Snapshot) error) error {
 	return readSnapshot(ctx, dsn, func(t *transfer) error {
 		if err := t.checkSchema(); err != nil {
@@ -43,8 +43,21 @@ func ReadIdle(ctx context.Context, dsn string, read func(sqlstore.Snapshot) erro
 			return err
 		}
 		return t.checkLineage()
-	}, read)
+	}, func(s sqlstore.Snapshot) error {
+		if err := read(s); err != nil {
+			return err
+		}
+		return ReadSnapshot(ctx, dsn, func(now sqlstore.Snapshot) error {
+			if now.Epoch != s.Epoch || now.Revision != s.Revision {
+				return errWritten
+			}
+			return nil
+		})
+	})
 }
+
+// errWritten means that a process was started during ReadIdle.
+var errWritten = errors.New("byre was started on the database meanwhile and has written to it, which the copy lacks: do not use the copy, stop byre and begin anew")
 
 func (t *transfer) checkLineage() error {
 	var f finding

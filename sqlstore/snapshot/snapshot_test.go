@@ -352,6 +352,13 @@ func TestReadIdle_RefusesAStoreInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer server.Close()
+	if err := postgres.ReadIdle(t.Context(), dsn, func(sqlstore.Snapshot) error {
+		key := sqlstore.Key{Resource: "configmaps", Namespace: "n", Name: "late"}
+		_, err := server.Commit(t.Context(), []sqlstore.Write{{Op: sqlstore.Create, Key: key, UID: "u", Value: []byte(`{}`)}})
+		return err
+	}); err == nil || !strings.Contains(err.Error(), "do not use the copy") {
+		t.Errorf("of a PostgreSQL database that is written to meanwhile: %v", err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- server.Maintain(ctx) }()

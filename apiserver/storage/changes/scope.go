@@ -73,3 +73,19 @@ func (r *Rights) SeesAll(ctx context.Context, of *sqlstore.Resource) (bool, erro
 	}
 	return r.seesAs(ctx, everything)
 }
+
+// HiddenBefore returns the revision before which the user sees nothing of a resource, the one that created the definition of a
+// custom resource; 0 if there is none.
+func (r *Rights) HiddenBefore(ctx context.Context, of sqlstore.Resource) (int64, error) {
+	if of.Owner != sqlstore.Custom {
+		return 0, nil
+	}
+	defined, err := CreatedNow(ctx, r.Driver, definitionKey(of.Group, of.Resource))
+	if err != nil || defined == 0 {
+		return 0, err
+	}
+	if sees, err := r.may(ctx, question{verb: "*", group: "*", resource: "*"}); sees || err != nil {
+		return 0, err
+	}
+	return defined, nil
+}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -97,14 +98,25 @@ var noObject = regexp.MustCompile(`couldn't get version/kind; json parse error: 
 // Ask asks whether the command is to do what it has said. It says so if the answer is no.
 func Ask(cmd *cobra.Command) (bool, error) {
 	fmt.Fprint(cmd.OutOrStdout(), "Do it? [y/N] ")
-	answer, err := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
-	if err != nil && !errors.Is(err, io.EOF) {
-		return false, err
+	yes, err := IsYes(cmd.Context(), cmd.InOrStdin())
+	if err == nil && !yes {
+		fmt.Fprintln(cmd.OutOrStdout(), "nothing done")
 	}
-	switch strings.ToLower(strings.TrimSpace(answer)) {
-	case "y", "yes":
-		return true, nil
+	return yes, err
+}
+
+// IsYes reads an answer, and reports whether it is yes. It fails when ctx ends; in is then still being read, because nothing ends
+// the read of a terminal.
+func IsYes(ctx context.Context, in io.Reader) (bool, error) {
+	answers := make(chan string, 1)
+	go func() {
+		answer, _ := bufio.NewReader(in).ReadString('\n') // what can't be read is no yes
+		answers <- strings.ToLower(strings.TrimSpace(answer))
+	}()
+	select {
+	case <-ctx.Done():
+		return false, ctx.Err()
+	case answer := <-answers:
+		return answer == "y" || answer == "yes", nil
 	}
-	fmt.Fprintln(cmd.OutOrStdout(), "nothing done")
-	return false, nil
 }

@@ -23,6 +23,8 @@ type Result struct {
 	// MissingUpTo is the last revision of history that is missing; 0 if none is. The
 	// only repair is to compact up to this revision; clients list again then.
 	MissingUpTo int64 `json:"missingUpTo,omitempty"`
+	// Damaged is true if the file, or a row, is not what was written. Nothing may be written to it then.
+	Damaged bool `json:"damaged,omitempty"`
 	// FindingCount is the number of findings. Findings has the first of them.
 	FindingCount int64              `json:"findingCount"`
 	Findings     []sqlstore.Finding `json:"findings"`
@@ -87,7 +89,7 @@ func Check(s sqlstore.Snapshot, open Open) (Result, error) {
 
 func (c *checker) read(s sqlstore.Snapshot) error {
 	for row, err := range s.Objects {
-		if c.isDamaged(err) {
+		if c.damagedRow(err) != nil {
 			continue
 		}
 		if err != nil {
@@ -99,7 +101,8 @@ func (c *checker) read(s sqlstore.Snapshot) error {
 	c.customs.compare(c.report)
 	last := int64(0)
 	for row, err := range s.Changes {
-		if c.isDamaged(err) {
+		if damaged := c.damagedRow(err); damaged != nil {
+			last = max(last, damaged.Revision) // it is there
 			continue
 		}
 		if err != nil {
@@ -120,14 +123,15 @@ func (c *checker) report(row, reason string, arguments ...any) {
 	c.result.Add(sqlstore.Finding{Row: row, Reason: fmt.Sprintf(reason, arguments...)})
 }
 
-// isDamaged reports whether an error is of a row only, and adds its finding.
-func (c *checker) isDamaged(err error) bool {
+// damagedRow returns the error if it is of a row only, and adds its finding; otherwise nil.
+func (c *checker) damagedRow(err error) *sqlstore.DamagedRow {
 	row, ok := errors.AsType[*sqlstore.DamagedRow](err)
 	if ok {
 		c.result.Add(row.Finding)
+		c.result.Damaged = true
 		c.damaged[hashOf(row.Key)] = struct{}{}
 	}
-	return ok
+	return row
 }
 
 func (c *checker) checkObject(r *sqlstore.ObjectRow) {

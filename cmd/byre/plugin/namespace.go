@@ -42,6 +42,9 @@ func (c *Client) PlanUndeleteNamespace(ctx context.Context) (*Plan, error) {
 			return nil, err
 		}
 	}
+	if err := r.leaveOutUndefined(ctx, resources); err != nil {
+		return nil, err
+	}
 	if !exists {
 		r.objects = append(r.objects, &changed{Object: o, then: deleted.content})
 	}

@@ -48,6 +48,7 @@ func (c *Client) Do(ctx context.Context, p *Plan, s *Step, dryRun bool) error {
 	case "delete":
 		err := c.client(s.Object).Delete(ctx, s.Object.Name, metav1.DeleteOptions{
 			DryRun: dry, Preconditions: &metav1.Preconditions{UID: &s.uid, ResourceVersion: &s.resourceVersion},
+			PropagationPolicy: new(metav1.DeletePropagationBackground), // as kubectl: the default of some resources leaves what they own
 		})
 		if apierrors.IsNotFound(err) {
 			return nil

@@ -51,6 +51,9 @@ func (c *Client) PlanRollback(ctx context.Context, at Moment, selector labels.Se
 	if err := errors.Join(expired...); err != nil {
 		return nil, err
 	}
+	if err := r.leaveOutUndefined(ctx, resources); err != nil {
+		return nil, err
+	}
 	matches := func(object *unstructured.Unstructured) bool {
 		return object != nil && selector.Matches(labels.Set(object.GetLabels()))
 	}
@@ -130,6 +133,33 @@ var transient = []schema.GroupResource{
 	{Resource: "endpoints"}, {Group: "discovery.k8s.io", Resource: "endpointslices"},
 }
 
+// leaveOutUndefined leaves out the custom resources that have changed, and whose definition was deleted since.
+func (r *recovery) leaveOutUndefined(ctx context.Context, served []schema.GroupVersionResource) error {
+	definitions, err := r.Changes(ctx, Query{Namespace: metav1.NamespaceDefault, Fields: fields.Set{
+		"object.group": "apiextensions.k8s.io", "object.resource": "customresourcedefinitions", "since": r.since,
+	}})
+	if apierrors.IsResourceExpired(err) || apierrors.IsForbidden(err) {
+		return nil // the history does not tell, or not this user
+	}
+	seen := map[schema.GroupResource]bool{}
+	for i := range served {
+		seen[served[i].GroupResource()] = true
+	}
+	for i := range definitions {
+		resource := schema.ParseGroupResource(definitions[i].Object.Name)
+		if seen[resource] {
+			continue
+		}
+		seen[resource] = true
+		if changes, _, err := r.Newest(ctx, r.query(resource), 1); err != nil && !apierrors.IsResourceExpired(err) {
+			return err
+		} else if len(changes) > 0 {
+			r.leaveOut(resource.String(), "its definition does not exist any more: create it, and run this again")
+		}
+	}
+	return err
+}
+
 // mayList fails if the user may not list a resource in a namespace, or in all if it is empty. Changes
 // whose objects the user may not list are not in a list of changes.
 func (r *recovery) mayList(ctx context.Context, resource schema.GroupVersionResource, namespace string) error {
@@ -142,13 +172,18 @@ func (r *recovery) mayList(ctx context.Context, resource schema.GroupVersionReso
 
 var changesResource = schema.GroupVersionResource{Group: history.GroupName, Version: "v1", Resource: "changes"}
 
-// read adds the objects of a resource that have changed since.
-func (r *recovery) read(ctx context.Context, resource schema.GroupVersionResource) error {
+// query selects the changes of a resource since.
+func (r *recovery) query(resource schema.GroupResource) Query {
 	q := Query{Namespace: r.namespace, Fields: fields.Set{"object.group": resource.Group, "object.resource": resource.Resource, "since": r.since}}
 	if r.until != "" {
 		q.Fields["until"] = r.until
 	}
-	changes, err := r.Changes(ctx, q)
+	return q
+}
+
+// read adds the objects of a resource that have changed since.
+func (r *recovery) read(ctx context.Context, resource schema.GroupVersionResource) error {
+	changes, err := r.Changes(ctx, r.query(resource.GroupResource()))
 	if err != nil {
 		return err
 	}

@@ -66,6 +66,9 @@ func (c *Client) PlanUndo(ctx context.Context, revision int64) (*Step, error) {
 		return nil, fmt.Errorf("%s is being deleted, which can't be reversed: use undelete when it is gone", u.Object)
 	}
 	if change.Before == nil {
+		if holdsOthers(u.Object) {
+			return nil, fmt.Errorf("revision %d created %s: its deletion would delete all that it holds: use kubectl delete", revision, u.Object)
+		}
 		u.Verb = "delete"
 		var later []string
 		for _, r := range reverse(nil, "", strip(now), strip(after.Content)) {
@@ -100,6 +103,15 @@ func (c *Client) PlanUndo(ctx context.Context, revision int64) (*Step, error) {
 		}, u.Patch...)
 	}
 	return u, nil
+}
+
+// holdsOthers reports whether other objects are deleted with an object, whoever owns them.
+func holdsOthers(o Object) bool {
+	switch o.Resource.GroupResource().String() {
+	case "namespaces", "customresourcedefinitions.apiextensions.k8s.io":
+		return true
+	}
+	return false
 }
 
 func isStatus(path string) bool { return path == "/status" || strings.HasPrefix(path, "/status/") }
