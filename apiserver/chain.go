@@ -137,7 +137,7 @@ func newDependencies(o options.Completed, n network, s *storageBackend, files pk
 			Address: net.JoinHostPort(o.ServiceIP.String(), "443"), // the port of the kubernetes Service
 		}),
 		OpenAPI:               openapi.NewService(),
-		Build:                 openapi.BuildIdentity(time.Now()),
+		Build:                 openapi.BuildIdentity(time.Now(), effectiveVersion().EmulationVersion().String()),
 		Loopback:              c.loopback,
 		Client:                c.kube,
 		Informers:             c.informers,

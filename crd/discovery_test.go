@@ -1,16 +1,21 @@
 package crd_test
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/kube-openapi/pkg/spec3"
 
+	"byre/sqlstore/dbtest"
 	"byre/sqlstore/eventually"
 )
 
@@ -59,6 +64,42 @@ func testDiscovery(t *testing.T, s *server) {
 		groups, err := s.discovery.ServerGroups()
 		return err == nil && !slices.ContainsFunc(groups.Groups, func(g metav1.APIGroup) bool { return g.Name == "example.com" })
 	})
+}
+
+// TestDiscovery_WaitsForDefinitions: a discovery document that is requested before discovery lists
+// the definitions waits for them, and is answered with 503 if the request ends before.
+func TestDiscovery_WaitsForDefinitions(t *testing.T) {
+	t.Parallel()
+	s := newServer(t, dbtest.SQLite(t))
+	definitions := s.definitions.ApiextensionsV1().CustomResourceDefinitions()
+	crd, err := definitions.Create(t.Context(), parse(t, widgetDefinition), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	apihelpers.SetCRDCondition(crd, apiextensionsv1.CustomResourceDefinitionCondition{Type: apiextensionsv1.NamesAccepted, Status: apiextensionsv1.ConditionTrue})
+	apihelpers.SetCRDCondition(crd, apiextensionsv1.CustomResourceDefinitionCondition{Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionTrue})
+	crd.Status.AcceptedNames = crd.Spec.Names
+	if _, err := definitions.UpdateStatus(t.Context(), crd, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	for _, path := range []string{"/apis/example.com", "/apis/example.com/v1"} {
+		w := httptest.NewRecorder()
+		s.handler.ServeHTTP(w, httptest.NewRequestWithContext(ended, http.MethodGet, path, nil))
+		if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" {
+			t.Errorf("%s before: %d %v %s", path, w.Code, w.Header(), w.Body)
+		}
+	}
+	waited := make(chan *httptest.ResponseRecorder)
+	go func() { waited <- s.do(t, http.MethodGet, "/apis/example.com/v1", "") }()
+	s.run(t)
+	if w := <-waited; w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"widgets"`) {
+		t.Errorf("after the wait: %d %s", w.Code, w.Body)
+	}
+	if w := s.do(t, http.MethodGet, "/apis/nothing.example.com/v1", ""); w.Code != http.StatusNotFound {
+		t.Errorf("a group that nothing defines: %d %s", w.Code, w.Body)
+	}
 }
 
 func TestOpenAPI_FollowsDefinitions(t *testing.T) {

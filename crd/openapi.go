@@ -22,7 +22,7 @@ const openAPISource = "crd-instances"
 type openAPIPublisher struct {
 	resolver *resolver
 	service  *openapi.Service
-	// build identifies the program; see openapi.BuildIdentity.
+	// build is the result of openapi.BuildIdentity.
 	build string
 	specs *specCache
 	// groups has the established definitions of each group version, by group.

@@ -2,10 +2,12 @@ package crd
 
 import (
 	"net/http"
+	"strings"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/endpoints/request"
@@ -16,10 +18,24 @@ import (
 )
 
 // ServeHTTP serves definitions and their instances.
+//
+// Invariant: the discovery documents of a definition that existed at the start are never
+// answered with 404. ServeHTTP keeps this: it waits until discovery lists these definitions.
+// Otherwise clients would conclude that there is no such API.
 func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	info, ok := request.RequestInfoFrom(req.Context())
 	if ok && info.IsResourceRequest && info.APIGroup != apiextensions.GroupName {
 		if s.serveInstances(w, req, info) {
+			return
+		}
+	}
+	if ok && !info.IsResourceRequest && strings.HasPrefix(req.URL.Path, "/apis/") {
+		select {
+		case <-s.synced:
+		case <-req.Context().Done():
+			err := apierrors.NewServiceUnavailable("discovery does not list the custom resources yet")
+			err.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
+			s.write(w, req, info, err)
 			return
 		}
 	}

@@ -60,6 +60,14 @@ func onDatabases(t *testing.T, test func(*testing.T, *server)) {
 
 func start(t testing.TB, driver sqlstore.Driver, adjust ...func(*delegation.Dependencies)) *server {
 	t.Helper()
+	s := newServer(t, driver, adjust...)
+	s.run(t)
+	return s
+}
+
+// newServer makes a server that is to be run.
+func newServer(t testing.TB, driver sqlstore.Driver, adjust ...func(*delegation.Dependencies)) *server {
+	t.Helper()
 	// The servers stop in the program's order: the controllers, the requests, the feed, the
 	// store, the database.
 	t.Cleanup(func() {
@@ -106,13 +114,18 @@ func start(t testing.TB, driver sqlstore.Driver, adjust ...func(*delegation.Depe
 		transport.Close()
 		transport.Wait()
 	})
+	return s
+}
+
+// run runs the server until the test ends.
+func (s *server) run(t testing.TB) {
+	t.Helper()
 	watchtest.Serve(t, "crd", s.Run)
 	select {
 	case <-s.Synced():
 	case <-time.After(eventually.Patience):
 		t.Fatal("the definitions were not synced")
 	}
-	return s
 }
 
 // do sends one request and returns the answer.

@@ -106,6 +106,9 @@ func (l *lock) date(record *resourcelock.LeaderElectionRecord) {
 		l.acquired = metav1.Now()
 		record.RenewTime = l.acquired
 	}
+	if l.acquired.IsZero() { // an earlier lock of this process has taken the Lease
+		l.acquired = record.AcquireTime
+	}
 	record.AcquireTime = l.acquired
 }
 

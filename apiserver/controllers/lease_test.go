@@ -208,5 +208,17 @@ func TestLease_HasTheTimesOfItsTaking(t *testing.T) {
 				t.Errorf("acquired at %v, want %v; renewed at %v, want %v", got.AcquireTime, taken, got.RenewTime, renewed)
 			}
 		}
+		// The next election of the same process finds its own Lease.
+		next := newLock(lease.client, "l", "me", nil, func(string) bool { return false })
+		got, _, err := next.Get(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := next.Update(t.Context(), *got); err != nil {
+			t.Fatal(err)
+		}
+		if got, _, err = next.Get(t.Context()); err != nil || !got.AcquireTime.Time.Equal(taken) {
+			t.Errorf("after the next election: %v, %v; want the Lease acquired at %v", got, err, taken)
+		}
 	})
 }

@@ -39,7 +39,7 @@ type Dependencies struct {
 	// any time.
 	Discovery *discovery.Registry
 	OpenAPI   *openapi.Service
-	// Build identifies the program in the documents of OpenAPI; see
+	// Build is a part of what the hashes of OpenAPI documents are made from; see
 	// openapi.BuildIdentity.
 	Build string
 

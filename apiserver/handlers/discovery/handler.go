@@ -2,17 +2,16 @@ package discovery
 
 import (
 	"net/http"
-	"slices"
 
 	"github.com/emicklei/go-restful/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/version"
 	upstream "k8s.io/apiserver/pkg/endpoints/discovery"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 )
 
 // A Handler serves one discovery document, made from the registry's content at the time
@@ -96,18 +95,12 @@ func (r *Registry) write(w http.ResponseWriter, req *http.Request, object runtim
 }
 
 // apiGroup returns the entry of a group with its versions, the preferred version first.
-func apiGroup(name string, versions []Version) metav1.APIGroup {
-	slices.SortFunc(versions, func(a, b Version) int {
-		if a.Priority != b.Priority {
-			return b.Priority - a.Priority
-		}
-		return version.CompareKubeAwareVersionStrings(b.Version, a.Version)
-	})
-	group := metav1.APIGroup{Name: name}
+func apiGroup(versions []*apiregistrationv1.APIService) metav1.APIGroup {
+	group := metav1.APIGroup{Name: versions[0].Spec.Group}
 	for _, v := range versions {
 		group.Versions = append(group.Versions, metav1.GroupVersionForDiscovery{
-			GroupVersion: v.GroupVersion.String(),
-			Version:      v.Version,
+			GroupVersion: v.Spec.Group + "/" + v.Spec.Version,
+			Version:      v.Spec.Version,
 		})
 	}
 	group.PreferredVersion = group.Versions[0]

@@ -18,6 +18,8 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	"k8s.io/apiserver/pkg/features"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	"k8s.io/kube-aggregator/pkg/apis/apiregistration/v1/helper"
 )
 
 // Origin says which server of the delegation chain serves a group version.
@@ -56,10 +58,11 @@ type Version struct {
 	Stale bool
 
 	// GroupPriority orders the groups, and Priority the versions of a group, the
-	// highest first. Groups of equal priority are ordered by name, versions by
-	// maturity. A group has the highest GroupPriority of its versions. Zero means
-	// the value of Priorities or, for a group version that is not there, that of a
-	// custom resource: 1000 and 100.
+	// highest first. Groups of equal priority are ordered by the names of their
+	// APIServices (v1.apps), in the aggregated document by their own names; versions by
+	// maturity. A group has the highest GroupPriority of its versions. Zero means the
+	// value of Priorities or, for a group version that is not there, that of a custom
+	// resource: 1000 and 100.
 	GroupPriority, Priority int
 }
 
@@ -273,27 +276,30 @@ func (r *Registry) groupList() []metav1.APIGroup {
 	return r.groups
 }
 
-// buildGroupList builds groups from versions. The caller holds mu.
+// buildGroupList builds groups from versions, in the order in which upstream lists their
+// APIServices. The caller holds mu.
 func (r *Registry) buildGroupList() []metav1.APIGroup {
-	byGroup := map[string][]Version{}
+	var services []*apiregistrationv1.APIService
 	for gv := range r.versions {
-		if v, ok := r.preferredVersion(gv, func(Version) bool { return true }); ok && gv.Group != "" {
-			if p, ok := r.placed[gv]; ok && v.isLocal() {
-				v.GroupPriority, v.Priority = int(p.Group), int(p.Version)
-			}
-			byGroup[gv.Group] = append(byGroup[gv.Group], v)
+		v, ok := r.preferredVersion(gv, func(Version) bool { return true })
+		if !ok || gv.Group == "" {
+			continue
 		}
+		priority, ok := r.placed[gv]
+		if !ok || !v.isLocal() {
+			priority = Priority{int32(v.GroupPriority), int32(v.Priority)}
+		}
+		services = append(services, &apiregistrationv1.APIService{
+			ObjectMeta: metav1.ObjectMeta{Name: gv.Version + "." + gv.Group},
+			Spec: apiregistrationv1.APIServiceSpec{
+				Group: gv.Group, GroupPriorityMinimum: priority.Group, Version: gv.Version, VersionPriority: priority.Version,
+			},
+		})
 	}
-	priority := func(group string) int {
-		return slices.MaxFunc(byGroup[group], func(a, b Version) int { return cmp.Compare(a.GroupPriority, b.GroupPriority) }).GroupPriority
+	groups := []metav1.APIGroup{}
+	for _, versions := range helper.SortedByGroupAndVersion(services) {
+		groups = append(groups, apiGroup(versions))
 	}
-	groups := make([]metav1.APIGroup, 0, len(byGroup))
-	for name, versions := range byGroup {
-		groups = append(groups, apiGroup(name, versions))
-	}
-	slices.SortFunc(groups, func(a, b metav1.APIGroup) int {
-		return cmp.Or(cmp.Compare(priority(b.Name), priority(a.Name)), strings.Compare(a.Name, b.Name))
-	})
 	return groups
 }
 

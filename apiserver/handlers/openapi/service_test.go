@@ -15,8 +15,12 @@ import (
 	openapi_v2 "github.com/google/gnostic-models/openapiv2"
 	openapi_v3 "github.com/google/gnostic-models/openapiv3"
 	"google.golang.org/protobuf/proto"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
 	"k8s.io/kube-openapi/pkg/common"
 	"k8s.io/kube-openapi/pkg/handler3"
+	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"byre/apiserver/handlers/openapi"
 )
@@ -190,6 +194,41 @@ func TestService_HashNamesTheDocument(t *testing.T) {
 	}
 	if w := get(t, service, "/openapi/v3/apis/example/v1"); w.Code != http.StatusOK || w.Header().Get("Cache-Control") != "" {
 		t.Errorf("without a hash: %d %v", w.Code, w.Header())
+	}
+}
+
+// phase is a type whose schema has an enum.
+type phase struct{}
+
+func (phase) OpenAPIModelName() string { return "example.phase" }
+
+// TestBuildIdentity_CoversTheGatesAndTheVersion: a document that differs by a feature gate or by
+// the emulated version has another hash.
+func TestBuildIdentity_CoversTheGatesAndTheVersion(t *testing.T) {
+	definitions := func(common.ReferenceCallback) map[string]common.OpenAPIDefinition {
+		enum := spec.Schema{SchemaProps: spec.SchemaProps{Type: []string{"string"}, Enum: []any{"Running"}}}
+		return map[string]common.OpenAPIDefinition{"example.phase": {Schema: enum}}
+	}
+	root := exampleRoot("apis/example/v1")
+	root.Operations = func() ([]restful.Route, error) {
+		operations, err := exampleRoot(root.Path).Operations()
+		operations[0].WriteSample = phase{}
+		return operations, err
+	}
+	started, documents, hashes := time.Now(), map[string]bool{}, map[string]bool{}
+	for _, enums := range []bool{true, false} {
+		featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.OpenAPIEnums, enums)
+		for _, emulated := range []string{"1.36", "1.37"} {
+			source := openapi.NewModels(emulated, definitions).Source([]openapi.Root{root}, openapi.BuildIdentity(started, emulated))
+			text, err := source.V3[root.Path].JSON(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			documents[string(text)], hashes[source.V3[root.Path].Hash] = true, true
+		}
+	}
+	if len(documents) != 4 || len(hashes) != 4 {
+		t.Errorf("%d documents, %d hashes, want 4 of each", len(documents), len(hashes))
 	}
 }
 
