@@ -7,17 +7,23 @@ import (
 	"testing/synctest"
 	"time"
 
+	storagemigrationv1 "k8s.io/api/storagemigration/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/discovery"
 	discoveryfake "k8s.io/client-go/discovery/fake"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
+	storagemigrationlisters "k8s.io/client-go/listers/storagemigration/v1"
 	metadatafake "k8s.io/client-go/metadata/fake"
 	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/rest"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
 
 	"byre/apiserver/storage"
@@ -129,4 +135,88 @@ func TestGarbageCollector_LeavesDependentsOfAVersionThatWasServed(t *testing.T) 
 		cc.metadataInformers.Shutdown()
 		synctest.Wait()
 	})
+}
+
+// TestMigrator_FollowsDefinitionsAndKeepsNoObjects migrates two resources, of which the second has moved to another
+// version before. No watch and no object outlives a migration.
+func TestMigrator_FollowsDefinitionsAndKeepsNoObjects(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cc, client, objects := newDiscovering(t)
+		objects.PrependReactor("list", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+			object := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "one", UID: "1", ResourceVersion: "4"}}
+			return true, &metav1.List{ListMeta: metav1.ListMeta{ResourceVersion: "5"}, Items: []runtime.RawExtension{{Object: object}}}, nil
+		})
+		watches := make(chan *watch.FakeWatcher, 10)
+		objects.PrependWatchReactor("*", func(clienttesting.Action) (bool, watch.Interface, error) {
+			w := watch.NewFake()
+			watches <- w
+			return true, w, nil
+		})
+		run, err := newStorageVersionMigrator(ctx, cc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cc.InformerFactory.StartWithContext(ctx)
+		go run(ctx)
+		for i, resource := range []metav1.GroupResource{{Resource: "configmaps"}, {Group: "example.com", Resource: "foos"}} {
+			client.serve([]string{"v1", "v2"}[i])
+			migrations := client.StoragemigrationV1().StorageVersionMigrations()
+			migration := &storagemigrationv1.StorageVersionMigration{
+				ObjectMeta: metav1.ObjectMeta{Name: resource.Resource, CreationTimestamp: metav1.Now()},
+				Spec:       storagemigrationv1.StorageVersionMigrationSpec{Resource: resource},
+			}
+			if _, err := migrations.Create(ctx, migration, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute)
+			if migration, err = migrations.Get(ctx, resource.Resource, metav1.GetOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			if !meta.IsStatusConditionTrue(migration.Status.Conditions, string(storagemigrationv1.MigrationSucceeded)) {
+				t.Errorf("%v: %+v", resource, migration.Status)
+			}
+			if len(watches) != 1 || !(<-watches).IsStopped() {
+				t.Errorf("%v: the objects are watched after the migration", resource)
+			}
+		}
+		cancel()
+		cc.InformerFactory.Shutdown()
+		synctest.Wait()
+	})
+}
+
+// TestMigrator_KeepsObjectsAfterAFailure: a migration fails where the objects are not read within a minute. The next
+// one finds them.
+func TestMigrator_KeepsObjectsAfterAFailure(t *testing.T) {
+	t.Parallel()
+	condition := func(kind storagemigrationv1.MigrationConditionType, age time.Duration) metav1.Condition {
+		return metav1.Condition{Type: string(kind), Status: metav1.ConditionTrue, LastTransitionTime: metav1.NewTime(time.Now().Add(-age))}
+	}
+	running := condition(storagemigrationv1.MigrationRunning, 0)
+	for _, test := range []struct {
+		conditions []metav1.Condition
+		want       bool
+	}{
+		{nil, true},
+		{[]metav1.Condition{running}, true},
+		{[]metav1.Condition{running, condition(storagemigrationv1.MigrationSucceeded, 0)}, true},
+		{[]metav1.Condition{condition(storagemigrationv1.MigrationSucceeded, 0)}, false},
+		{[]metav1.Condition{condition(storagemigrationv1.MigrationFailed, time.Minute)}, true},
+		{[]metav1.Condition{condition(storagemigrationv1.MigrationFailed, 2*time.Hour)}, false},
+	} {
+		known := cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)
+		if err := known.Add(&storagemigrationv1.StorageVersionMigration{
+			ObjectMeta: metav1.ObjectMeta{Name: "one"},
+			Spec:       storagemigrationv1.StorageVersionMigrationSpec{Resource: metav1.GroupResource{Resource: "pods"}},
+			Status:     storagemigrationv1.StorageVersionMigrationStatus{Conditions: test.conditions},
+		}); err != nil {
+			t.Fatal(err)
+		}
+		migrated := migratedResources{migrations: storagemigrationlisters.NewStorageVersionMigrationLister(known)}
+		if got := migrated.wanted()[pods]; got != test.want {
+			t.Errorf("%v: wanted is %v", test.conditions, got)
+		}
+	}
 }
