@@ -5,10 +5,12 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"reflect"
 	"slices"
 	"sync"
 
 	"k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/informers"
@@ -63,6 +65,11 @@ func (o *onDemand) run(ctx context.Context) {
 	}
 	group.Wait()
 	o.informers.Shutdown()
+	// The metrics of some of upstream's controllers refer to the caches of the first term as long as the process runs.
+	for kind := range o.informers.WaitForCacheSync(ctx.Done()) {
+		object, _ := reflect.New(kind.Elem()).Interface().(runtime.Object)
+		_ = o.informers.InformerFor(object, nil).GetStore().Replace(nil, "") // has no object that could fail
+	}
 }
 
 // runController runs a controller until ctx ends.
