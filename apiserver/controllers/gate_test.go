@@ -3,8 +3,10 @@ package controllers
 import (
 	"context"
 	"reflect"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -93,6 +95,37 @@ func TestOnDemand_ReleasesItsObjects(t *testing.T) {
 			t.Errorf("after the term the cache has %d objects", n)
 		}
 	})
+}
+
+// TestControllers_SeeEachObjectEveryDay: what a controller has given up is tried again, although nothing changes.
+func TestControllers_SeeEachObjectEveryDay(t *testing.T) {
+	t.Parallel()
+	for name, run := range map[string]func(context.Context, *onDemand){
+		"on demand": func(ctx context.Context, o *onDemand) { o.run(ctx) },
+		"essential": func(ctx context.Context, o *onDemand) {
+			_ = (&Runner{config: *o.cc.Config}).runEssential(ctx, o.cc.root, o.controllers)
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			var updates atomic.Int32
+			o := newFakeDemand(fake.NewClientset(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "there", Namespace: "default"}}))
+			o.controllers = controllerOf(func(i cache.SharedIndexInformer) {
+				_, _ = i.AddEventHandler(cache.ResourceEventHandlerFuncs{UpdateFunc: func(any, any) { updates.Add(1) }})
+			})
+			go run(ctx, o)
+			time.Sleep(11 * time.Hour)
+			if n := updates.Load(); n != 0 {
+				t.Errorf("%s: %d updates in 11 hours", name, n)
+			}
+			time.Sleep(14 * time.Hour)
+			if updates.Load() == 0 {
+				t.Errorf("%s: no update in 25 hours", name)
+			}
+			cancel()
+			synctest.Wait()
+		})
+	}
 }
 
 // TestGatedInformer_GatesEveryHandler fails when upstream adds a way to add a handler, which
