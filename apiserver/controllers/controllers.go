@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/authentication/user"
 	cacheddiscovery "k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/informers"
@@ -168,12 +169,13 @@ func (r *Runner) runEssential(ctx context.Context, root clients, controllers map
 	// The publisher of the root CA reads ConfigMaps of one name. The field selector keeps
 	// all others out of memory.
 	only := fields.OneTermEqualSelector(metav1.ObjectNameField, rootcacertpublisher.RootCACertConfigMapName).String()
-	factory := informers.NewSharedInformerFactoryWithOptions(root.kube, 0, informers.WithTransform(loopback.StripManagedFields))
+	resync := wait.Jitter(minResyncPeriod, 1)
+	factory := informers.NewSharedInformerFactoryWithOptions(root.kube, resync, informers.WithTransform(loopback.StripManagedFields))
 	shared := controllerContext{
 		ControllerContext: app.ControllerContext{InformerFactory: factory, InformersStarted: make(chan struct{})},
 		Config:            &r.config,
 		root:              root,
-		rootCAMaps: informers.NewSharedInformerFactoryWithOptions(root.kube, 0, informers.WithTransform(loopback.StripManagedFields),
+		rootCAMaps: informers.NewSharedInformerFactoryWithOptions(root.kube, resync, informers.WithTransform(loopback.StripManagedFields),
 			informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = only })),
 		metadataInformers: metadatainformer.NewSharedInformerFactoryWithOptions(root.metadata, 0,
 			metadatainformer.WithTransform(loopback.StripManagedFields)),

@@ -5,12 +5,16 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"reflect"
 	"slices"
 	"sync"
+	"time"
 
 	"k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
 	"k8s.io/klog/v2"
 
@@ -63,6 +67,11 @@ func (o *onDemand) run(ctx context.Context) {
 	}
 	group.Wait()
 	o.informers.Shutdown()
+	// The metrics of some of upstream's controllers refer to the caches of the first term as long as the process runs.
+	for kind := range o.informers.WaitForCacheSync(ctx.Done()) {
+		object, _ := reflect.New(kind.Elem()).Interface().(runtime.Object)
+		_ = o.informers.InformerFor(object, nil).GetStore().Replace(nil, "") // has no object that could fail
+	}
 }
 
 // runController runs a controller until ctx ends.
@@ -123,6 +132,10 @@ func isWork(gr schema.GroupResource, event storage.MetadataEvent) bool {
 	return gr != services || event.Object.Namespace != v1.NamespaceDefault || event.Object.Name != "kubernetes"
 }
 
+// minResyncPeriod is the least time after which an informer passes all objects to the controllers again, as in
+// kube-controller-manager. A controller that has given up an object after several failures takes it up then.
+const minResyncPeriod = 12 * time.Hour
+
 // newInformers returns an informer factory for the given controllers. If none of them is
 // a workload controller, its Pods lack the fields that only workload controllers read.
 func newInformers(root clients, controllers map[string]descriptor) informers.SharedInformerFactory {
@@ -132,5 +145,5 @@ func newInformers(root clients, controllers map[string]descriptor) informers.Sha
 			transform = stripManagedFields
 		}
 	}
-	return informers.NewSharedInformerFactoryWithOptions(root.kube, 0, informers.WithTransform(transform))
+	return informers.NewSharedInformerFactoryWithOptions(root.kube, wait.Jitter(minResyncPeriod, 1), informers.WithTransform(transform))
 }

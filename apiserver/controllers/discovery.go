@@ -24,8 +24,8 @@ const (
 // of typed objects, which it shares with many other controllers.
 func newGarbageCollector(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
 	discovery := cc.kube.Discovery()
-	// The mapper needs a cache of its own: the collector resets the mapper when
-	// discovery, which it reads without a cache, has changed.
+	// The mapper needs a cache of its own: the collector resets the mapper when the preferred
+	// versions in discovery, which it reads without a cache, have changed. An owner may be named in another version.
 	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(discovery))
 	c, err := garbagecollector.NewGarbageCollector(ctx, cc.kube, cc.metadata, mapper, garbagecollector.DefaultIgnoredResources(),
 		graphInformers{cc.NewMetadataWatch, cc.metadataInformers}, cc.InformersStarted)
@@ -33,6 +33,7 @@ func newGarbageCollector(ctx context.Context, cc *controllerContext) (func(conte
 		return nil, err
 	}
 	return together(
+		func(ctx context.Context) { resetPeriodically(ctx, mapper) },
 		func(ctx context.Context) { c.Run(ctx, collectorWorkers, resyncPeriod) },
 		func(ctx context.Context) { c.Sync(ctx, discovery, resyncPeriod) },
 	), nil
@@ -40,8 +41,8 @@ func newGarbageCollector(ctx context.Context, cc *controllerContext) (func(conte
 
 const (
 	policyWorkers = 5
-	// discoveryRefreshInterval is how often the type checker's REST mapper reads
-	// discovery again, as in kube-controller-manager.
+	// discoveryRefreshInterval is how often a REST mapper reads discovery again, as in
+	// kube-controller-manager.
 	discoveryRefreshInterval = 30 * time.Second
 )
 
