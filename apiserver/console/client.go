@@ -178,8 +178,11 @@ func failure(code int, message string) metav1.Status {
 	return metav1.Status{Status: metav1.StatusFailure, Code: int32(code), Message: message}
 }
 
-// message is what a user is told of an error that leaves out only a part of a page.
+// message is what a user is told of an error that leaves out only a part of a page; nothing if there is none.
 func message(err error) string {
+	if err == nil {
+		return ""
+	}
 	var status apierrors.APIStatus
 	if errors.As(err, &status) {
 		return status.Status().Message

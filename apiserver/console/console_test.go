@@ -64,6 +64,19 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(answer)
 }
 
+// refuseIf answers with a failure if the field selector has a text, and otherwise with an answer.
+func refuseIf(text string, failure metav1.Status, answer any) http.HandlerFunc {
+	failure.Kind = "Status"
+	return func(w http.ResponseWriter, r *http.Request) {
+		if !strings.Contains(r.URL.Query().Get("fieldSelector"), text) {
+			_ = json.NewEncoder(w).Encode(answer)
+			return
+		}
+		w.WriteHeader(int(failure.Code))
+		_ = json.NewEncoder(w).Encode(failure)
+	}
+}
+
 type object = map[string]any
 
 // discovery has Pods, ClusterRoles and changes.

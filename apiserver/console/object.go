@@ -108,10 +108,7 @@ func (v *visit) describe(r resource, namespace string, object *unstructured.Unst
 		g.If(len(owners) > 0, h.P(g.Text("Owned by "), owners)),
 	}
 	owned, ownedErr := v.owned(namespace, string(object.GetUID()), all)
-	why := ""
-	if ownedErr != nil {
-		why = message(ownedErr)
-	}
+	why := message(ownedErr)
 	unstructured.RemoveNestedField(object.Object, "metadata", "managedFields")
 	text, err := yaml.Marshal(object.Object)
 	content = g.Group{

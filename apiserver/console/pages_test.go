@@ -7,10 +7,12 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -139,6 +141,24 @@ func TestObject_ThatIsGoneHasItsHistory(t *testing.T) {
 	s.answers[changesPath+"/namespaces/shop/changes"] = object{}
 	if w := s.get(Path + "o/core/v1/pods/shop/web"); w.Code != http.StatusNotFound {
 		t.Errorf("without a history: %d", w.Code)
+	}
+}
+
+// Of a history that does not reach back to a moment, a page shows what there is, and says what is missing; so it
+// does if one of its lists fails.
+func TestDeleted_ShowsWhatThereIs(t *testing.T) {
+	t.Parallel()
+	deleted := func(revision int, age time.Duration) object {
+		return object{"revision": revision, "time": metav1.NewMicroTime(noon.Add(-age)), "object": object{"resource": "pods", "name": "web", "uid": strconv.Itoa(revision)}}
+	}
+	list := object{"items": []object{deleted(9, time.Hour), deleted(8, 25*time.Hour)}}
+	for selected, failure := range map[string]metav1.Status{
+		"since=": apierrors.NewResourceExpired("too short").Status(), "verb=delete,": apierrors.NewTooManyRequestsError("too many").Status(),
+	} {
+		body := newServer(t, map[string]any{changesPath + "/changes": refuseIf(selected, failure, list)}).get(Path + "deleted?since=24h").Body.String()
+		if !strings.Contains(body, failure.Message) || !strings.Contains(body, "change/default/9") || selected == "since=" && strings.Contains(body, "change/default/8") {
+			t.Errorf("%s\n%s", selected, body)
+		}
 	}
 }
 
