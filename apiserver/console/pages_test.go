@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"byre/apiserver/history"
 	"byre/apiserver/query"
@@ -141,6 +142,19 @@ func TestObject_ThatIsGoneHasItsHistory(t *testing.T) {
 	s.answers[changesPath+"/namespaces/shop/changes"] = object{}
 	if w := s.get(Path + "o/core/v1/pods/shop/web"); w.Code != http.StatusNotFound {
 		t.Errorf("without a history: %d", w.Code)
+	}
+	unavailable, forbidden := apierrors.NewServiceUnavailable("away").Status(), apierrors.NewForbidden(schema.GroupResource{}, "", nil).Status()
+	for _, unknown := range []struct {
+		parameters string
+		answer     any
+		status     int
+	}{
+		{"", refuseIf("", unavailable, nil), http.StatusOK}, {"", refuseIf("", forbidden, nil), http.StatusNotFound}, {"?since=24h", object{}, http.StatusOK},
+	} {
+		s.answers[changesPath+"/namespaces/shop/changes"] = unknown.answer
+		if w := s.get(Path + "o/core/v1/pods/shop/web" + unknown.parameters); w.Code != unknown.status {
+			t.Errorf("%+v: %d %s", unknown, w.Code, w.Body)
+		}
 	}
 }
 
