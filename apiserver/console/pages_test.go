@@ -115,6 +115,9 @@ func TestTable_DownloadHasAllPages(t *testing.T) {
 	if w := s.get(Path + "r/core/v1/pods?format=csv"); w.Body.String() != want || w.Header().Get("Content-Disposition") != "attachment; filename=pods.csv" {
 		t.Errorf("%v\n%s", w.Header(), w.Body)
 	}
+	if _, isBounded := s.requests[len(s.requests)-1].Context().Deadline(); isBounded {
+		t.Error("the whole download has the time of one request")
+	}
 	second = nil
 	defer func() {
 		if reason := recover(); reason != http.ErrAbortHandler { //nolint:errorlint // a panic's value
