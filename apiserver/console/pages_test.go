@@ -40,6 +40,10 @@ func TestConsole_DownloadsAreTheServersAnswers(t *testing.T) {
 		if got := last.Method + " " + last.RequestURI; got != want[0] || last.Header.Get("Accept") != want[1] || !strings.Contains(w.Body.String(), `"kind"`) {
 			t.Errorf("%s asks %s for %s, and gets %s", path, got, last.Header.Get("Accept"), w.Body)
 		}
+		// The answer may be any aggregated server's, of any type.
+		if _, isBounded := last.Context().Deadline(); !isBounded || !strings.Contains(w.Header().Get("Content-Security-Policy"), "sandbox") {
+			t.Errorf("%s: bounded %t, %v", path, isBounded, w.Header())
+		}
 		if last.Method == http.MethodPost && s.bodies[len(s.bodies)-1] != "SELECT 1" {
 			t.Errorf("%s asks %q", path, s.bodies[len(s.bodies)-1])
 		}
