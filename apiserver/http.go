@@ -136,7 +136,7 @@ func (h *httpServers) withConsole(o options.Completed, handler http.Handler) (ht
 		HasName: func(host string) bool {
 			return strings.EqualFold(host, o.Generic.ExternalHost) || h.certs.HasName(host)
 		},
-		Now: time.Now,
+		Now: time.Now, Timeout: o.Generic.RequestTimeout,
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pmezard/go-difflib/difflib"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -67,36 +68,46 @@ const (
 // timeline is the changes that a page shows, the newest first.
 type timeline struct {
 	Changes []change
-	// Cut says that there may be older changes than the page shows, and Problem why there are none.
+	// Cut says that there may be older changes than the page shows, and Problem why some are missing.
 	Cut     bool
-	Problem string
+	Problem error
 }
 
 // spans are the values of the parameter since: the changes of spans of time up to now.
 var spans = []struct{ name, value string }{{"1 hour", "1h"}, {"1 day", "24h"}, {"1 week", "168h"}, {"all that is kept", ""}}
 
 // changes finds the changes in a namespace ("" means all) that selectors and the parameter since select, and
-// of these the newest that keep keeps.
+// of these the newest that keep keeps. Of a history that does not reach back to the moment it finds what there is.
 func (v *visit) changes(namespace string, keep func(*change) bool, selectors ...fields.Selector) (t timeline) {
-	if since, err := time.ParseDuration(v.param("since")); err == nil {
-		selectors = append(selectors, fields.OneTermEqualSelector("since", v.console.config.Now().Add(-since).UTC().Format(time.RFC3339)))
-	}
-	selectors = append(selectors, fields.OneTermEqualSelector("order", "newest"))
+	newest := fields.AndSelectors(append(selectors, fields.OneTermEqualSelector("order", "newest"))...).String()
 	path := changesPath + "/changes"
 	if namespace != "" {
 		path = changesPath + "/namespaces/" + namespace + "/changes"
 	}
-	query := url.Values{"limit": {strconv.Itoa(changesPerRequest)}, "fieldSelector": {fields.AndSelectors(selectors...).String()}}
+	query := url.Values{"limit": {strconv.Itoa(changesPerRequest)}, "fieldSelector": {newest}}
+	since, err := time.ParseDuration(v.param("since"))
+	from := v.console.config.Now().Add(-since)
+	if err == nil {
+		query.Set("fieldSelector", newest+",since="+moment(from))
+	}
 	for range requestsPerPage {
 		var list struct {
 			metav1.ListMeta `json:"metadata"`
 			Items           []change `json:"items"`
 		}
 		if err := v.client.get(question{path: path, query: query, accept: asJSON}, &list); err != nil {
-			t.Problem = message(err)
-			return t
+			t.Problem = err
+			if query.Get("fieldSelector") == newest || !apierrors.IsResourceExpired(err) {
+				return t
+			}
+			t.Changes, query = nil, url.Values{"limit": query["limit"], "fieldSelector": {newest}}
+			continue
 		}
 		for _, c := range list.Items {
+			if t.Problem != nil && c.Time.Time.Before(from) {
+				t.Cut = false
+				return t
+			}
 			if !keep(&c) {
 				continue
 			}
@@ -125,7 +136,7 @@ func (v *visit) choices() g.Node {
 // list shows the changes, or what to say if there are none.
 func (t *timeline) list(show func(change) g.Node, none string) g.Node {
 	return g.Group{
-		problem(t.Problem),
+		problem(message(t.Problem)),
 		g.If(t.Cut, facts(g.Text("There may be older changes than a page shows."))),
 		h.Ol(h.Class("timeline"), g.Map(t.Changes, func(c change) g.Node { return h.Li(show(c)) }),
 			g.If(len(t.Changes) == 0, h.Li(h.Class("absent"), g.Text(none)))),
@@ -266,7 +277,7 @@ func (v *visit) showDeleted() error {
 			selectors = append(selectors, fields.OneTermEqualSelector("who", who))
 		}
 		found := v.changes(v.param("namespace"), keep, selectors...)
-		deleted = timeline{append(deleted.Changes, found.Changes...), deleted.Cut || found.Cut, found.Problem}
+		deleted = timeline{append(deleted.Changes, found.Changes...), deleted.Cut || found.Cut, cmp.Or(deleted.Problem, found.Problem)}
 	}
 	slices.SortFunc(deleted.Changes, func(a, b change) int { return cmp.Compare(b.Revision, a.Revision) })
 	// A deletion that finalizers delay is several changes.

@@ -87,8 +87,11 @@ func (c *client) get(q question, into any) error {
 	return nil
 }
 
-// forward answers w with the server's answer, as it is.
-func (c *client) forward(w http.ResponseWriter, q question) { c.server.ServeHTTP(w, c.request(q)) }
+// forward answers w with the server's answer, as it is. It may be any aggregated server's: a browser runs nothing of it.
+func (c *client) forward(w http.ResponseWriter, q question) {
+	w.Header().Set("Content-Security-Policy", "default-src 'none'; sandbox")
+	c.server.ServeHTTP(w, c.request(q))
+}
 
 // pass asks the server whether the user may see the console at the path of the request, and returns the
 // user's name. It copies those headers of the answer that are about the request for the page.
@@ -178,8 +181,11 @@ func failure(code int, message string) metav1.Status {
 	return metav1.Status{Status: metav1.StatusFailure, Code: int32(code), Message: message}
 }
 
-// message is what a user is told of an error that leaves out only a part of a page.
+// message is what a user is told of an error that leaves out only a part of a page; nothing if there is none.
 func message(err error) string {
+	if err == nil {
+		return ""
+	}
 	var status apierrors.APIStatus
 	if errors.As(err, &status) {
 		return status.Status().Message

@@ -34,13 +34,20 @@ type Config struct {
 	HasName func(host string) bool
 	// Now is the clock.
 	Now func() time.Time
+	// Timeout is how long a page may take, and then again its client to read it.
+	Timeout time.Duration
 }
 
 // Console is a handler that serves the pages, and passes other requests to the server.
 type Console struct {
 	config Config
 	mux    *http.ServeMux
+	// pages has an element for each page that is made.
+	pages chan struct{}
 }
+
+// pagesAtOnce is how many pages are made at a time: a page holds whole answers in memory.
+const pagesAtOnce = 8
 
 // New makes a Console.
 func New(config Config) (*Console, error) {
@@ -48,7 +55,7 @@ func New(config Config) (*Console, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Console{config: config, mux: http.NewServeMux()}
+	c := &Console{config: config, mux: http.NewServeMux(), pages: make(chan struct{}, pagesAtOnce)}
 	for pattern, show := range map[string]func(*visit) error{
 		"{$}":                            (*visit).showResources,
 		"r/{group}/{version}/{resource}": (*visit).showTable,
@@ -59,12 +66,7 @@ func New(config Config) (*Console, error) {
 		"health":                                            (*visit).showHealth,
 		"":                                                  (*visit).showNothing,
 	} {
-		c.mux.HandleFunc(Path+pattern, func(w http.ResponseWriter, r *http.Request) {
-			v := newVisit(c, w, r)
-			if err := show(v); err != nil {
-				v.showError(err)
-			}
-		})
+		c.mux.HandleFunc(Path+pattern, func(w http.ResponseWriter, r *http.Request) { newVisit(c, w, r).answer(show) })
 	}
 	c.mux.Handle(Path+"static/", http.StripPrefix(Path+"static/", http.FileServerFS(files)))
 	return c, nil
@@ -165,6 +167,32 @@ type visit struct {
 
 func newVisit(c *Console, w http.ResponseWriter, r *http.Request) *visit {
 	return &visit{pageURL{r.URL}, c, &client{server: c.config.Server, from: r}, w, r}
+}
+
+// answer answers with a page, which takes no longer than a request, or says that there are too many.
+func (v *visit) answer(show func(*visit) error) {
+	select {
+	case v.console.pages <- struct{}{}:
+		defer func() { <-v.console.pages }()
+	default:
+		v.w.Header().Set("Retry-After", "1")
+		v.showError(apierrors.NewTooManyRequestsError("the server makes too many pages at once: load this one again"))
+		return
+	}
+	ctx, cancel := context.WithTimeout(v.r.Context(), v.console.config.Timeout)
+	defer cancel()
+	v.client.from = v.r.WithContext(ctx)
+	v.limitWrites()
+	defer func() { _ = http.NewResponseController(v.w).SetWriteDeadline(time.Time{}) }() // the connection may serve other requests
+	if err := show(v); err != nil {
+		v.showError(err)
+	}
+}
+
+// limitWrites sets the time by which the client has read the next part of the answer, which may take Timeout to make.
+func (v *visit) limitWrites() {
+	// Not every connection has deadlines.
+	_ = http.NewResponseController(v.w).SetWriteDeadline(v.console.config.Now().Add(2 * v.console.config.Timeout))
 }
 
 func (*visit) showNothing() error {

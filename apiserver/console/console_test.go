@@ -64,6 +64,19 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(answer)
 }
 
+// refuseIf answers with a failure if the field selector has a text, and otherwise with an answer.
+func refuseIf(text string, failure metav1.Status, answer any) http.HandlerFunc {
+	failure.Kind = "Status"
+	return func(w http.ResponseWriter, r *http.Request) {
+		if !strings.Contains(r.URL.Query().Get("fieldSelector"), text) {
+			_ = json.NewEncoder(w).Encode(answer)
+			return
+		}
+		w.WriteHeader(int(failure.Code))
+		_ = json.NewEncoder(w).Encode(failure)
+	}
+}
+
 type object = map[string]any
 
 // discovery has Pods, ClusterRoles and changes.
@@ -91,7 +104,7 @@ var noon = time.Date(2026, 12, 1, 12, 0, 0, 0, time.UTC)
 
 func (s *server) console() *Console {
 	s.Helper()
-	c, err := New(Config{Server: s, HasName: func(host string) bool { return host == "kube.example.com" }, Now: func() time.Time { return noon }})
+	c, err := New(Config{Server: s, HasName: func(host string) bool { return host == "kube.example.com" }, Now: func() time.Time { return noon }, Timeout: time.Minute})
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -320,6 +333,64 @@ func TestConsole_ShowsWhyTheServerRefuses(t *testing.T) {
 		if w.Code != code || !strings.Contains(w.Body.String(), "no: &lt;why&gt;") || w.Header().Get("Retry-After") != "1" || len(s.requests) != 1 {
 			t.Errorf("%d: %d after %d requests: %s", code, w.Code, len(s.requests), w.Body)
 		}
+	}
+}
+
+// blocked is the connection of a client that does not read until reads is closed.
+type blocked struct {
+	header         http.Header
+	deadlines      []time.Time
+	writing, reads chan struct{}
+}
+
+func (b *blocked) Header() http.Header { return b.header }
+func (b *blocked) WriteHeader(int)     {}
+
+func (b *blocked) SetWriteDeadline(deadline time.Time) error {
+	b.deadlines = append(b.deadlines, deadline)
+	return nil
+}
+
+func (b *blocked) Write(p []byte) (int, error) {
+	select {
+	case b.writing <- struct{}{}:
+		<-b.reads
+	case <-b.reads:
+	}
+	return len(p), nil
+}
+
+// Clients that do not read have few pages of a server's memory, and for a time only.
+func TestConsole_MakesFewPagesAtOnce(t *testing.T) {
+	t.Parallel()
+	c := newServer(t, nil).console()
+	get := func(w http.ResponseWriter) {
+		c.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "https://localhost"+Path+"sql", nil))
+	}
+	slow, writing, reads := make([]blocked, pagesAtOnce), make(chan struct{}), make(chan struct{})
+	var group sync.WaitGroup
+	for i := range slow {
+		slow[i] = blocked{http.Header{}, nil, writing, reads}
+		group.Go(func() { get(&slow[i]) })
+	}
+	for range slow {
+		<-writing
+	}
+	last := httptest.NewRecorder()
+	get(last)
+	if last.Code != http.StatusTooManyRequests || last.Header().Get("Retry-After") == "" {
+		t.Errorf("beside %d pages: %d %v", len(slow), last.Code, last.Header())
+	}
+	close(reads)
+	group.Wait()
+	for i := range slow {
+		if want := []time.Time{noon.Add(2 * time.Minute), {}}; !slices.Equal(slow[i].deadlines, want) {
+			t.Errorf("the deadlines are %v, want %v", slow[i].deadlines, want)
+		}
+	}
+	next := httptest.NewRecorder()
+	if get(next); next.Code != http.StatusOK {
+		t.Errorf("after them: %d", next.Code)
 	}
 }
 

@@ -53,7 +53,8 @@ func (v *visit) showObject() error {
 	history := v.changes(shownIn(namespace), func(*change) bool { return true }, fields.SelectorFromSet(fields.Set{
 		"object.group": r.Group, "object.resource": r.Resource, "object.name": name,
 	}))
-	if !exists && len(history.Changes) == 0 {
+	isWhole := history.Problem == nil && v.param("since") == ""
+	if !exists && len(history.Changes) == 0 && (isWhole || apierrors.IsForbidden(history.Problem)) {
 		return &apierrors.StatusError{ErrStatus: failure(http.StatusNotFound, "there is no "+r.FullName()+"/"+name+", and no history of it that you may see")}
 	}
 	where := g.Group{a(v.tableLink(r, namespace), r.FullName()), labelled(" in ", namespace)}
@@ -108,10 +109,7 @@ func (v *visit) describe(r resource, namespace string, object *unstructured.Unst
 		g.If(len(owners) > 0, h.P(g.Text("Owned by "), owners)),
 	}
 	owned, ownedErr := v.owned(namespace, string(object.GetUID()), all)
-	why := ""
-	if ownedErr != nil {
-		why = message(ownedErr)
-	}
+	why := message(ownedErr)
 	unstructured.RemoveNestedField(object.Object, "metadata", "managedFields")
 	text, err := yaml.Marshal(object.Object)
 	content = g.Group{

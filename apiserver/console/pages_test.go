@@ -7,12 +7,15 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"byre/apiserver/history"
 	"byre/apiserver/query"
@@ -36,6 +39,10 @@ func TestConsole_DownloadsAreTheServersAnswers(t *testing.T) {
 		last := s.requests[len(s.requests)-1]
 		if got := last.Method + " " + last.RequestURI; got != want[0] || last.Header.Get("Accept") != want[1] || !strings.Contains(w.Body.String(), `"kind"`) {
 			t.Errorf("%s asks %s for %s, and gets %s", path, got, last.Header.Get("Accept"), w.Body)
+		}
+		// The answer may be any aggregated server's, of any type.
+		if _, isBounded := last.Context().Deadline(); !isBounded || !strings.Contains(w.Header().Get("Content-Security-Policy"), "sandbox") {
+			t.Errorf("%s: bounded %t, %v", path, isBounded, w.Header())
 		}
 		if last.Method == http.MethodPost && s.bodies[len(s.bodies)-1] != "SELECT 1" {
 			t.Errorf("%s asks %q", path, s.bodies[len(s.bodies)-1])
@@ -112,6 +119,9 @@ func TestTable_DownloadHasAllPages(t *testing.T) {
 	if w := s.get(Path + "r/core/v1/pods?format=csv"); w.Body.String() != want || w.Header().Get("Content-Disposition") != "attachment; filename=pods.csv" {
 		t.Errorf("%v\n%s", w.Header(), w.Body)
 	}
+	if _, isBounded := s.requests[len(s.requests)-1].Context().Deadline(); isBounded {
+		t.Error("the whole download has the time of one request")
+	}
 	second = nil
 	defer func() {
 		if reason := recover(); reason != http.ErrAbortHandler { //nolint:errorlint // a panic's value
@@ -139,6 +149,37 @@ func TestObject_ThatIsGoneHasItsHistory(t *testing.T) {
 	s.answers[changesPath+"/namespaces/shop/changes"] = object{}
 	if w := s.get(Path + "o/core/v1/pods/shop/web"); w.Code != http.StatusNotFound {
 		t.Errorf("without a history: %d", w.Code)
+	}
+	unavailable, forbidden := apierrors.NewServiceUnavailable("away").Status(), apierrors.NewForbidden(schema.GroupResource{}, "", nil).Status()
+	for _, unknown := range []struct {
+		parameters string
+		answer     any
+		status     int
+	}{
+		{"", refuseIf("", unavailable, nil), http.StatusOK}, {"", refuseIf("", forbidden, nil), http.StatusNotFound}, {"?since=24h", object{}, http.StatusOK},
+	} {
+		s.answers[changesPath+"/namespaces/shop/changes"] = unknown.answer
+		if w := s.get(Path + "o/core/v1/pods/shop/web" + unknown.parameters); w.Code != unknown.status {
+			t.Errorf("%+v: %d %s", unknown, w.Code, w.Body)
+		}
+	}
+}
+
+// Of a history that does not reach back to a moment, a page shows what there is, and says what is missing; so it
+// does if one of its lists fails.
+func TestDeleted_ShowsWhatThereIs(t *testing.T) {
+	t.Parallel()
+	deleted := func(revision int, age time.Duration) object {
+		return object{"revision": revision, "time": metav1.NewMicroTime(noon.Add(-age)), "object": object{"resource": "pods", "name": "web", "uid": strconv.Itoa(revision)}}
+	}
+	list := object{"items": []object{deleted(9, time.Hour), deleted(8, 25*time.Hour)}}
+	for selected, failure := range map[string]metav1.Status{
+		"since=": apierrors.NewResourceExpired("too short").Status(), "verb=delete,": apierrors.NewTooManyRequestsError("too many").Status(),
+	} {
+		body := newServer(t, map[string]any{changesPath + "/changes": refuseIf(selected, failure, list)}).get(Path + "deleted?since=24h").Body.String()
+		if !strings.Contains(body, failure.Message) || !strings.Contains(body, "change/default/9") || selected == "since=" && strings.Contains(body, "change/default/8") {
+			t.Errorf("%s\n%s", selected, body)
+		}
 	}
 }
 

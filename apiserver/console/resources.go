@@ -116,7 +116,7 @@ func (v *visit) showResources() error {
 		shown = append(shown, counted{resource: r})
 	}
 	slices.SortStableFunc(shown, func(a, b counted) int { return strings.Compare(a.Group, b.Group) })
-	ctx, cancel := context.WithTimeout(v.r.Context(), countTimeout)
+	ctx, cancel := context.WithTimeout(v.client.from.Context(), countTimeout)
 	defer cancel()
 	client := &client{v.client.server, v.client.from.WithContext(ctx)}
 	var group errgroup.Group

@@ -201,14 +201,17 @@ func (v *visit) head(column string) g.Node {
 	return h.Th(h.Aria("sort", "descending"), a(v.here("sort", "", "desc", ""), column))
 }
 
-// writeCSV answers with all objects that the parameters select, in the order of the list, with all columns.
+// writeCSV answers with all objects that the parameters select, in the order of the list, with all columns. It may
+// take longer than a page: the server bounds each of its requests.
 func (v *visit) writeCSV(r resource) error {
 	q := v.list(r, asTable)
 	q.query.Set("limit", strconv.Itoa(rowsPerRequest))
+	client := &client{v.client.server, v.r}
 	out := csv.NewWriter(v.w)
 	for first := true; ; first = false {
+		v.limitWrites()
 		var t table
-		if err := v.client.get(q, &t); err != nil {
+		if err := client.get(q, &t); err != nil {
 			if first {
 				return err
 			}

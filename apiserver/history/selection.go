@@ -69,18 +69,9 @@ func (s *Storage) choose(ctx context.Context, options *internalversion.ListOptio
 
 // resource returns the only resource that the selector can match; nil if there are several.
 func (c *chosen) resource(histories []sqlstore.History) (of *sqlstore.Resource, nothing bool) {
-	requirements := fields.Everything()
-	for _, field := range []string{"object.group", "object.resource"} {
-		if value, exact := c.fields.RequiresExactMatch(field); exact {
-			requirements = fields.AndSelectors(requirements, fields.OneTermEqualSelector(field, value))
-		}
-	}
-	if requirements.Empty() {
-		return nil, false
-	}
 	matches := 0
 	for i := range histories {
-		if h := &histories[i]; requirements.Matches(fields.Set{"object.group": h.Group, "object.resource": h.Resource.Resource}) {
+		if h := &histories[i]; c.concerns(h) {
 			matches++
 			of = &h.Resource
 		}
@@ -89,6 +80,17 @@ func (c *chosen) resource(histories []sqlstore.History) (of *sqlstore.Resource, 
 		return nil, false
 	}
 	return of, matches == 0
+}
+
+// concerns reports whether changes of a resource can be selected.
+func (c *chosen) concerns(h *sqlstore.History) bool {
+	for _, r := range c.fields.Requirements() {
+		is, known := map[string]bool{"object.group": h.Group == r.Value, "object.resource": h.Resource.Resource == r.Value}[r.Field]
+		if known && is == (r.Operator == selection.NotEquals) {
+			return false
+		}
+	}
+	return true
 }
 
 // selects reports whether a change is selected.
@@ -110,7 +112,7 @@ func (c *chosen) selects(change *sqlstore.Change) bool {
 // deleted.
 func (c *chosen) lostAfter(revision int64, histories []sqlstore.History) (sum int64) {
 	for i := range histories {
-		if h := &histories[i]; h.Compacted > revision && (c.query.Of == nil || h.Resource == *c.query.Of) {
+		if h := &histories[i]; h.Compacted > revision && c.concerns(h) {
 			sum += h.Compacted
 		}
 	}
@@ -139,7 +141,7 @@ func (s *Storage) revisionAt(ctx context.Context, moment string, chosen *chosen,
 		return 0, err
 	}
 	selected := slices.DeleteFunc(slices.Clone(histories), func(h sqlstore.History) bool {
-		return chosen.query.Of != nil && h.Resource != *chosen.query.Of
+		return !chosen.concerns(&h)
 	})
 	what := "the history" // not of which resource: the user may not know that there is one
 	if resource, isSelected := chosen.fields.RequiresExactMatch("object.resource"); isSelected {

@@ -550,6 +550,10 @@ func (h *chronicle) expectExpired(path string, first history.Change) {
 			h.list("", path+url.QueryEscape(","+field+"="+found[1]))
 		}
 	}
+	// What the selector excludes may be deleted.
+	for _, others := range []string{",since=" + first.Name, "&resourceVersionMatch=Exact&resourceVersion=" + first.Name} {
+		h.list("", inShop+"?fieldSelector=object.resource!%3Dconfigmaps"+others)
+	}
 	if list, _ := h.list("", path); len(list.Items) > 0 && list.Items[0].Revision == first.Revision {
 		h.Error("a change that was deleted is listed")
 	}
