@@ -12,7 +12,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
 	certutil "k8s.io/client-go/util/cert"
 
 	"byre/migrations"
@@ -57,12 +61,13 @@ func TestTrust_FollowsARotationByReloads(t *testing.T) {
 	}
 	before, after := newCA("before"), newCA("after")
 	dir, file := t.TempDir(), writeFile(t, string(before))
-	server := startServer(t, dir, "--client-ca-file", file)
+	server := startServer(t, dir, "--client-ca-file", file, "--requestheader-client-ca-file", file, "--requestheader-allowed-names=front")
 	database, err := stdsql.Open("sqlite", migrations.SQLiteDSN(filepath.Join(dir, "byre.db")))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer database.Close()
+	expectPublished(t, server, string(before))
 	for _, authorities := range [][]byte{slices.Concat(before, after), after} {
 		count := strings.Count(string(authorities), "BEGIN")
 		if err := os.WriteFile(file, authorities, 0o600); err != nil {
@@ -73,9 +78,23 @@ func TestTrust_FollowsARotationByReloads(t *testing.T) {
 			err := database.QueryRowContext(ctx, `SELECT json_array_length(value, '$.clientCAs') FROM objects WHERE resource = 'trusts' AND name = 'trust'`).Scan(&recorded)
 			return recorded == count, err
 		})
+		expectPublished(t, server, string(after))
 	}
 	server.stop(t)
 	startServer(t, dir, "--client-ca-file", file)
+}
+
+// expectPublished waits for the CA in what extension API servers read. Without a reload that is written once a minute.
+func expectPublished(t *testing.T, server *process, ca string) {
+	t.Helper()
+	maps := kubernetes.NewForConfigOrDie(server.config(t)).CoreV1().ConfigMaps("kube-system")
+	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
+		published, err := maps.Get(ctx, "extension-apiserver-authentication", metav1.GetOptions{})
+		return err == nil && strings.Contains(published.Data["client-ca-file"], ca) && strings.Contains(published.Data["requestheader-client-ca-file"], ca), nil
+	})
+	if err != nil {
+		t.Errorf("the CA is not published: %v", err)
+	}
 }
 
 func expectRefusedKeys(t *testing.T, dir string, args ...string) {
