@@ -60,6 +60,9 @@ func ensureCertificates(o options.Completed, n network) (*certificates, error) {
 		klog.InfoS("Certificates are used that byre did not issue and does not renew", "directory", config.Dir, "files", report.Foreign)
 	}
 	logNotRenewable(config.Dir, report)
+	if report.Failed != nil {
+		klog.ErrorS(report.Failed, "Certificates or admin.kubeconfig could not be renewed, and are tried again in an hour", "directory", config.Dir)
+	}
 	if err := report.Unverified; err != nil {
 		klog.Warningf("Pods and admin.kubeconfig can't verify the server: %v: name the CA of the certificate with --root-ca-file", err)
 	}
@@ -223,7 +226,7 @@ func (k *keyRecorder) run(ctx context.Context) error {
 		case <-ended: // the record may be lost
 		case <-k.reloaded:
 			isStart = false
-			if err := k.trust.ReadClientCAs(); err != nil {
+			if err := k.trust.ReadCAs(); err != nil {
 				klog.ErrorS(err, "The keys of --client-ca-file are not recorded")
 			}
 		}

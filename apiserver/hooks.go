@@ -9,6 +9,7 @@ import (
 
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/controlplane/controller/clusterauthenticationtrust"
 
@@ -73,10 +74,10 @@ func newBootstrap(o options.Completed, n network, s *storageBackend, c clients, 
 			AdvertisePort:    port,
 			NodePort:         o.Cluster.ServiceNodePort,
 		},
-		Ready:                     ready.Signaled(),
-		ClusterAuthenticationInfo: clusterAuthenticationInfo(a),
-		EpochEnded:                s.Feed.EpochEnded,
-		Logger:                    klog.Background(),
+		Ready:                 ready.Signaled(),
+		ClusterAuthentication: newClusterAuthentication(a, c.kube),
+		EpochEnded:            s.Feed.EpochEnded,
+		Logger:                klog.Background(),
 	}
 	if o.SecondaryServiceIPRange.IP != nil {
 		config.ServiceCIDRs = append(config.ServiceCIDRs, o.SecondaryServiceIPRange)
@@ -89,11 +90,12 @@ func newBootstrap(o options.Completed, n network, s *storageBackend, c clients, 
 	return bootstrap.New(config)
 }
 
-// clusterAuthenticationInfo is what an aggregated API server needs to authenticate the
-// requests that this server proxies to it. The bootstrap component writes it into the
-// ConfigMap extension-apiserver-authentication.
-func clusterAuthenticationInfo(a *auth.Auth) *clusterauthenticationtrust.ClusterAuthenticationInfo {
-	info := &clusterauthenticationtrust.ClusterAuthenticationInfo{ClientCA: a.ClientCA}
+// newClusterAuthentication makes the controller that writes what an aggregated API server needs to
+// authenticate the requests that this server proxies to it into the ConfigMap
+// extension-apiserver-authentication, and again when a CA file has been reloaded. The caller has not
+// called a.Run: the CAs have no lock for their listeners.
+func newClusterAuthentication(a *auth.Auth, client kubernetes.Interface) *clusterauthenticationtrust.Controller {
+	info := clusterauthenticationtrust.ClusterAuthenticationInfo{ClientCA: a.ClientCA}
 	if h := a.RequestHeader; h != nil {
 		info.RequestHeaderCA = h.CAContentProvider
 		info.RequestHeaderUsernameHeaders = h.UsernameHeaders
@@ -102,7 +104,9 @@ func clusterAuthenticationInfo(a *auth.Auth) *clusterauthenticationtrust.Cluster
 		info.RequestHeaderExtraHeaderPrefixes = h.ExtraHeaderPrefixes
 		info.RequestHeaderAllowedNames = h.AllowedClientNames
 	}
-	return info
+	controller := clusterauthenticationtrust.NewClusterAuthenticationTrustController(info, client)
+	a.ClientCAs().AddListener(controller)
+	return controller
 }
 
 // informersPatience bounds how long runBootstrap waits for the informers.

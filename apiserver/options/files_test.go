@@ -5,10 +5,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/pflag"
 
 	"byre/apiserver/options"
+	"byre/apiserver/process/pki"
 )
 
 // notRead are flags whose files Complete does not read, with who does.
@@ -84,15 +86,40 @@ func namesAFile(flag *pflag.Flag) bool {
 // A flag may name a file that the server makes when it starts for the first time.
 func TestOptions_AFileThatTheServerMakesMayBeMissing(t *testing.T) {
 	dir := t.TempDir()
-	pki := func(name string) string { return filepath.Join(dir, "pki", name) }
-	o, err := parse("--data-dir="+dir, "--client-ca-file="+pki("ca.crt"), "--service-account-key-file="+pki("sa.pub"),
-		"--service-account-signing-key-file="+pki("sa.key"), "--kubelet-client-certificate="+pki("apiserver-kubelet-client.crt"),
-		"--kubelet-client-key="+pki("apiserver-kubelet-client.key"), "--root-ca-file="+pki("ca.crt"))
+	files := pki.Paths(filepath.Join(dir, "pki"))
+	o, err := parse("--data-dir="+dir, "--client-ca-file="+files.CACert, "--service-account-key-file="+files.ServiceAccount,
+		"--service-account-signing-key-file="+files.ServiceAccountKey, "--kubelet-client-certificate="+files.KubeletClientCert,
+		"--kubelet-client-key="+files.KubeletKey, "--root-ca-file="+files.CACert)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := o.Complete(); err != nil {
 		t.Error(err)
+	}
+}
+
+// A serving certificate that has expired, or is not valid yet, keeps no server from starting. One of another CA does.
+func TestOptions_TheRootCAVerifiesACertificateAtItsTime(t *testing.T) {
+	ensure := func(now time.Time) pki.Files {
+		dir := t.TempDir()
+		files, _, err := pki.Ensure(pki.Config{Dir: dir, Server: "https://127.0.0.1:6443", Now: now})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return files
+	}
+	other := ensure(time.Now())
+	for _, now := range []time.Time{time.Now().AddDate(-1, 0, -1), time.Now().AddDate(0, 0, 1)} {
+		files := ensure(now)
+		for ca, isVerified := range map[string]bool{files.CACert: true, other.CACert: false} {
+			o, err := parse("--data-dir="+t.TempDir(), "--tls-cert-file="+files.ServingCert, "--tls-private-key-file="+files.ServingKey, "--root-ca-file="+ca)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := o.Complete(); (err == nil) != isVerified {
+				t.Errorf("a certificate of %v, with its CA %v: %v", now, isVerified, err)
+			}
+		}
 	}
 }
 

@@ -12,9 +12,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
 	certutil "k8s.io/client-go/util/cert"
 
+	"byre/apiserver/process/pki"
 	"byre/migrations"
 	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres/pgtest"
@@ -37,8 +42,12 @@ func TestTrust_LostKeysAreReported(t *testing.T) {
 func TestTrust_ReplicaWithOtherKeysIsRefused(t *testing.T) {
 	t.Parallel()
 	endpoint := "--endpoint=" + pgtest.DSN(t)
-	startServer(t, t.TempDir(), endpoint)
+	dir := t.TempDir()
+	startServer(t, dir, endpoint)
 	expectRefusedKeys(t, t.TempDir(), endpoint)
+	files := pki.Paths(filepath.Join(dir, "pki")) // without the key of the CA
+	expectRefusedKeys(t, t.TempDir(), endpoint, "--client-ca-file", files.CACert,
+		"--service-account-signing-key-file", files.ServiceAccountKey, "--service-account-key-file", files.ServiceAccount)
 }
 
 // TestTrust_FollowsARotationByReloads: a CA is replaced in steps while the server runs, and then the server starts again.
@@ -57,12 +66,13 @@ func TestTrust_FollowsARotationByReloads(t *testing.T) {
 	}
 	before, after := newCA("before"), newCA("after")
 	dir, file := t.TempDir(), writeFile(t, string(before))
-	server := startServer(t, dir, "--client-ca-file", file)
+	server := startServer(t, dir, "--client-ca-file", file, "--requestheader-client-ca-file", file, "--requestheader-allowed-names=front")
 	database, err := stdsql.Open("sqlite", migrations.SQLiteDSN(filepath.Join(dir, "byre.db")))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer database.Close()
+	expectPublished(t, server, string(before))
 	for _, authorities := range [][]byte{slices.Concat(before, after), after} {
 		count := strings.Count(string(authorities), "BEGIN")
 		if err := os.WriteFile(file, authorities, 0o600); err != nil {
@@ -73,9 +83,23 @@ func TestTrust_FollowsARotationByReloads(t *testing.T) {
 			err := database.QueryRowContext(ctx, `SELECT json_array_length(value, '$.clientCAs') FROM objects WHERE resource = 'trusts' AND name = 'trust'`).Scan(&recorded)
 			return recorded == count, err
 		})
+		expectPublished(t, server, string(after))
 	}
 	server.stop(t)
 	startServer(t, dir, "--client-ca-file", file)
+}
+
+// expectPublished waits for the CA in what extension API servers read. Without a reload that is written once a minute.
+func expectPublished(t *testing.T, server *process, ca string) {
+	t.Helper()
+	maps := kubernetes.NewForConfigOrDie(server.config(t)).CoreV1().ConfigMaps("kube-system")
+	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
+		published, err := maps.Get(ctx, "extension-apiserver-authentication", metav1.GetOptions{})
+		return err == nil && strings.Contains(published.Data["client-ca-file"], ca) && strings.Contains(published.Data["requestheader-client-ca-file"], ca), nil
+	})
+	if err != nil {
+		t.Errorf("the CA is not published: %v", err)
+	}
 }
 
 func expectRefusedKeys(t *testing.T, dir string, args ...string) {
@@ -85,7 +109,7 @@ func expectRefusedKeys(t *testing.T, dir string, args ...string) {
 	status := p.wait(t)
 	lines := strings.Split(strings.TrimSpace(p.log.String()), "\n")
 	said := lines[len(lines)-1]
-	if status != 1 || !strings.HasPrefix(said, "byre: the CA has the key sha256:") || !strings.Contains(said, filepath.Join(dir, "pki")) || !strings.Contains(said, "--accept-new-keys") {
+	if status != 1 || !strings.HasPrefix(said, "byre: the CA ") || !strings.Contains(said, filepath.Join(dir, "pki")) || !strings.Contains(said, "--accept-new-keys") {
 		t.Errorf("status %d, %s", status, said)
 	}
 }

@@ -32,18 +32,36 @@ func Open(path string, flag int, mode fs.FileMode) (*os.File, error) {
 // WriteFile replaces the content of the file at path. After a crash the file has the old or the new
 // content.
 func WriteFile(path string, data []byte, mode fs.FileMode) error {
-	// Two processes that write at the same time have temporary files of different names.
-	file, err := os.CreateTemp(filepath.Dir(path), ".new-*")
-	if err != nil {
-		return err
+	return WriteFiles(File{path, data, mode})
+}
+
+// File is a file and its new content.
+type File struct {
+	Path string
+	Data []byte
+	Mode fs.FileMode
+}
+
+// WriteFiles is WriteFile for several files. It replaces none before the new contents of all are on the disk.
+func WriteFiles(files ...File) error {
+	temporary := make([]string, len(files))
+	for i, f := range files {
+		// Two processes that write at the same time have temporary files of different names.
+		file, err := os.CreateTemp(filepath.Dir(f.Path), ".new-*")
+		if err != nil {
+			return err
+		}
+		temporary[i] = file.Name()
+		defer func() { _ = os.Remove(temporary[i]) }() // it exists unless it was renamed
+		_, err = file.Write(f.Data)
+		if err = errors.Join(err, file.Chmod(f.Mode), Inherit(file), file.Sync(), file.Close()); err != nil {
+			return err
+		}
 	}
-	_, err = file.Write(data)
-	err = errors.Join(err, file.Chmod(mode), Inherit(file), file.Sync(), file.Close())
-	if err == nil {
-		err = os.Rename(file.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(file.Name()))
+	for i, f := range files {
+		if err := os.Rename(temporary[i], f.Path); err != nil {
+			return err
+		}
 	}
 	return nil
 }

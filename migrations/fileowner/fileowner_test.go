@@ -55,6 +55,25 @@ func TestFiles_OfRootBelongToTheOwnerOfTheDirectory(t *testing.T) {
 	}
 }
 
+// Where one of several files can't be written, the others stay as they were.
+func TestWriteFiles_ReplaceAllOrNone(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := File{filepath.Join(dir, "file"), []byte("old"), 0o600}
+	if err := WriteFiles(file); err != nil {
+		t.Fatal(err)
+	}
+	file.Data = []byte("new")
+	if err := WriteFiles(file, File{filepath.Join(dir, "missing", "file"), nil, 0o600}); err == nil {
+		t.Error("a file was written to a directory that does not exist")
+	}
+	entries, err := os.ReadDir(dir)
+	data, readErr := os.ReadFile(file.Path)
+	if err != nil || readErr != nil || string(data) != "old" || len(entries) != 1 {
+		t.Errorf("the file has %q, %v, and beside it are %v, %v", data, readErr, entries, err)
+	}
+}
+
 // A link in another user's directory must not give that user the file that it leads to.
 func TestFiles_ThatExistKeepTheirOwner(t *testing.T) {
 	t.Parallel()

@@ -51,9 +51,10 @@ func (o *AuthenticationOptions) validateOverlap() error {
 	if o.RequestHeader.ClientCAFile == "" || len(o.RequestHeader.AllowedNames) > 0 {
 		return nil
 	}
-	proxies, err := certutil.CertsFromFile(o.RequestHeader.ClientCAFile)
-	if err != nil {
-		return nil //nolint:nilerr // loadClientCA reports a file that cannot be read
+	var proxies []*x509.Certificate
+	for _, file := range []string{o.RequestHeader.ClientCAFile, o.ownFrontProxy.ClientCAFile} {
+		cas, _ := certutil.CertsFromFile(file) // loadClientCA reports a file that cannot be read
+		proxies = append(proxies, cas...)
 	}
 	for _, client := range []struct{ file, name string }{
 		{o.ClientCert.ClientCA, "--client-ca-file"},

@@ -25,10 +25,13 @@ func NewOptions() *Options {
 // another file.
 type PKIFiles struct {
 	ClientCA           string
+	ClientCAKey        string // need not exist
 	FrontProxyCA       string
 	ServiceAccountKey  string // private key, signs tokens
 	ServiceAccountPub  string // public key, verifies tokens
 	FrontProxyUserName string // common name of the front proxy's client certificate
+	// IsFrontProxy says that the server presents this certificate to other servers.
+	IsFrontProxy bool
 }
 
 // DefaultIssuer is the issuer of service account tokens in a cluster made by kubeadm.
@@ -41,9 +44,12 @@ func (o *Options) Complete(files PKIFiles) {
 	if a.ClientCert.ClientCA == "" {
 		a.ClientCert.ClientCA = files.ClientCA
 	}
-	a.serverCAFile = files.ClientCA
-	if a.RequestHeader.ClientCAFile == "" && files.FrontProxyCA != "" {
+	a.serverCAFile, a.serverCAKeyFile = files.ClientCA, files.ClientCAKey
+	switch {
+	case a.RequestHeader.ClientCAFile == "" && files.FrontProxyCA != "":
 		completeFrontProxy(a.RequestHeader, files)
+	case files.IsFrontProxy:
+		completeFrontProxy(&a.ownFrontProxy, files)
 	}
 	if a.SigningKeyFile == "" && len(a.ServiceAccounts.KeyFiles) == 0 && a.SigningEndpoint == "" {
 		a.SigningKeyFile = files.ServiceAccountKey

@@ -9,8 +9,9 @@
 //     is, whoever signed it; Report.Foreign names it. What a renewal replaces stays beside it,
 //     with the suffix .bak, or .bak.1 and so on where another's file is.
 //   - A directory without ca.key works as long as the certificates exist: the CA's key may
-//     be kept elsewhere. A certificate that cannot be renewed is used all the same;
-//     Report.NotRenewable names it.
+//     be kept elsewhere. A certificate that cannot be renewed is used all the same,
+//     and a kubeconfig that cannot be updated stays: Report.NotRenewable and Report.Failed name
+//     them.
 //   - Only the owner can read keys and the kubeconfig. Each file is written under a
 //     temporary name and renamed, so that no reader sees a partial file.
 //   - Inspect changes nothing. Renew issues a named certificate anew, and NewKubeconfig

@@ -74,12 +74,13 @@ func readKey(path string) (crypto.Signer, error) {
 	return signer, nil
 }
 
-func (k *ensurer) writeKey(path string, key crypto.Signer) error {
+// writeKey is write for a key.
+func (k *ensurer) writeKey(path string, key crypto.Signer, others ...fileowner.File) error {
 	data, err := keyutil.MarshalPrivateKeyToPEM(key)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	return k.write(path, data, keyMode)
+	return k.write(path, data, keyMode, others...)
 }
 
 func (k *ensurer) writePublic(path string, key crypto.PublicKey) error {
@@ -90,19 +91,25 @@ func (k *ensurer) writePublic(path string, key crypto.PublicKey) error {
 	return k.write(path, pem.EncodeToMemory(&pem.Block{Type: keyutil.PublicKeyBlockType, Bytes: der}), certMode)
 }
 
-// write makes a file. What it replaces stays beside it.
-func (k *ensurer) write(path string, data []byte, mode fs.FileMode) error {
-	replaced, err := os.ReadFile(path)
-	if err == nil {
-		err = k.backup(path, replaced, mode)
+// write makes a file, and others with it. What they replace stays beside them. Where one can't be written, all stay
+// as they are.
+func (k *ensurer) write(path string, data []byte, mode fs.FileMode, others ...fileowner.File) error {
+	files := append([]fileowner.File{{Path: path, Data: data, Mode: mode}}, others...)
+	for _, f := range files {
+		replaced, err := os.ReadFile(f.Path)
+		if err == nil {
+			err = k.backup(f.Path, replaced, f.Mode)
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := fileowner.WriteFiles(files...); err != nil {
 		return err
 	}
-	if err := fileowner.WriteFile(path, data, mode); err != nil {
-		return err
+	for _, f := range files {
+		k.report.Written = append(k.report.Written, filepath.Base(f.Path))
 	}
-	k.report.Written = append(k.report.Written, filepath.Base(path))
 	return nil
 }
 

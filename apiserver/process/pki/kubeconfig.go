@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"net/url"
@@ -40,7 +41,7 @@ func (k *ensurer) ensureKubeconfig() error {
 	case errors.Is(err, fs.ErrNotExist):
 		config = api.NewConfig()
 	case err != nil:
-		return err
+		return fmt.Errorf("%s: %w", path, err)
 	}
 	userStale := k.needsUserCertificate(config.AuthInfos[adminName])
 	if userStale && k.ca.signer == nil {

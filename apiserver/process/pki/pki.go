@@ -60,6 +60,9 @@ type Report struct {
 	// NotRenewable lists the certificates that should be renewed and cannot be, because
 	// another has issued them or because the key of their CA is kept elsewhere.
 	NotRenewable []string
+	// Failed says why certificates that should be renewed, or the kubeconfig, could not be written; nil if
+	// they were. Those in place are used.
+	Failed error
 	// Unverified says why clients that trust the root CA do not accept the certificate that
 	// is served; nil if they do.
 	Unverified error
@@ -91,11 +94,12 @@ func Ensure(c Config) (Files, Report, error) {
 		return files, Report{}, fmt.Errorf("certificate directory: %w", err)
 	}
 	defer unlock()
-	for _, step := range []func() error{k.ensureCAs, k.ensureLeaves, k.ensureServiceAccountKey, k.checkServing, k.ensureKubeconfig} {
+	for _, step := range []func() error{k.ensureCAs, k.ensureLeaves, k.ensureServiceAccountKey, k.checkServing} {
 		if err := step(); err != nil {
 			return files, k.report, err
 		}
 	}
+	k.report.Failed = errors.Join(k.report.Failed, k.ensureKubeconfig())
 	return files, k.report, nil
 }
 
@@ -243,11 +247,15 @@ func (k *ensurer) ensureLeaf(l leaf) error {
 	case l.by.signer == nil:
 		return fmt.Errorf("%s or its key is missing, and there is no key of %s here to issue another", l.certPath, l.by.name)
 	}
-	return k.issue(l, current)
+	err = k.issue(l, current)
+	if current.isWhole() {
+		k.report.Failed, err = errors.Join(k.report.Failed, err), nil
+	}
+	return err
 }
 
 // issue replaces the files of a leaf, which are this program's. A crash between the two
-// writes leaves a key without its certificate, which ensureLeaf repairs.
+// renames leaves a key without its certificate, which ensureLeaf repairs.
 func (k *ensurer) issue(l leaf, current pair) error {
 	if current.cert != nil {
 		l.profile.addNamesOf(current.cert)
@@ -260,10 +268,7 @@ func (k *ensurer) issue(l leaf, current pair) error {
 	if err := k.recordIssued(l, current, der, key.Public()); err != nil {
 		return err
 	}
-	if err := k.writeKey(l.keyPath, key); err != nil {
-		return err
-	}
-	return k.write(l.certPath, encodeCert(der), certMode)
+	return k.writeKey(l.keyPath, key, fileowner.File{Path: l.certPath, Data: encodeCert(der), Mode: certMode})
 }
 
 // ensureServiceAccountKey creates the key that signs service account tokens, or sa.pub if

@@ -319,6 +319,37 @@ func TestEnsure_WorksWithoutTheCAKey(t *testing.T) {
 	}
 }
 
+// A pair that can't be replaced is used as it is, and a kubeconfig that can't be read stays.
+func TestEnsure_UsesWhatItCannotReplace(t *testing.T) {
+	t.Parallel()
+	r := request(t.TempDir())
+	files, _ := ensure(t, r)
+	r.Now = start.Add(340 * day)
+	var inTheWay []string // of what is kept of the files that are replaced
+	for _, file := range []string{files.ServingCert, files.KubeletKey, files.FrontProxyCert} {
+		inTheWay = append(inTheWay, file+".bak")
+		if err := os.Mkdir(file+".bak", 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(r.Kubeconfig, []byte("users: ["), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, report := ensure(t, r)
+	for _, name := range append(inTheWay, r.Kubeconfig) {
+		if report.Failed == nil || !strings.Contains(report.Failed.Error(), name) {
+			t.Errorf("the error is %v, want one of %s", report.Failed, name)
+		}
+	}
+	expectPairs(t, files)
+	for _, name := range append(inTheWay, r.Kubeconfig) {
+		remove(t, name)
+	}
+	if _, again := ensure(t, r); len(report.Written) != 0 || len(again.Written) != 7 || again.Failed != nil {
+		t.Errorf("the reports are %+v and %+v", report, again)
+	}
+}
+
 func TestEnsure_RefusesBrokenFiles(t *testing.T) {
 	t.Parallel()
 	tests := []struct {

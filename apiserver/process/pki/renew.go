@@ -89,7 +89,7 @@ func renewExpiring(c Config) (Report, error) {
 	if err := errors.Join(k.ensureLeaves(), k.checkServing()); err != nil {
 		return k.report, err
 	}
-	return k.report, k.ensureKubeconfig()
+	return k.report, errors.Join(k.report.Failed, k.ensureKubeconfig())
 }
 
 // loadCAs loads the CAs. Unlike ensureCAs it does not create missing ones.

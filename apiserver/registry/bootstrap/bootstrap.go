@@ -46,10 +46,10 @@ type Config struct {
 	// the endpoints only then. nil means at once.
 	Ready <-chan struct{}
 
-	// ClusterAuthenticationInfo holds the CAs and header names that extension API
-	// servers trust. Run publishes it in the ConfigMap
-	// kube-system/extension-apiserver-authentication; nil publishes nothing.
-	ClusterAuthenticationInfo *clusterauthenticationtrust.ClusterAuthenticationInfo
+	// ClusterAuthentication publishes the CAs and header names that extension API
+	// servers trust in the ConfigMap kube-system/extension-apiserver-authentication.
+	// Run runs it; nil publishes nothing.
+	ClusterAuthentication *clusterauthenticationtrust.Controller
 	// EpochEnded returns a channel that is closed when the store has lost commits, perhaps those of the steps that
 	// have no interval. nil means never.
 	EpochEnded func() <-chan struct{}
@@ -194,10 +194,8 @@ func (b *Bootstrap) Run(ctx context.Context) error {
 			loops.Go(func() { b.ensureInEachEpoch(ctx, s) })
 		}
 	}
-	if b.config.ClusterAuthenticationInfo != nil {
-		loops.Go(func() {
-			clusterauthenticationtrust.NewClusterAuthenticationTrustController(*b.config.ClusterAuthenticationInfo, b.config.Client).Run(ctx, 1)
-		})
+	if b.config.ClusterAuthentication != nil {
+		loops.Go(func() { b.config.ClusterAuthentication.Run(ctx, 1) })
 	}
 	loops.Wait()
 	return nil
