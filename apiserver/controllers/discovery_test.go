@@ -58,9 +58,10 @@ func (c discoveringClient) serve(versions ...string) {
 		})
 	}
 	synctest.Wait()
-	c.Lock()
-	defer c.Unlock()
-	c.Resources = lists
+	shared := &c.Fake
+	shared.Lock()
+	defer shared.Unlock()
+	shared.Resources = lists
 }
 
 // newDiscovering returns what a controller is built with, over fake clients.

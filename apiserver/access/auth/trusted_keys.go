@@ -164,9 +164,9 @@ func (own trustedKeys) check(stored trustedKeys) error {
 	return nil
 }
 
-// acceptsCA reports whether a server with the keys k accepts the certificates that another one signs, or does not know.
-func (k trustedKeys) acceptsCA(other trustedKeys) bool {
-	return len(k.ServerCAs) == 0 || len(other.ServerCAs) == 0 || slices.Contains(slices.Concat(k.ClientCAs, k.ServerCAs), other.ServerCAs[0])
+// acceptsCA reports whether a server with the keys own accepts the certificates that another one signs, or does not know.
+func (own trustedKeys) acceptsCA(other trustedKeys) bool {
+	return len(own.ServerCAs) == 0 || len(other.ServerCAs) == 0 || slices.Contains(slices.Concat(own.ClientCAs, own.ServerCAs), other.ServerCAs[0])
 }
 
 // serverCA stands for a flag where the CA of the server's own PKI is meant, which no flag gives.
