@@ -60,6 +60,7 @@ func unreadableChange() map[string]string {
 		"/api/v1/namespaces/shop/pods":       `{"kind":"PodList","apiVersion":"v1","metadata":{},"items":[]}`,
 		changesPath:                          `{"kind":"ChangeList","items":[{` + unreadable + `}]}`,
 		changesPath + "/5":                   `{"kind":"Change",` + unreadable + `}`,
+		"/apis/history.byre.dev/v1/namespaces/default/changes": `{"kind":"ChangeList","items":[]}`,
 	}
 }
 

@@ -141,6 +141,9 @@ func (r *recovery) leaveOutUndefined(ctx context.Context, served []schema.GroupV
 	if apierrors.IsResourceExpired(err) || apierrors.IsForbidden(err) {
 		return nil // the history does not tell, or not this user
 	}
+	if err != nil {
+		return err
+	}
 	seen := map[schema.GroupResource]bool{}
 	for i := range served {
 		seen[served[i].GroupResource()] = true
@@ -157,7 +160,7 @@ func (r *recovery) leaveOutUndefined(ctx context.Context, served []schema.GroupV
 			r.leaveOut(resource.String(), "its definition does not exist any more: create it, and run this again")
 		}
 	}
-	return err
+	return nil
 }
 
 // mayList fails if the user may not list a resource in a namespace, or in all if it is empty. Changes
