@@ -157,7 +157,7 @@ func (s *Storage) revisionAt(ctx context.Context, moment string, chosen *chosen,
 	if err := s.withinNamespace(ctx, rights, moment, revision, chosen); err != nil {
 		return 0, err
 	}
-	return revision, s.withinDefinition(ctx, rights, moment, revision, chosen)
+	return revision, s.withinDefinition(ctx, rights, moment, revision, chosen.query, selected)
 }
 
 // withinNamespace fails with the code 410 if the request is for a namespace that did not exist yet at a
@@ -177,23 +177,28 @@ func (s *Storage) withinNamespace(ctx context.Context, rights *changes.Rights, m
 	return createdAfter("the namespace "+namespace, moment, created)
 }
 
-// withinDefinition fails with the code 410 if the user does not see changes that are selected after a moment,
-// because they are of a custom resource whose definition was deleted and created again.
-func (s *Storage) withinDefinition(ctx context.Context, rights *changes.Rights, moment string, revision int64, chosen *chosen) error {
-	q := chosen.query
-	if q.Of == nil {
-		return nil
+// withinDefinition fails with the code 410 if the user of a request may list one of the selected resources, and does not see changes of
+// it after a moment, because they are of a definition that was deleted and created again.
+func (s *Storage) withinDefinition(ctx context.Context, rights *changes.Rights, moment string, revision int64, q sqlstore.ChangesQuery, selected []sqlstore.History) error {
+	for i := range selected {
+		of := selected[i].Resource
+		hidden, err := rights.HiddenBefore(ctx, of, request.NamespaceValue(ctx))
+		if err != nil {
+			return err
+		}
+		if revision >= hidden {
+			continue
+		}
+		// Not of one name: whether there was an object is not told.
+		found, err := s.config.Driver.Changes(ctx, sqlstore.ChangesQuery{Of: &of, Namespaces: q.Namespaces, Before: hidden, Kept: true, KeysOnly: true, Limit: 1})
+		if err != nil {
+			return changes.APIError(err)
+		}
+		if len(found) > 0 && found[0].Revision > revision {
+			return createdAfter("the definition of "+of.Resource+"."+of.Group, moment, hidden)
+		}
 	}
-	defined, err := rights.HiddenBefore(ctx, *q.Of)
-	if err != nil || revision >= defined {
-		return err
-	}
-	q.Before, q.KeysOnly, q.Limit = defined, true, 1
-	hidden, err := s.config.Driver.Changes(ctx, q)
-	if err != nil || len(hidden) == 0 || hidden[0].Revision <= revision {
-		return changes.APIError(err)
-	}
-	return createdAfter("the definition of "+q.Of.Resource+"."+q.Of.Group, moment, defined)
+	return nil
 }
 
 func createdAfter(what, moment string, created int64) error {

@@ -65,6 +65,8 @@ type fixture struct {
 	mu sync.Mutex
 	// granted are the users and namespaces that the authorizer allows; a namespace is "" for all.
 	granted map[[2]string]bool
+	// refused is a resource that it does not allow eve.
+	refused string
 	asked   int
 	writing sync.Mutex
 	// elsewhere says that other processes make the changes.
@@ -76,7 +78,7 @@ func (b *fixture) Authorize(_ context.Context, a authorizer.Attributes) (authori
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.asked++
-	if b.granted[[2]string{a.GetUser().GetName(), a.GetNamespace()}] {
+	if user := a.GetUser().GetName(); b.granted[[2]string{user, a.GetNamespace()}] && (user != "eve" || a.GetResource() != b.refused) {
 		return authorizer.DecisionAllow, "", nil
 	}
 	return authorizer.DecisionNoOpinion, "", nil
@@ -539,9 +541,10 @@ func TestList_ReachesBackToTheDefinition(t *testing.T) {
 	before := b.last()
 	first := commit(sqlstore.Create, definition, 0)
 	b.grant("bob", "shop", true)
+	selector := ""
 	list := func(who string, revision int64) error {
 		_, err := b.storage.List(as(t.Context(), who, "shop"), &internalversion.ListOptions{
-			FieldSelector: fields.ParseSelectorOrDie(fmt.Sprintf("object.group=example.com,object.resource=gears,since=%d", revision)),
+			FieldSelector: fields.ParseSelectorOrDie(fmt.Sprintf("%ssince=%d", selector, revision)),
 		})
 		return err
 	}
@@ -553,11 +556,15 @@ func TestList_ReachesBackToTheDefinition(t *testing.T) {
 	commit(sqlstore.Delete, definition, first)
 	created := commit(sqlstore.Create, definition, 0)
 	want := fmt.Sprintf("the definition of gears.example.com was created after %d: the earliest moment is revision %d", made, created)
-	if err := list("bob", made); !apierrors.IsResourceExpired(err) || err.Error() != want {
-		t.Errorf("%v, want %s", err, want)
-	}
-	if err := errors.Join(list("bob", created), list("bob", created-1), list("admin", made)); err != nil {
-		t.Error(err)
+	b.refused = "gears"
+	b.grant("eve", "shop", true)
+	for _, selector = range []string{"", "object.group=example.com,", "object.group=example.com,object.resource=gears,object.name=g,", "object.resource=gears,object.name=never,"} {
+		if err := list("bob", made); !apierrors.IsResourceExpired(err) || err.Error() != want {
+			t.Errorf("%s: %v, want %s", selector, err, want)
+		}
+		if err := errors.Join(list("bob", created), list("bob", created-1), list("admin", made), list("eve", made)); err != nil {
+			t.Errorf("%s: %v", selector, err)
+		}
 	}
 }
 

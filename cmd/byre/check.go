@@ -117,7 +117,7 @@ func check(cmd *cobra.Command, p *progress, endpoint string, open integrity.Open
 	if err := showResult(cmd, result, err, output); err != nil {
 		return err
 	}
-	if repair && result.MissingUpTo > 0 && !result.Damaged {
+	if repair && err == nil && result.MissingUpTo > 0 && !result.Damaged {
 		if err := compactUpTo(ctx, endpoint, result.MissingUpTo); err != nil {
 			return fmt.Errorf("repair: %w", err)
 		}

@@ -74,17 +74,28 @@ func (r *Rights) SeesAll(ctx context.Context, of *sqlstore.Resource) (bool, erro
 	return r.seesAs(ctx, everything)
 }
 
-// HiddenBefore returns the revision before which the user sees nothing of a resource, the one that created the definition of a
-// custom resource; 0 if there is none.
-func (r *Rights) HiddenBefore(ctx context.Context, of sqlstore.Resource) (int64, error) {
+// HiddenBefore returns the revision before which the user sees nothing of a resource, and may list it now, in a namespace or in all
+// if it is empty: the revision that created the definition of a custom resource. It returns 0 if there is none.
+func (r *Rights) HiddenBefore(ctx context.Context, of sqlstore.Resource, namespace string) (int64, error) {
 	if of.Owner != sqlstore.Custom {
 		return 0, nil
+	}
+	if sees, err := r.may(ctx, question{verb: "*", group: "*", resource: "*"}); sees || err != nil {
+		return 0, err
 	}
 	defined, err := CreatedNow(ctx, r.Driver, definitionKey(of.Group, of.Resource))
 	if err != nil || defined == 0 {
 		return 0, err
 	}
-	if sees, err := r.may(ctx, question{verb: "*", group: "*", resource: "*"}); sees || err != nil {
+	asked := question{verb: "list", group: of.Group, resource: of.Resource, defined: defined}
+	sees, err := r.seesAs(ctx, asked)
+	if !sees && err == nil && namespace != "" {
+		asked.namespace = namespace
+		if asked.since, err = CreatedNow(ctx, r.Driver, NamespaceKey(namespace)); err == nil {
+			sees, err = r.seesAs(ctx, asked)
+		}
+	}
+	if !sees || err != nil {
 		return 0, err
 	}
 	return defined, nil

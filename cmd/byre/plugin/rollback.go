@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -154,9 +155,15 @@ func (r *recovery) leaveOutUndefined(ctx context.Context, served []schema.GroupV
 			continue
 		}
 		seen[resource] = true
-		if changes, _, err := r.Newest(ctx, r.query(resource), 1); err != nil && !apierrors.IsResourceExpired(err) {
+		changes, err := r.Changes(ctx, r.query(resource))
+		if err != nil && !apierrors.IsResourceExpired(err) {
 			return err
-		} else if len(changes) > 0 {
+		}
+		existed := map[string]bool{}
+		for _, c := range slices.Backward(changes) {
+			existed[c.Object.Name] = c.Replaces > 0
+		}
+		if slices.Contains(slices.Collect(maps.Values(existed)), true) {
 			r.leaveOut(resource.String(), "its definition does not exist any more: create it, and run this again")
 		}
 	}
