@@ -226,7 +226,7 @@ func (k *keyRecorder) run(ctx context.Context) error {
 		case <-ended: // the record may be lost
 		case <-k.reloaded:
 			isStart = false
-			if err := k.trust.ReadCAs(); err != nil {
+			if err := k.trust.ReadClientCAs(); err != nil {
 				klog.ErrorS(err, "The keys of --client-ca-file are not recorded")
 			}
 		}

@@ -60,7 +60,6 @@ func (o *Options) Complete() (Completed, error) {
 	files := pki.Paths(c.CertDir)
 	o.Auth.Complete(auth.PKIFiles{
 		ClientCA:           files.CACert,
-		ClientCAKey:        files.CAKey,
 		FrontProxyCA:       files.FrontProxyCA,
 		FrontProxyUserName: pki.FrontProxyName,
 		IsFrontProxy:       o.Cluster.ProxyCertFile == "",

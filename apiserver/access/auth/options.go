@@ -25,7 +25,6 @@ func NewOptions() *Options {
 // another file.
 type PKIFiles struct {
 	ClientCA           string
-	ClientCAKey        string // need not exist
 	FrontProxyCA       string
 	ServiceAccountKey  string // private key, signs tokens
 	ServiceAccountPub  string // public key, verifies tokens
@@ -44,7 +43,7 @@ func (o *Options) Complete(files PKIFiles) {
 	if a.ClientCert.ClientCA == "" {
 		a.ClientCert.ClientCA = files.ClientCA
 	}
-	a.serverCAFile, a.serverCAKeyFile = files.ClientCA, files.ClientCAKey
+	a.serverCAFile = files.ClientCA
 	switch {
 	case a.RequestHeader.ClientCAFile == "" && files.FrontProxyCA != "":
 		completeFrontProxy(a.RequestHeader, files)

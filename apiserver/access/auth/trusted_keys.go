@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -28,9 +27,6 @@ import (
 type trustedKeys struct {
 	// ClientCAs are the keys of the certificates in --client-ca-file.
 	ClientCAs []string `json:"clientCAs"`
-	// ServerCAs are the keys of the certificates in ca.crt of the server's own PKI. The first one signs. They are
-	// unknown, and empty, if there is no ca.key, and in the record of an older program.
-	ServerCAs []string `json:"serverCAs,omitempty"`
 	// ServiceAccountKeys are the keys that verify tokens. SigningKey is the one of them
 	// that signs.
 	ServiceAccountKeys []string `json:"serviceAccountKeys"`
@@ -53,12 +49,16 @@ var (
 )
 
 // readTrustedKeys reads the keys of the files that authentication is configured with.
-func readTrustedKeys(o AuthenticationOptions) (own trustedKeys, err error) {
-	// The keys of an external signer are not known: it rotates them itself.
-	if err := own.readCAs(keyFiles(o)); err != nil || o.SigningEndpoint != "" {
-		return own, err
+func readTrustedKeys(o AuthenticationOptions) (trustedKeys, error) {
+	authorities, err := certutil.CertsFromFile(o.ClientCert.ClientCA)
+	if err != nil {
+		return trustedKeys{}, fmt.Errorf("--client-ca-file: %w", err)
 	}
-	verifying := sets.New[string]()
+	cas, verifying := authorityFingerprints(authorities), sets.New[string]()
+	if o.SigningEndpoint != "" {
+		// The keys are those of the external signer, which rotates them itself.
+		return trustedKeys{ClientCAs: cas}, nil
+	}
 	for _, file := range o.ServiceAccounts.KeyFiles {
 		keys, err := keyFingerprints(file)
 		if err != nil {
@@ -66,38 +66,19 @@ func readTrustedKeys(o AuthenticationOptions) (own trustedKeys, err error) {
 		}
 		verifying.Insert(keys...)
 	}
-	own.ServiceAccountKeys = sets.List(verifying)
-	if own.SigningKey, err = signingFingerprint(o.SigningKeyFile); err != nil {
+	signing, err := signingFingerprint(o.SigningKeyFile)
+	if err != nil {
 		return trustedKeys{}, fmt.Errorf("--service-account-signing-key-file: %w", err)
 	}
-	return own, nil
+	return trustedKeys{ClientCAs: cas, ServiceAccountKeys: sets.List(verifying), SigningKey: signing}, nil
 }
 
-// readCAs sets the keys of the CAs.
-func (own *trustedKeys) readCAs(files map[string][]string) error {
-	clients, err := authorityFingerprints(files["client-ca-file"][0])
-	if err != nil {
-		return fmt.Errorf("--client-ca-file: %w", err)
-	}
-	var servers []string
-	if _, missing := os.Stat(files[serverCA][1]); missing == nil {
-		if servers, err = authorityFingerprints(files[serverCA][0]); err != nil {
-			return err
-		}
-	}
-	slices.Sort(clients)
-	own.ClientCAs, own.ServerCAs = slices.Compact(clients), servers
-	return nil
-}
-
-// authorityFingerprints are the fingerprints of the keys of the certificates in a file.
-func authorityFingerprints(file string) ([]string, error) {
-	authorities, err := certutil.CertsFromFile(file)
-	var keys []string
+func authorityFingerprints(authorities []*x509.Certificate) []string {
+	cas := sets.New[string]()
 	for _, ca := range authorities {
-		keys = append(keys, fingerprintOf(ca.RawSubjectPublicKeyInfo))
+		cas.Insert(fingerprintOf(ca.RawSubjectPublicKeyInfo))
 	}
-	return keys, err
+	return sets.List(cas)
 }
 
 // signingFingerprint is the fingerprint of the public key of the private key in a file.
@@ -143,16 +124,13 @@ func fingerprintOf(publicKey []byte) string {
 
 // check compares a server's own keys with those of the database. It accepts each step
 // of a rotation in which the servers still accept each other's credentials: the two
-// have a CA in common, and each accepts the certificates and verifies the tokens that the other signs.
+// have a CA in common, and each verifies the tokens that the other signs.
 func (own trustedKeys) check(stored trustedKeys) error {
 	common := func(ca string) bool { return slices.Contains(stored.ClientCAs, ca) }
 	switch {
 	case !slices.ContainsFunc(own.ClientCAs, common):
 		return &UntrustedKeyError{flag: "client-ca-file", reason: fmt.Sprintf("the CA has the key %s, the CA that the database was served with has %s",
 			strings.Join(own.ClientCAs, " "), strings.Join(stored.ClientCAs, " "))}
-	case !own.acceptsCA(stored) || !stored.acceptsCA(own):
-		return &UntrustedKeyError{flag: serverCA, reason: fmt.Sprintf("the CA that signs certificates has the key %s, that of the other servers has %s",
-			own.ServerCAs[0], stored.ServerCAs[0])}
 	case own.SigningKey == "" || stored.SigningKey == "":
 		return nil // an external signer's keys are not known here
 	case !slices.Contains(stored.ServiceAccountKeys, own.SigningKey):
@@ -164,17 +142,9 @@ func (own trustedKeys) check(stored trustedKeys) error {
 	return nil
 }
 
-// acceptsCA reports whether a server with the keys own accepts the certificates that another one signs, or does not know.
-func (own trustedKeys) acceptsCA(other trustedKeys) bool {
-	return len(own.ServerCAs) == 0 || len(other.ServerCAs) == 0 || slices.Contains(slices.Concat(own.ClientCAs, own.ServerCAs), other.ServerCAs[0])
-}
-
-// serverCA stands for a flag where the CA of the server's own PKI is meant, which no flag gives.
-const serverCA = ""
-
 // UntrustedKeyError says which of a server's own keys the other servers do not trust.
 type UntrustedKeyError struct {
-	// flag is the name of the flag that can give the key, or serverCA.
+	// flag is the name of the flag that can give the key.
 	flag   string
 	reason string
 }
@@ -194,7 +164,7 @@ func (k *TrustedKeys) remedy(e *UntrustedKeyError) string {
 }
 
 func (own trustedKeys) equal(other trustedKeys) bool {
-	return slices.Equal(own.ClientCAs, other.ClientCAs) && slices.Equal(own.ServerCAs, other.ServerCAs) &&
+	return slices.Equal(own.ClientCAs, other.ClientCAs) &&
 		slices.Equal(own.ServiceAccountKeys, other.ServiceAccountKeys) && own.SigningKey == other.SigningKey
 }
 
@@ -222,7 +192,6 @@ func keyFiles(o AuthenticationOptions) map[string][]string {
 		"client-ca-file":                   {o.ClientCert.ClientCA},
 		"service-account-signing-key-file": {o.SigningKeyFile},
 		"service-account-key-file":         o.ServiceAccounts.KeyFiles,
-		serverCA:                           {o.serverCAFile, o.serverCAKeyFile},
 	}
 }
 
@@ -268,8 +237,14 @@ func readRecord(ctx context.Context, database keyReader, key sqlstore.Key) (trus
 	return stored.trustedKeys, record.Revision, nil
 }
 
-// ReadCAs reads the CAs again, which have been reloaded. Record must be called then, and not at the same time.
-func (k *TrustedKeys) ReadCAs() error { return k.own.readCAs(k.files) }
+// ReadClientCAs reads --client-ca-file again, which has been reloaded. Record must be called then, and not at the same time.
+func (k *TrustedKeys) ReadClientCAs() error {
+	authorities, err := certutil.CertsFromFile(k.files["client-ca-file"][0])
+	if err == nil {
+		k.own.ClientCAs = authorityFingerprints(authorities)
+	}
+	return err
+}
 
 // Record stores the keys for the servers that start later. The caller calls it when the server
 // has started: the keys of a start that failed must not keep out the next one, which may be
@@ -293,16 +268,7 @@ func (k *TrustedKeys) Record(ctx context.Context, database keyStore) error {
 
 // compare returns the write by which the database gets the keys, or nil if it has them.
 func (k *TrustedKeys) compare(ctx context.Context, database keyReader) (*sqlstore.Write, error) {
-	stored, revision, err := readRecord(ctx, database, TrustedKeysKey)
-	isFirst := errors.Is(err, sqlstore.ErrNotFound)
-	if err != nil && !isFirst {
-		return nil, err
-	}
-	own := k.own
-	if len(own.ServerCAs) == 0 {
-		own.ServerCAs = stored.ServerCAs // those of the servers that sign
-	}
-	value, err := json.Marshal(trustedKeysRecord{"byre/1", "Trust", own})
+	value, err := json.Marshal(trustedKeysRecord{"byre/1", "Trust", k.own})
 	if err != nil {
 		return nil, fmt.Errorf("keys: %w", err)
 	}
@@ -310,14 +276,18 @@ func (k *TrustedKeys) compare(ctx context.Context, database keyReader) (*sqlstor
 		Op: sqlstore.Create, Key: TrustedKeysKey, Encoding: "byre/1", Value: value,
 		Author: sqlstore.Author{User: "byre", Verb: "create"},
 	}
-	if isFirst {
+	stored, revision, err := readRecord(ctx, database, TrustedKeysKey)
+	if errors.Is(err, sqlstore.ErrNotFound) {
 		return w, nil
 	}
-	if own.equal(stored) {
+	if err != nil {
+		return nil, err
+	}
+	if k.own.equal(stored) {
 		return nil, nil
 	}
 	var untrusted *UntrustedKeyError
-	if errors.As(own.check(stored), &untrusted) && !k.acceptNew {
+	if errors.As(k.own.check(stored), &untrusted) && !k.acceptNew {
 		return nil, fmt.Errorf("%w: %s; if the old keys are not wanted any more, start with --accept-new-keys once",
 			untrusted, k.remedy(untrusted))
 	}

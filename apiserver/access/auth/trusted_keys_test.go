@@ -31,28 +31,21 @@ func TestTrustedKeys_AcceptsKeysBothWaysWhileRotating(t *testing.T) {
 		accept  bool
 		refused string
 	}{
-		{"the first start", trustedKeys{keys("ca"), nil, keys("a"), "a"}, false, ""},
-		{"the second", trustedKeys{keys("ca"), nil, keys("a"), "a"}, false, ""},
-		{"another CA", trustedKeys{keys("other"), nil, keys("a"), "a"}, false, "the CA has the key other, the CA that the database was served with has ca"},
-		{"another service account key", trustedKeys{keys("ca"), nil, keys("b"), "b"}, false, "would be signed by b"},
-		{"a new key that nobody else verifies yet", trustedKeys{keys("ca"), nil, keys("a b"), "b"}, false, "would be signed by b"},
-		{"a new key that verifies", trustedKeys{keys("ca"), nil, keys("a b"), "a"}, false, ""},
-		{"a new key that signs", trustedKeys{keys("ca"), nil, keys("a b"), "b"}, false, ""},
-		{"a replica that is late", trustedKeys{keys("ca"), nil, keys("a"), "a"}, false, "signed by b"},
-		{"without the old key", trustedKeys{keys("ca"), nil, keys("b"), "b"}, false, ""},
-		{"a CA that is added", trustedKeys{keys("ca2 ca"), nil, keys("b"), "b"}, false, ""},
-		{"a CA that is dropped", trustedKeys{keys("ca2"), nil, keys("b"), "b"}, false, ""},
-		{"the dropped CA", trustedKeys{keys("ca"), nil, keys("b"), "b"}, false, "the CA has the key"},
-		{"new keys on purpose", trustedKeys{keys("new"), nil, keys("n"), "n"}, true, ""},
-		{"the old ones", trustedKeys{keys("ca2"), nil, keys("b"), "b"}, false, "the CA has the key"},
-		{"the new ones again", trustedKeys{keys("new"), nil, keys("n"), "n"}, false, ""},
-		{"a program that records the CA that signs", trustedKeys{keys("new"), keys("s"), keys("n"), "n"}, false, ""},
-		{"another CA that signs", trustedKeys{keys("new"), keys("s2"), keys("n"), "n"}, false, "the CA that signs certificates has the key s2, that of the other servers has s"},
-		{"a replica without the key of a CA", trustedKeys{keys("new"), nil, keys("n"), "n"}, false, ""},
-		{"a CA that is to sign", trustedKeys{keys("new s2"), keys("s"), keys("n"), "n"}, false, ""},
-		{"a CA that signs, without the old one", trustedKeys{keys("new s2"), keys("s2"), keys("n"), "n"}, false, "the CA that signs certificates has the key s2"},
-		{"a CA that signs, with the old one", trustedKeys{keys("new s2"), keys("s2 s"), keys("n"), "n"}, false, ""},
-		{"a CA that signs alone", trustedKeys{keys("new"), keys("s2"), keys("n"), "n"}, false, ""},
+		{"the first start", trustedKeys{keys("ca"), keys("a"), "a"}, false, ""},
+		{"the second", trustedKeys{keys("ca"), keys("a"), "a"}, false, ""},
+		{"another CA", trustedKeys{keys("other"), keys("a"), "a"}, false, "the CA has the key other, the CA that the database was served with has ca"},
+		{"another service account key", trustedKeys{keys("ca"), keys("b"), "b"}, false, "would be signed by b"},
+		{"a new key that nobody else verifies yet", trustedKeys{keys("ca"), keys("a b"), "b"}, false, "would be signed by b"},
+		{"a new key that verifies", trustedKeys{keys("ca"), keys("a b"), "a"}, false, ""},
+		{"a new key that signs", trustedKeys{keys("ca"), keys("a b"), "b"}, false, ""},
+		{"a replica that is late", trustedKeys{keys("ca"), keys("a"), "a"}, false, "signed by b"},
+		{"without the old key", trustedKeys{keys("ca"), keys("b"), "b"}, false, ""},
+		{"a CA that is added", trustedKeys{keys("ca2 ca"), keys("b"), "b"}, false, ""},
+		{"a CA that is dropped", trustedKeys{keys("ca2"), keys("b"), "b"}, false, ""},
+		{"the dropped CA", trustedKeys{keys("ca"), keys("b"), "b"}, false, "the CA has the key"},
+		{"new keys on purpose", trustedKeys{keys("new"), keys("n"), "n"}, true, ""},
+		{"the old ones", trustedKeys{keys("ca2"), keys("b"), "b"}, false, "the CA has the key"},
+		{"the new ones again", trustedKeys{keys("new"), keys("n"), "n"}, false, ""},
 	} {
 		server := &TrustedKeys{own: step.own, acceptNew: step.accept}
 		err := server.Check(t.Context(), store)
@@ -90,8 +83,8 @@ func runStore(t *testing.T) *sqlstore.Store {
 func TestTrustedKeys_CountOnceRecorded(t *testing.T) {
 	t.Parallel()
 	store := runStore(t)
-	one := &TrustedKeys{own: trustedKeys{[]string{"ca1"}, nil, []string{"a"}, "a"}}
-	two := &TrustedKeys{own: trustedKeys{[]string{"ca2"}, nil, []string{"b"}, "b"}}
+	one := &TrustedKeys{own: trustedKeys{[]string{"ca1"}, []string{"a"}, "a"}}
+	two := &TrustedKeys{own: trustedKeys{[]string{"ca2"}, []string{"b"}, "b"}}
 	for _, server := range []*TrustedKeys{one, two} {
 		if err := server.Check(t.Context(), store); err != nil {
 			t.Errorf("before any is recorded: %v", err)
@@ -111,7 +104,7 @@ func TestTrustedKeys_CountOnceRecorded(t *testing.T) {
 func TestTrustedKeys_RefusalNamesWhereTheKeysCameFrom(t *testing.T) {
 	t.Parallel()
 	store := runStore(t)
-	stored := trustedKeys{[]string{"ca"}, nil, []string{"a"}, "a"}
+	stored := trustedKeys{[]string{"ca"}, []string{"a"}, "a"}
 	generated := pki.Paths("/data/pki")
 	named := func(clientCA, signingKey string) map[string][]string {
 		o := newAuthenticationOptions()
@@ -122,7 +115,7 @@ func TestTrustedKeys_RefusalNamesWhereTheKeysCameFrom(t *testing.T) {
 	if err := (&TrustedKeys{own: stored}).Record(t.Context(), store); err != nil {
 		t.Fatal(err)
 	}
-	otherCA, otherKey := trustedKeys{[]string{"x"}, nil, []string{"a"}, "a"}, trustedKeys{[]string{"ca"}, nil, []string{"x"}, "x"}
+	otherCA, otherKey := trustedKeys{[]string{"x"}, []string{"a"}, "a"}, trustedKeys{[]string{"ca"}, []string{"x"}, "x"}
 	flags := named("/etc/ca.crt", "/etc/sa.key")
 	for _, test := range []struct {
 		name       string
