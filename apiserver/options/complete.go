@@ -62,7 +62,6 @@ func (o *Options) Complete() (Completed, error) {
 		ClientCA:           files.CACert,
 		FrontProxyCA:       files.FrontProxyCA,
 		FrontProxyUserName: pki.FrontProxyName,
-		IsFrontProxy:       o.Cluster.ProxyCertFile == "",
 		ServiceAccountKey:  files.ServiceAccountKey,
 		ServiceAccountPub:  files.ServiceAccount,
 	})

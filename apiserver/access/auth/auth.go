@@ -51,7 +51,7 @@ type Auth struct {
 	// access is off.
 	Authenticator authenticator.Request
 	APIAudiences  authenticator.Audiences
-	// RequestHeader is nil without a front proxy. With several it has the CAs, names and headers of all.
+	// RequestHeader is nil without a front proxy.
 	RequestHeader *authenticatorfactory.RequestHeaderConfig
 	Authorizer    authorizer.Authorizer
 	RuleResolver  authorizer.RuleResolver
@@ -63,8 +63,7 @@ type Auth struct {
 	// TokenIssuer issues service account tokens.
 	TokenIssuer *TokenIssuer
 
-	frontProxyCAs  []dynamiccertificates.CAContentProvider // those in RequestHeader, one a file
-	nodeAuthorizer *lazyNodeAuthorizer                     // nil without the Node authorizer
+	nodeAuthorizer *lazyNodeAuthorizer // nil without the Node authorizer
 }
 
 // New builds the authenticators and authorizers. The goroutines that upstream's
@@ -109,7 +108,11 @@ func (a *Auth) Ready() error {
 // Run watches the CA files and the Node authorizer's Pods until ctx ends. It returns when all its goroutines have ended.
 func (a *Auth) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	for _, ca := range append(a.frontProxyCAs, a.ClientCA) {
+	cas := []dynamiccertificates.CAContentProvider{a.ClientCA}
+	if a.RequestHeader != nil {
+		cas = append(cas, a.RequestHeader.CAContentProvider)
+	}
+	for _, ca := range cas {
 		if controller, ok := ca.(dynamiccertificates.ControllerRunner); ok {
 			group.Go(func() error {
 				controller.Run(ctx, 1)

@@ -21,9 +21,6 @@ type AuthenticationOptions struct {
 	// certificates of it are accepted besides those of ClientCert: the
 	// administrator's kubeconfig, which the server writes, holds one.
 	serverCAFile string
-	// ownFrontProxy is the front proxy of pki/, which is accepted besides those of RequestHeader: the server
-	// presents its certificate. ClientCAFile is empty if RequestHeader is that front proxy, or the server presents another.
-	ownFrontProxy genericoptions.RequestHeaderAuthenticationOptions
 }
 
 func newAuthenticationOptions() AuthenticationOptions {

@@ -51,10 +51,9 @@ func (o *AuthenticationOptions) validateOverlap() error {
 	if o.RequestHeader.ClientCAFile == "" || len(o.RequestHeader.AllowedNames) > 0 {
 		return nil
 	}
-	var proxies []*x509.Certificate
-	for _, file := range []string{o.RequestHeader.ClientCAFile, o.ownFrontProxy.ClientCAFile} {
-		cas, _ := certutil.CertsFromFile(file) // loadClientCA reports a file that cannot be read
-		proxies = append(proxies, cas...)
+	proxies, err := certutil.CertsFromFile(o.RequestHeader.ClientCAFile)
+	if err != nil {
+		return nil //nolint:nilerr // loadClientCA reports a file that cannot be read
 	}
 	for _, client := range []struct{ file, name string }{
 		{o.ClientCert.ClientCA, "--client-ca-file"},

@@ -4,16 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	apiservervalidation "k8s.io/apiserver/pkg/apis/apiserver/validation"
-	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
 	authenticationcel "k8s.io/apiserver/pkg/authentication/cel"
-	"k8s.io/apiserver/pkg/authentication/group"
-	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
 	"k8s.io/apiserver/pkg/authentication/request/union"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
@@ -44,48 +40,9 @@ func (a *Auth) buildAuthenticator(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	a.Authenticator, a.APIAudiences = info.Authenticator, a.TokenIssuer.Audiences
-	if err := a.addFrontProxies(info.RequestHeaderConfig, o.ownFrontProxy); err != nil {
-		return err
-	}
+	a.Authenticator, a.APIAudiences, a.RequestHeader = info.Authenticator, a.TokenIssuer.Audiences, info.RequestHeaderConfig
 	if a.ClientCA != nil {
-		headers := slices.Concat(o.RequestHeader.UsernameHeaders, o.ownFrontProxy.UsernameHeaders)
-		a.Authenticator = union.New(newCachedX509Authenticator(a.ClientCA.VerifyOptions, headers), a.Authenticator)
-	}
-	return nil
-}
-
-// addFrontProxies sets RequestHeader, and accepts the own front proxy besides those of the flags, which upstream's
-// authenticator accepts. It has an authenticator of its own: its name counts in certificates of its CA only, and its
-// headers are not read in requests of other proxies, which may pass on what their clients send in them.
-func (a *Auth) addFrontProxies(flags *authenticatorfactory.RequestHeaderConfig, o genericoptions.RequestHeaderAuthenticationOptions) error {
-	own, err := o.ToAuthenticationRequestHeaderConfig()
-	if err != nil {
-		return err
-	}
-	a.RequestHeader = flags
-	if flags != nil {
-		a.frontProxyCAs = append(a.frontProxyCAs, flags.CAContentProvider)
-	}
-	if own == nil {
-		return nil
-	}
-	a.Authenticator = union.New(group.NewAuthenticatedGroupAdder(headerrequest.NewDynamicVerifyOptionsSecure(own.CAContentProvider.VerifyOptions,
-		own.AllowedClientNames, own.UsernameHeaders, own.UIDHeaders, own.GroupHeaders, own.ExtraHeaderPrefixes)), a.Authenticator)
-	a.frontProxyCAs = append(a.frontProxyCAs, own.CAContentProvider)
-	both := func(flags, own headerrequest.StringSliceProvider) headerrequest.StringSliceProvider {
-		return headerrequest.StaticStringSlice(slices.Concat(flags.Value(), own.Value()))
-	}
-	a.RequestHeader = &authenticatorfactory.RequestHeaderConfig{
-		CAContentProvider:   dynamiccertificates.NewUnionCAContentProvider(a.frontProxyCAs...),
-		UsernameHeaders:     both(flags.UsernameHeaders, own.UsernameHeaders),
-		UIDHeaders:          both(flags.UIDHeaders, own.UIDHeaders),
-		GroupHeaders:        both(flags.GroupHeaders, own.GroupHeaders),
-		ExtraHeaderPrefixes: both(flags.ExtraHeaderPrefixes, own.ExtraHeaderPrefixes),
-		AllowedClientNames:  flags.AllowedClientNames,
-	}
-	if len(flags.AllowedClientNames.Value()) > 0 { // else all are allowed
-		a.RequestHeader.AllowedClientNames = both(flags.AllowedClientNames, own.AllowedClientNames)
+		a.Authenticator = union.New(newCachedX509Authenticator(a.ClientCA.VerifyOptions, o.RequestHeader.UsernameHeaders), a.Authenticator)
 	}
 	return nil
 }

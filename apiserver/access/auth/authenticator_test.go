@@ -1,7 +1,6 @@
 package auth
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -9,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -104,33 +102,6 @@ func TestAuthenticator_FrontProxy(t *testing.T) {
 	// A user's certificate does not allow its owner to send identity headers.
 	check(t, ask(t, server, users.client(t, "alice"), header...), "alice")
 	check(t, ask(t, server, nil, header...), user.Anonymous, user.AllUnauthenticated)
-}
-
-// TestAuthenticator_OwnFrontProxyBesidesTheFlags: the server accepts and publishes the front proxy that it is itself.
-// Names and headers count with their own CA only.
-func TestAuthenticator_OwnFrontProxyBesidesTheFlags(t *testing.T) {
-	t.Parallel()
-	own, flag := newAuthority(t, "own"), newAuthority(t, "flag")
-	o := options(t, "--authorization-mode=AlwaysDeny", "--requestheader-client-ca-file="+write(t, "flag.crt", flag.pem()),
-		"--requestheader-allowed-names=front", "--requestheader-username-headers=X-User", "--requestheader-group-headers=X-Group")
-	o.Complete(PKIFiles{FrontProxyCA: write(t, "own.crt", own.pem()), FrontProxyUserName: "front-proxy-client", IsFrontProxy: true})
-	a := newAuth(t, fake.NewClientset(), nil, o)
-	server := serve(t, a)
-	header := []string{"X-Remote-User", "carol", "X-Remote-Group", "g", "X-User", "dave", "X-Group", "h"}
-	check(t, ask(t, server, own.client(t, "front-proxy-client"), header...), "carol", "g")
-	check(t, ask(t, server, flag.client(t, "front"), header...), "dave", "h")
-	refused(t, ask(t, server, own.client(t, "front"), header...))
-	refused(t, ask(t, server, flag.client(t, "front-proxy-client"), header...))
-
-	h := a.RequestHeader
-	published := slices.Concat(h.AllowedClientNames.Value(), h.UsernameHeaders.Value(), h.GroupHeaders.Value())
-	if want := []string{"front", "front-proxy-client", "X-User", "X-Remote-User", "X-Group", "X-Remote-Group"}; !slices.Equal(published, want) {
-		t.Errorf("names and headers are %v, want %v", published, want)
-	}
-	bundle := append(h.CAContentProvider.CurrentCABundleContent(), '\n')
-	if want := slices.Concat(flag.pem(), own.pem()); !bytes.Equal(bundle, want) {
-		t.Errorf("the CAs are\n%s, want\n%s", bundle, want)
-	}
 }
 
 // TestAuthenticator_FrontProxyHeadersWinWithASharedCA: with one CA for users and front

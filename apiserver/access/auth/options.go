@@ -29,8 +29,6 @@ type PKIFiles struct {
 	ServiceAccountKey  string // private key, signs tokens
 	ServiceAccountPub  string // public key, verifies tokens
 	FrontProxyUserName string // common name of the front proxy's client certificate
-	// IsFrontProxy says that the server presents this certificate to other servers.
-	IsFrontProxy bool
 }
 
 // DefaultIssuer is the issuer of service account tokens in a cluster made by kubeadm.
@@ -44,11 +42,8 @@ func (o *Options) Complete(files PKIFiles) {
 		a.ClientCert.ClientCA = files.ClientCA
 	}
 	a.serverCAFile = files.ClientCA
-	switch {
-	case a.RequestHeader.ClientCAFile == "" && files.FrontProxyCA != "":
+	if a.RequestHeader.ClientCAFile == "" && files.FrontProxyCA != "" {
 		completeFrontProxy(a.RequestHeader, files)
-	case files.IsFrontProxy:
-		completeFrontProxy(&a.ownFrontProxy, files)
 	}
 	if a.SigningKeyFile == "" && len(a.ServiceAccounts.KeyFiles) == 0 && a.SigningEndpoint == "" {
 		a.SigningKeyFile = files.ServiceAccountKey
