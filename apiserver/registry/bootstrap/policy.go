@@ -25,6 +25,12 @@ const policyWorkers = 32
 // rbac.authorization.kubernetes.io/autoupdate=false. It is the reconciliation of
 // upstream's pkg/registry/rbac/rest/storage_rbac.go, done concurrently.
 func (b *Bootstrap) ensurePolicy(ctx context.Context) error {
+	if err := b.primeAggregatedClusterRoles(ctx); err != nil {
+		return err
+	}
+	if err := b.primeSplitClusterRoleBindings(ctx); err != nil {
+		return err
+	}
 	existing, err := b.listPolicy(ctx)
 	if err != nil {
 		return fmt.Errorf("list the RBAC policy: %w", err)
@@ -151,6 +157,48 @@ func (b *Bootstrap) reconcile(ctx context.Context, namespace, name string, run f
 	})
 	if err != nil {
 		return fmt.Errorf("reconcile %s/%s: %w", namespace, name, err)
+	}
+	return nil
+}
+
+// primeAggregatedClusterRoles copies a cluster role of an older release, which is now an
+// aggregate, to the role that it aggregates. Rules that an administrator has added to
+// the old role are thereby kept. Upstream has a function of the same name.
+func (b *Bootstrap) primeAggregatedClusterRoles(ctx context.Context) error {
+	client := b.config.Client.RbacV1().ClusterRoles()
+	for oldName, newName := range bootstrappolicy.ClusterRolesToAggregate() {
+		role, err := client.Get(ctx, oldName, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) || err == nil && role.AggregationRule != nil {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		role.Name, role.ResourceVersion = newName, ""
+		if err := createIfMissing(ctx, client, role); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// primeSplitClusterRoleBindings creates a binding that a release has split off another
+// one, with the subjects of the other. Upstream has a function of the same name.
+func (b *Bootstrap) primeSplitClusterRoleBindings(ctx context.Context) error {
+	client := b.config.Client.RbacV1().ClusterRoleBindings()
+	for oldName, template := range bootstrappolicy.ClusterRoleBindingsToSplit() {
+		old, err := client.Get(ctx, oldName, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		split := template.DeepCopy()
+		split.Subjects, split.Labels, split.Annotations = old.Subjects, old.Labels, old.Annotations
+		if err := createIfMissing(ctx, client, split); err != nil {
+			return err
+		}
 	}
 	return nil
 }
