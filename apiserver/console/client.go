@@ -87,12 +87,6 @@ func (c *client) get(q question, into any) error {
 	return nil
 }
 
-// forward answers w with the server's answer, as it is. It may be any aggregated server's: a browser runs nothing of it.
-func (c *client) forward(w http.ResponseWriter, q question) {
-	w.Header().Set("Content-Security-Policy", "default-src 'none'; sandbox")
-	c.server.ServeHTTP(w, c.request(q))
-}
-
 // pass asks the server whether the user may see the console at the path of the request, and returns the
 // user's name. It copies those headers of the answer that are about the request for the page.
 func (c *client) pass(to http.Header) (user string, err error) {

@@ -11,6 +11,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -163,17 +164,20 @@ type visit struct {
 	client  *client
 	w       http.ResponseWriter
 	r       *http.Request
+	// made says that what follows only waits for the client: another page may be made.
+	made func()
 }
 
 func newVisit(c *Console, w http.ResponseWriter, r *http.Request) *visit {
-	return &visit{pageURL{r.URL}, c, &client{server: c.config.Server, from: r}, w, r}
+	return &visit{pageURL{r.URL}, c, &client{server: c.config.Server, from: r}, w, r, func() {}}
 }
 
 // answer answers with a page, which takes no longer than a request, or says that there are too many.
 func (v *visit) answer(show func(*visit) error) {
 	select {
 	case v.console.pages <- struct{}{}:
-		defer func() { <-v.console.pages }()
+		v.made = sync.OnceFunc(func() { <-v.console.pages })
+		defer v.made()
 	default:
 		v.w.Header().Set("Retry-After", "1")
 		v.showError(apierrors.NewTooManyRequestsError("the server makes too many pages at once: load this one again"))
@@ -193,6 +197,13 @@ func (v *visit) answer(show func(*visit) error) {
 func (v *visit) limitWrites() {
 	// Not every connection has deadlines.
 	_ = http.NewResponseController(v.w).SetWriteDeadline(v.console.config.Now().Add(2 * v.console.config.Timeout))
+}
+
+// forward answers with the server's answer, as it is. It may be any aggregated server's: a browser runs nothing of it.
+func (v *visit) forward(q question) {
+	v.made()
+	v.w.Header().Set("Content-Security-Policy", "default-src 'none'; sandbox")
+	v.client.server.ServeHTTP(v.w, v.client.request(q))
 }
 
 func (*visit) showNothing() error {

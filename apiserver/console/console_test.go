@@ -360,27 +360,39 @@ func (b *blocked) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Clients that do not read have few pages of a server's memory, and for a time only.
+// Few pages are made at a time. A client that does not read keeps nobody out, and is waited for a time only.
 func TestConsole_MakesFewPagesAtOnce(t *testing.T) {
 	t.Parallel()
-	c := newServer(t, nil).console()
-	get := func(w http.ResponseWriter) {
-		c.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "https://localhost"+Path+"sql", nil))
+	making, made := make(chan struct{}), make(chan struct{})
+	c := newServer(t, map[string]any{"/api/v1/pods": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		making <- struct{}{}
+		<-made
+		w.WriteHeader(http.StatusForbidden)
+	})}).console()
+	get := func(path string, w http.ResponseWriter) {
+		c.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "https://localhost"+Path+path, nil))
 	}
 	slow, writing, reads := make([]blocked, pagesAtOnce), make(chan struct{}), make(chan struct{})
 	var group sync.WaitGroup
 	for i := range slow {
 		slow[i] = blocked{http.Header{}, nil, writing, reads}
-		group.Go(func() { get(&slow[i]) })
+		group.Go(func() { get("sql", &slow[i]) })
 	}
 	for range slow {
 		<-writing
 	}
-	last := httptest.NewRecorder()
-	get(last)
-	if last.Code != http.StatusTooManyRequests || last.Header().Get("Retry-After") == "" {
-		t.Errorf("beside %d pages: %d %v", len(slow), last.Code, last.Header())
+	for range pagesAtOnce {
+		group.Go(func() { get("r/core/v1/pods", httptest.NewRecorder()) })
 	}
+	for range pagesAtOnce {
+		<-making
+	}
+	last := httptest.NewRecorder()
+	get("sql", last)
+	if last.Code != http.StatusTooManyRequests || last.Header().Get("Retry-After") == "" {
+		t.Errorf("beside %d pages: %d %v", pagesAtOnce, last.Code, last.Header())
+	}
+	close(made)
 	close(reads)
 	group.Wait()
 	for i := range slow {
@@ -389,7 +401,7 @@ func TestConsole_MakesFewPagesAtOnce(t *testing.T) {
 		}
 	}
 	next := httptest.NewRecorder()
-	if get(next); next.Code != http.StatusOK {
+	if get("sql", next); next.Code != http.StatusOK {
 		t.Errorf("after them: %d", next.Code)
 	}
 }

@@ -31,11 +31,11 @@ func (v *visit) showObject() error {
 	get := question{path: r.path(namespace) + "/" + name, accept: asJSON}
 	switch v.param("format") {
 	case "json":
-		v.client.forward(v.w, get)
+		v.forward(get)
 		return nil
 	case "yaml":
 		get.accept = "application/yaml"
-		v.client.forward(v.w, get)
+		v.forward(get)
 		return nil
 	}
 	var object unstructured.Unstructured

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"bytes"
 	"net/url"
 	"strings"
 	"time"
@@ -39,9 +40,12 @@ func (v *visit) render(status int, title string, body ...g.Node) {
 			h.Main(h.H1(bdi(title)), g.Group(body)),
 		),
 	))
+	var page bytes.Buffer
+	_ = html.Render(&page) // a Buffer does not fail
+	v.made()
 	v.w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	v.w.WriteHeader(status)
-	_ = html.Render(v.w) // fails only if the client has gone
+	_, _ = v.w.Write(page.Bytes()) // fails only if the client has gone
 }
 
 // say is a text, which others may have written.

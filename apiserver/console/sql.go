@@ -43,7 +43,7 @@ func (v *visit) showSQL() error {
 		download.accept = query.NDJSON
 	}
 	if download.accept != "" {
-		v.client.forward(v.w, download)
+		v.forward(download)
 		return nil
 	}
 	var result g.Node

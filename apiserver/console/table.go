@@ -117,7 +117,7 @@ func (v *visit) showTable() error {
 	}
 	switch v.param("format") {
 	case "json":
-		v.client.forward(v.w, v.list(r, asJSON))
+		v.forward(v.list(r, asJSON))
 		return nil
 	case "csv":
 		return v.writeCSV(r)
@@ -243,6 +243,7 @@ func (v *visit) writeCSV(r resource) error {
 
 // download names the file of an answer that is no page.
 func (v *visit) download(name, contentType string) {
+	v.made()
 	v.w.Header().Set("Content-Type", contentType)
 	v.w.Header().Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": name}))
 }
