@@ -66,6 +66,12 @@ func ensureCertificates(o options.Completed, n network) (*certificates, error) {
 	if err := report.Unverified; err != nil {
 		klog.Warningf("Pods and admin.kubeconfig can't verify the server: %v: name the CA of the certificate with --root-ca-file", err)
 	}
+	if ca := o.Auth.Authentication.RequestHeader.ClientCAFile; o.Cluster.ProxyCertFile == "" && ca != "" {
+		if err := pki.VerifyClient(files.FrontProxyCert, ca, config.Now); err != nil {
+			klog.Warningf("Aggregated API servers refuse this server, and so do servers to which it forwards with --read-only-cache: %v: "+
+				"give it a certificate of --requestheader-client-ca-file by --proxy-client-cert-file", err)
+		}
+	}
 	var foreign []string
 	if slices.Contains(report.Foreign, filepath.Base(files.ServingCert)) {
 		foreign = append(foreign, files.ServingCert)

@@ -62,6 +62,9 @@ func TestTrust_FollowsARotationByReloads(t *testing.T) {
 	before, after := newCA("before"), newCA("after")
 	dir, file := t.TempDir(), writeFile(t, string(before))
 	server := startServer(t, dir, "--client-ca-file", file, "--requestheader-client-ca-file", file, "--requestheader-allowed-names=front")
+	if log := server.log.String(); !strings.Contains(log, "by --proxy-client-cert-file") {
+		t.Errorf("no warning that the server's own front proxy is not trusted: %s", log)
+	}
 	database, err := stdsql.Open("sqlite", migrations.SQLiteDSN(filepath.Join(dir, "byre.db")))
 	if err != nil {
 		t.Fatal(err)

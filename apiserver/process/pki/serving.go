@@ -15,6 +15,15 @@ import (
 // no others, does not accept the serving certificate in certFile with its intermediates. It
 // does not check names.
 func VerifyServing(certFile, rootCAFile string, now time.Time) error {
+	return verify(certFile, rootCAFile, now, x509.ExtKeyUsageServerAuth)
+}
+
+// VerifyClient is VerifyServing for the certificate of a client.
+func VerifyClient(certFile, rootCAFile string, now time.Time) error {
+	return verify(certFile, rootCAFile, now, x509.ExtKeyUsageClientAuth)
+}
+
+func verify(certFile, rootCAFile string, now time.Time, usage x509.ExtKeyUsage) error {
 	certs, err := certutil.CertsFromFile(certFile)
 	if err != nil {
 		return err
@@ -28,7 +37,7 @@ func VerifyServing(certFile, rootCAFile string, now time.Time) error {
 		intermediates.AddCert(cert)
 	}
 	_, err = certs[0].Verify(x509.VerifyOptions{
-		Roots: roots, Intermediates: intermediates, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		Roots: roots, Intermediates: intermediates, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{usage},
 	})
 	if err != nil {
 		return fmt.Errorf("%s is not verified by %s: %w", certFile, rootCAFile, err)
