@@ -78,7 +78,7 @@ func (b *fixture) Authorize(_ context.Context, a authorizer.Attributes) (authori
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.asked++
-	if user := a.GetUser().GetName(); b.granted[[2]string{user, a.GetNamespace()}] && (user != "eve" || a.GetResource() != b.refused) {
+	if who := a.GetUser().GetName(); b.granted[[2]string{who, a.GetNamespace()}] && (who != "eve" || a.GetResource() != b.refused) {
 		return authorizer.DecisionAllow, "", nil
 	}
 	return authorizer.DecisionNoOpinion, "", nil
