@@ -62,6 +62,9 @@ func newSite(t *testing.T) *site {
 	for name, ca := range map[string]*peers.Authority{"users": s.users, "proxies": s.proxies, "hooks": s.web, "issuer": s.web} {
 		s.write(t, name+"-ca.crt", string(ca.PEM))
 	}
+	cert, key := clientCertificate(t, s.proxies, "front-proxy")
+	s.write(t, "front-proxy.crt", string(cert))
+	s.write(t, "front-proxy.key", string(key))
 	hooks, err := url.Parse(s.hooks.URL)
 	if err != nil {
 		t.Fatal(err)
