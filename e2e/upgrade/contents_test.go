@@ -283,8 +283,15 @@ func create(t *testing.T, c *client) []resource {
 		definition.APIVersion, definition.Kind = "apiextensions.k8s.io/v1", "CustomResourceDefinition"
 		c.do(http.MethodPost, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
 		eventually.Succeeds(t, definition.Name, func() error {
-			_, err := c.try(http.MethodGet, "/apis/"+definition.Spec.Group+"/"+definition.Spec.Versions[0].Name+"/"+definition.Spec.Names.Plural, nil)
-			return err
+			if _, err := c.try(http.MethodGet, "/apis/"+definition.Spec.Group+"/"+definition.Spec.Versions[0].Name+"/"+definition.Spec.Names.Plural, nil); err != nil {
+				return err
+			}
+			// Discovery follows a little later.
+			want := schema.GroupResource{Group: definition.Spec.Group, Resource: definition.Spec.Names.Plural}
+			if !slices.ContainsFunc(c.resources(), func(r resource) bool { return r.GroupResource() == want }) {
+				return fmt.Errorf("discovery has no %v", want)
+			}
+			return nil
 		})
 	}
 	examples := c.examples()
