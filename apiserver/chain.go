@@ -121,6 +121,9 @@ func newDependencies(o options.Completed, n network, s *storageBackend, files pk
 	if o.Store.ReadsOnly() {
 		writers = &delegation.Writers{CA: cmp.Or(o.Serving.RootCAFile, files.CACert), Self: n.id}
 	}
+	// A policy for a resource holds for another under which the same objects are written, as the two of Events.
+	storedAs := factory.BuiltinResources(effectiveVersion()).StoredAs
+	equivalent := runtime.NewEquivalentResourceRegistryWithIdentity(func(gr schema.GroupResource) string { return storedAs(gr).String() })
 	return delegation.Dependencies{
 		Storage:          s.Backend,
 		EffectiveVersion: effectiveVersion(),
@@ -131,6 +134,8 @@ func newDependencies(o options.Completed, n network, s *storageBackend, files pk
 			FieldSets:         managedfields.NewFieldSets(fieldSetBytes),
 			ParsedSets:        managedfields.NewParsedSets(parsedFieldBytes),
 			MinRequestTimeout: time.Duration(o.Generic.MinRequestTimeout) * time.Second,
+
+			EquivalentResources: equivalent,
 		},
 		Discovery: discovery.NewRegistry(n.address, discovery.CIDRRule{
 			IPRange: o.ServiceIPRange,
