@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -26,6 +27,7 @@ const (
 var (
 	// errTooLarge means that a statement, a value, or what a query needs in memory, is too large.
 	errTooLarge   = errors.New("the query needs more memory than --sql-memory, or a row is larger than 16 MiB: select fewer rows or columns")
+	errTooDeep    = errors.New("the statement, or a path of JSON in it, is nested too deeply")
 	errEmpty      = errors.New("no statement")
 	errParameters = errors.New("wrong number of parameters")
 	errSeveral    = errors.New("more than one statement: ask one query a request")
@@ -246,24 +248,29 @@ func (e *engine) value(i int, declared string) any {
 	return nil
 }
 
-// close frees the memory. Each part of a connection that has run out of memory may panic in turn.
+// close frees the memory. Conn.Close would not, after a panic has left a statement open or the stack overflowed; what
+// it closes first is in that memory, as the database is.
 func (e *engine) close() {
-	end := func(part io.Closer) {
-		defer func() { _ = recovered(recover()) }()
-		_ = part.Close() // the error of the last Step
+	if e.conn == nil {
+		return
 	}
-	end(e.stmt)
-	end(e.conn)
+	memory := reflect.ValueOf(e.conn).Elem().FieldByName("wrp")
+	_ = reflect.NewAt(memory.Type(), memory.Addr().UnsafePointer()).Elem().Interface().(io.Closer).Close()
 }
 
 // recovered converts a panic of the engine to an error. SQLite's Go code panics when its memory is
-// used up.
+// used up. Its stack ends at the address 0: an overflow is an index that is negative, as a uint32.
 func recovered(cause any) error {
 	if cause == nil {
 		return nil
 	}
-	if err, ok := cause.(error); ok && err.Error() == "sqlite3: out of memory" {
-		return errTooLarge
+	if err, ok := cause.(error); ok {
+		switch text := err.Error(); {
+		case text == "sqlite3: out of memory":
+			return errTooLarge
+		case strings.Contains(text, "out of range [42949"):
+			return errTooDeep
+		}
 	}
 	return fmt.Errorf("panic: %v", cause)
 }

@@ -27,6 +27,19 @@ func TestLimits_MemoryIsGivenBack(t *testing.T) {
 	f.config.Memory, f.config.Timeout = 32<<20, 5*time.Second
 	bomb := "WITH RECURSIVE r(n, s) AS (SELECT 1, zeroblob(100000) UNION ALL SELECT n + 1, zeroblob(100000) FROM r) SELECT count(DISTINCT s || n) FROM r"
 	statements := []string{bomb, "SELECT group_concat(hex(zeroblob(3000000))) FROM pods", "SELECT 1; " + bomb, "SELECT x", "SELECT zeroblob(20000000)"}
+	// These overflow the stack of SQLite, the second while it is prepared.
+	nested := []string{
+		"SELECT length(hex(zeroblob(7000000))), json_set('{}', '$" + strings.Repeat(".a", 900) + "', 1)",
+		strings.Repeat("SELECT count(*) FROM (", 400) + "SELECT 1" + strings.Repeat(")", 400),
+	}
+	for _, sql := range nested {
+		_, err := f.ask("admin", sql)
+		if got, message := code(err); got != 400 || !strings.Contains(message, "nested too deeply") {
+			t.Errorf("%.80s: %d %s", sql, got, message)
+		}
+	}
+	statements = append(statements, nested...)
+	mappings := mappingsOf(t)
 	before := residentBytes(t)
 	for range 20 {
 		for _, sql := range statements {
@@ -37,6 +50,9 @@ func TestLimits_MemoryIsGivenBack(t *testing.T) {
 	}
 	if after := residentBytes(t); after > before+10*f.config.Memory {
 		t.Errorf("the process takes %d MiB, and %d before", after>>20, before>>20)
+	}
+	if more := mappingsOf(t) - mappings; more > 20 {
+		t.Errorf("the process has %d more mappings of memory", more)
 	}
 }
 
@@ -102,4 +118,14 @@ func residentBytes(t *testing.T) int64 {
 		t.Fatal(err)
 	}
 	return resident * int64(os.Getpagesize())
+}
+
+// mappingsOf is how many mappings of memory the process has.
+func mappingsOf(t *testing.T) int {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Count(string(text), "\n")
 }
