@@ -64,13 +64,14 @@ func TestPast_ShowsWhatWas(t *testing.T) {
 	f.expect("admin", "SELECT count(*) FROM pods(NULL)", "0")
 	f.expect("admin", "SELECT now.node, was.node FROM pods now JOIN pods("+at+") was ON was.uid = now.uid", `"n2" "n1"`)
 	f.expect("admin", "SELECT (SELECT count(*) FROM pods('-0s')), (SELECT count(*) FROM pods("+fmt.Sprint(last)+"))", "1 1")
-	for moment, want := range map[string]string{
-		fmt.Sprint(last + 1000): "400 there is no revision", "'yesterday'": "400 neither a revision nor a time",
+	for table, want := range map[string]string{
+		fmt.Sprintf("pods(%d)", last+1000): "400 there is no revision", "pods('yesterday')": "400 neither a revision nor a time",
+		"pods_history('-2h')": "400 pods_history takes no moment: compare valid_from and valid_to",
 	} {
-		_, err := f.ask("admin", "SELECT * FROM pods("+moment+")")
+		_, err := f.ask("admin", "SELECT * FROM "+table)
 		got, message := code(err)
 		if text := fmt.Sprint(got, " ", message); !strings.HasPrefix(text, want[:3]) || !strings.Contains(text, want[4:]) {
-			t.Errorf("at %s: %s, want %s", moment, text, want)
+			t.Errorf("%s: %s, want %s", table, text, want)
 		}
 	}
 	q := &Query{Spec: Spec{SQL: "SELECT name, node FROM pods ORDER BY 1", At: at}}

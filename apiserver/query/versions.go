@@ -1,6 +1,8 @@
 package query
 
 import (
+	"fmt"
+
 	"github.com/ncruces/go-sqlite3"
 
 	"byre/apiserver/query/catalog"
@@ -48,6 +50,11 @@ func (t versions) BestIndex(info *sqlite3.IndexInfo) error {
 	for i, c := range t.columns {
 		if c.Name == "namespace" || c.Name == "name" {
 			columns[i].Name = c.Name
+		}
+	}
+	for _, c := range info.Constraint {
+		if c.Column == len(versionColumns)+catalog.MomentColumn {
+			return fmt.Errorf("%s takes no moment: compare valid_from and valid_to", t.name)
 		}
 	}
 	narrow(info, columns)
