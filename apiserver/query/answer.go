@@ -209,7 +209,17 @@ func (s *stream) begin(h head) error {
 	for i, c := range h.columns {
 		names[i] = c.Name
 	}
-	return s.csv.Write(names)
+	return s.record(names)
+}
+
+// record writes a line of CSV. The writer makes a lone empty text a line that is empty, which readers skip.
+func (s *stream) record(texts []string) error {
+	if len(texts) > 1 || texts[0] != "" {
+		return s.csv.Write(texts)
+	}
+	s.csv.Flush()
+	s.buffer.WriteString("\"\"\n")
+	return nil
 }
 
 func (s *stream) row(values []any) error {
@@ -220,7 +230,7 @@ func (s *stream) row(values []any) error {
 		for i, v := range values {
 			texts[i] = csvText(v)
 		}
-		if err := s.csv.Write(texts); err != nil {
+		if err := s.record(texts); err != nil {
 			return err
 		}
 	}

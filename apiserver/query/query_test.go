@@ -1,8 +1,12 @@
 package query
 
 import (
+	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"byre/apiserver/query/catalog"
 )
@@ -122,5 +126,19 @@ func TestTimes_HaveSixDigits(t *testing.T) {
 		if got := catalog.Time.Value([]byte(`"` + stored + `"`)); got != want {
 			t.Errorf("%s: %v, want %s", stored, got, want)
 		}
+	}
+}
+
+// A line that is empty is no row for readers of CSV.
+func TestStreams_HaveALineForEachRow(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	w := httptest.NewRecorder()
+	q := &Spec{SQL: "SELECT column1 AS a FROM (VALUES ('x'), (NULL), (''), ('y'))"}
+	if err := f.run(request.WithUser(t.Context(), &user.DefaultInfo{Name: "admin"}), q, mostStreamed, newStream(w, CSV)); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := w.Body.String(), "a\nx\n\"\"\n\"\"\ny\n"; got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
