@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apiserver/pkg/admission"
+	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/endpoints/metrics"
@@ -152,6 +153,9 @@ func (h *Handler) serve(w http.ResponseWriter, req *http.Request, given, wanted 
 		return apierrors.NewBadRequest("the body is not a Query: " + err.Error())
 	}
 	audit.LogRequestObject(req.Context(), q, groupVersion, queries, "", h.codecs)
+	if audit.AuditContextFrom(audit.WithAuditContext(req.Context())).GetEventLevel() == auditinternal.LevelRequestResponse {
+		return newError(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable, "the audit policy records answers, which it can't of a stream: ask for JSON")
+	}
 	if err := h.admit(req.Context(), q); err != nil {
 		return err
 	}

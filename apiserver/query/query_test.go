@@ -1,10 +1,14 @@
 package query
 
 import (
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/apis/audit"
+	genericaudit "k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
@@ -140,5 +144,24 @@ func TestStreams_HaveALineForEachRow(t *testing.T) {
 	}
 	if got, want := w.Body.String(), "a\nx\n\"\"\n\"\"\ny\n"; got != want {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// What is audited with its answers is not streamed: the log would not have the rows.
+func TestStreams_AreAudited(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	h := NewHandler(f.Storage, admission.NewChainHandler(), http.NotFoundHandler())
+	for level, want := range map[audit.Level]int{audit.LevelNone: 200, audit.LevelRequest: 200, audit.LevelRequestResponse: 406} {
+		ctx := genericaudit.WithAuditContext(request.WithRequestInfo(t.Context(), &request.RequestInfo{}))
+		if err := genericaudit.AuditContextFrom(ctx).Init(genericaudit.RequestAuditConfig{Level: level}, nil); err != nil {
+			t.Fatal(err)
+		}
+		w, r := httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, http.MethodPost, Path, strings.NewReader("SELECT 1"))
+		r.Header.Set("Content-Type", sqlType)
+		r.Header.Set("Accept", CSV)
+		if h.ServeHTTP(w, r); w.Code != want {
+			t.Errorf("at the level %s: %d %s, want %d", level, w.Code, w.Body, want)
+		}
 	}
 }
