@@ -169,7 +169,8 @@ func (h *Handler) serve(w http.ResponseWriter, req *http.Request, given, wanted 
 // admit has the plugins admit a query. They may change it.
 func (h *Handler) admit(ctx context.Context, q *Query) error {
 	who, _ := request.UserFrom(ctx)
-	attributes := admission.NewAttributesRecord(q, nil, queryKind, "", "", queries, "", admission.Create, &metav1.CreateOptions{}, false, who)
+	options := &metav1.CreateOptions{TypeMeta: metav1.TypeMeta{APIVersion: metav1.SchemeGroupVersion.String(), Kind: "CreateOptions"}}
+	attributes := admission.NewAttributesRecord(q, nil, queryKind, "", "", queries, "", admission.Create, options, false, who)
 	if plugins, ok := h.admission.(admission.MutationInterface); ok && plugins.Handles(admission.Create) {
 		if err := plugins.Admit(ctx, attributes, h.objects); err != nil {
 			return err

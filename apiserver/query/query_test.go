@@ -1,11 +1,14 @@
 package query
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/apis/audit"
 	genericaudit "k8s.io/apiserver/pkg/audit"
@@ -147,11 +150,24 @@ func TestStreams_HaveALineForEachRow(t *testing.T) {
 	}
 }
 
+// plugin is an admission plugin that keeps the kind of the options.
+type plugin struct {
+	*admission.Handler
+	options schema.GroupVersionKind
+}
+
+// Admit implements admission.MutationInterface.
+func (p *plugin) Admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	p.options = a.GetOperationOptions().GetObjectKind().GroupVersionKind()
+	return nil
+}
+
 // What is audited with its answers is not streamed: the log would not have the rows.
-func TestStreams_AreAudited(t *testing.T) {
+func TestStreams_AreAdmittedAndAudited(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	h := NewHandler(f.Storage, admission.NewChainHandler(), http.NotFoundHandler())
+	p := &plugin{Handler: admission.NewHandler(admission.Create)}
+	h := NewHandler(f.Storage, p, http.NotFoundHandler())
 	for level, want := range map[audit.Level]int{audit.LevelNone: 200, audit.LevelRequest: 200, audit.LevelRequestResponse: 406} {
 		ctx := genericaudit.WithAuditContext(request.WithRequestInfo(t.Context(), &request.RequestInfo{}))
 		if err := genericaudit.AuditContextFrom(ctx).Init(genericaudit.RequestAuditConfig{Level: level}, nil); err != nil {
@@ -163,5 +179,8 @@ func TestStreams_AreAudited(t *testing.T) {
 		if h.ServeHTTP(w, r); w.Code != want {
 			t.Errorf("at the level %s: %d %s, want %d", level, w.Code, w.Body, want)
 		}
+	}
+	if want := metav1.SchemeGroupVersion.WithKind("CreateOptions"); p.options != want {
+		t.Errorf("plugins see the options %s, want %s", p.options, want)
 	}
 }
