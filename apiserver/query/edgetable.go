@@ -261,7 +261,7 @@ func (c *edgeCursor) begin() (err error) {
 		if name == nil || named < 0 {
 			c.rows, err = c.reads.all()
 		} else {
-			c.rows, err = c.reads.withValue(named, *name)
+			c.rows, err = c.reads.withValue(named, "", *name)
 		}
 	case namespace == nil:
 		c.rows, err = c.reads.all()
