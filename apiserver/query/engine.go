@@ -21,6 +21,8 @@ import (
 const (
 	maxSQL   = 100 << 10
 	maxValue = 16 << 20
+	// One call of json_extract reads a value once for each argument, and nothing ends it.
+	maxArguments = 32
 )
 
 // Errors of a statement.
@@ -97,6 +99,7 @@ func (e *engine) open(memory int64, requests *atomic.Int64) (err error) {
 		sqlite3.LIMIT_ATTACHED:        0,
 		sqlite3.LIMIT_EXPR_DEPTH:      200,
 		sqlite3.LIMIT_COMPOUND_SELECT: 100,
+		sqlite3.LIMIT_FUNCTION_ARG:    maxArguments,
 		sqlite3.LIMIT_TRIGGER_DEPTH:   1,
 		sqlite3.LIMIT_WORKER_THREADS:  0,
 	} {

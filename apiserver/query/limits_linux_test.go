@@ -101,6 +101,13 @@ func TestLimits_HoldForWhatAStatementMultiplies(t *testing.T) {
 			}
 		}
 	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f.expect("admin", "SELECT quantity(printf('%.*c', 4000000, char(1)))", "null")
+	runtime.ReadMemStats(&after)
+	if took := after.TotalAlloc - before.TotalAlloc; took > 4<<20 {
+		t.Errorf("a text that is no quantity took %d MiB", took>>20)
+	}
 	// What a cursor has kept is given back before it scans again.
 	f.expect("admin", "SELECT sum((SELECT length(after) FROM changes WHERE revision = r.value LIMIT 1) > 0) FROM json_each('["+
 		strings.TrimSuffix(strings.Repeat(fmt.Sprint(made.Revision, ","), 100), ",")+"]') r", "100")

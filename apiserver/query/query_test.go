@@ -91,8 +91,9 @@ func TestQuery_RefusesWhatIsNoSelect(t *testing.T) {
 		"SELECT randomblob(1000000000)":      {400, "not authorized to use function: randomblob"},
 		"BEGIN":                              {400, "only one SELECT"},
 		"EXPLAIN DELETE FROM pods":           {400, ""},
-		"SELECT ?1":                          {400, "wrong number of parameters: the statement has 1"},
-		"SELECT zeroblob(1000000000)":        {413, "--sql-memory"},
+		"SELECT max(1" + strings.Repeat(", 2", 32) + ")": {400, "too many arguments on function max"},
+		"SELECT ?1":                   {400, "wrong number of parameters: the statement has 1"},
+		"SELECT zeroblob(1000000000)": {413, "--sql-memory"},
 		"SELECT " + strings.Repeat("(", 5000) + "1" + strings.Repeat(")", 5000): {400, ""},
 		"SELECT '" + strings.Repeat("a", maxSQL) + "'":                          {422, "Too long"},
 	} {
