@@ -150,7 +150,7 @@ func (e *engine) prepare(sql string) (err error) {
 	stmt, tail, err := e.conn.Prepare(sql)
 	switch {
 	case err != nil:
-		return err
+		return cmp.Or(e.cause.err, err)
 	case stmt == nil:
 		return errEmpty
 	}

@@ -47,7 +47,7 @@ func (e *engine) addFunctions(known *resources) error {
 			name, ok, err := known.ofKind(args[0].Text(), args[1].Text())
 			switch {
 			case err != nil:
-				result.ResultError(err)
+				result.ResultError(e.cause.keep(err))
 			case ok:
 				result.ResultText(name)
 			}
