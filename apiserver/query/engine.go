@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"github.com/ncruces/go-sqlite3"
 
@@ -21,6 +22,8 @@ import (
 const (
 	maxSQL   = 100 << 10
 	maxValue = 16 << 20
+	// mostEscape is the length of the escape of a byte in JSON, in bytes.
+	mostEscape = 6
 	// One call of json_extract reads a value once for each argument, and nothing ends it.
 	maxArguments = 32
 )
@@ -205,7 +208,12 @@ func (e *engine) run(columns []ResultColumn, row func([]any) (bool, error)) (err
 		size := 0
 		for i := range columns {
 			values[i] = e.value(i, columns[i].Type)
-			if size += length(values[i]); size > maxValue {
+			size += length(values[i])
+			// An answer may have six bytes for one. No need to count those of a row whose texts are short.
+			if text, ok := values[i].(string); ok && size > maxValue/mostEscape {
+				size += escapes(text)
+			}
+			if size > maxValue {
 				return errTooLarge // in the engine all columns may share one text
 			}
 		}
@@ -214,6 +222,19 @@ func (e *engine) run(columns []ResultColumn, row func([]any) (bool, error)) (err
 		}
 	}
 	return cmp.Or(e.cause.err, e.stmt.Err())
+}
+
+// escapes returns how many bytes the escapes of JSON add to a text, at most.
+func escapes(text string) (n int) {
+	for _, r := range text {
+		switch {
+		case r == '"', r == '\\':
+			n++
+		case r < ' ', r == '<', r == '>', r == '&', r == utf8.RuneError:
+			n += mostEscape - 1
+		}
+	}
+	return n
 }
 
 // length returns the length of a value of a row; 0 if it has a fixed size.

@@ -56,8 +56,8 @@ func TestLimits_MemoryIsGivenBack(t *testing.T) {
 	}
 }
 
-// What a short statement multiplies is bounded too: one text in many columns, what many cursors keep, and the fields of
-// one change.
+// What a short statement multiplies is bounded too: one text in many columns, what many cursors keep, the fields of
+// one change, and the escapes of an answer.
 func TestLimits_HoldForWhatAStatementMultiplies(t *testing.T) {
 	f := newFixture(t)
 	f.config.Memory = 16 << 20
@@ -81,6 +81,7 @@ func TestLimits_HoldForWhatAStatementMultiplies(t *testing.T) {
 		{SQL: columns("(SELECT 1 FROM byre_columns LIMIT 1)")},
 		{SQL: columns("(SELECT 1 FROM changes WHERE after > '' LIMIT 1)")},
 		{SQL: "SELECT count(*) FROM field_changes WHERE name = 'big'"},
+		{SQL: "SELECT printf('%.*c', 4000000, char(1))"},
 	} {
 		for what, run := range map[string]func() error{
 			"kept": func() error {
