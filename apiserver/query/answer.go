@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apiserver/pkg/admission"
+	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/endpoints/metrics"
@@ -152,6 +153,9 @@ func (h *Handler) serve(w http.ResponseWriter, req *http.Request, given, wanted 
 		return apierrors.NewBadRequest("the body is not a Query: " + err.Error())
 	}
 	audit.LogRequestObject(req.Context(), q, groupVersion, queries, "", h.codecs)
+	if audit.AuditContextFrom(audit.WithAuditContext(req.Context())).GetEventLevel() == auditinternal.LevelRequestResponse {
+		return newError(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable, "the audit policy records answers, which it can't of a stream: ask for JSON")
+	}
 	if err := h.admit(req.Context(), q); err != nil {
 		return err
 	}
@@ -165,7 +169,8 @@ func (h *Handler) serve(w http.ResponseWriter, req *http.Request, given, wanted 
 // admit has the plugins admit a query. They may change it.
 func (h *Handler) admit(ctx context.Context, q *Query) error {
 	who, _ := request.UserFrom(ctx)
-	attributes := admission.NewAttributesRecord(q, nil, queryKind, "", "", queries, "", admission.Create, &metav1.CreateOptions{}, false, who)
+	options := &metav1.CreateOptions{TypeMeta: metav1.TypeMeta{APIVersion: metav1.SchemeGroupVersion.String(), Kind: "CreateOptions"}}
+	attributes := admission.NewAttributesRecord(q, nil, queryKind, "", "", queries, "", admission.Create, options, false, who)
 	if plugins, ok := h.admission.(admission.MutationInterface); ok && plugins.Handles(admission.Create) {
 		if err := plugins.Admit(ctx, attributes, h.objects); err != nil {
 			return err
@@ -209,7 +214,17 @@ func (s *stream) begin(h head) error {
 	for i, c := range h.columns {
 		names[i] = c.Name
 	}
-	return s.csv.Write(names)
+	return s.record(names)
+}
+
+// record writes a line of CSV. The writer makes a lone empty text a line that is empty, which readers skip.
+func (s *stream) record(texts []string) error {
+	if len(texts) > 1 || texts[0] != "" {
+		return s.csv.Write(texts)
+	}
+	s.csv.Flush()
+	s.buffer.WriteString("\"\"\n")
+	return nil
 }
 
 func (s *stream) row(values []any) error {
@@ -220,7 +235,7 @@ func (s *stream) row(values []any) error {
 		for i, v := range values {
 			texts[i] = csvText(v)
 		}
-		if err := s.csv.Write(texts); err != nil {
+		if err := s.record(texts); err != nil {
 			return err
 		}
 	}

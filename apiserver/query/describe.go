@@ -103,7 +103,7 @@ func (t *texts) Filter(_ int, _ string, args ...sqlite3.Value) error {
 		}
 		table, err := t.of.tables.Table(t.of.engine.ctx, name)
 		if err != nil {
-			return err
+			return t.of.engine.cause.keep(err)
 		}
 		if edge, ok := edges[name]; ok {
 			table = &catalog.Table{Description: edge.Description, Columns: edge.Columns}

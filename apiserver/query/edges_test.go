@@ -8,11 +8,13 @@ import (
 	"strings"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/warning"
 
+	"byre/apiserver/query/catalog"
 	"byre/sqlstore"
 )
 
@@ -58,6 +60,29 @@ func TestEdges_AskOnlyForTheResourceThatIsNamed(t *testing.T) {
 		f.asked.Store(0)
 		if _, err := f.ask("admin", sql); err != nil || f.asked.Load() != want {
 			t.Errorf("%s: the authorizer was asked %d times, want %d; %v", sql, f.asked.Load(), want, err)
+		}
+	}
+}
+
+// failing are tables that can't be described.
+type failing struct{ *fixture }
+
+// Table implements Tables.
+func (failing) Table(context.Context, string) (*catalog.Table, error) {
+	return nil, apierrors.NewServiceUnavailable("not yet")
+}
+
+// A table that can't be described now is no fault of the statement.
+func TestEdges_FailAsTheTablesDo(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.config.Tables = failing{f}
+	for _, sql := range []string{
+		"SELECT * FROM labels", "SELECT * FROM labels WHERE resource = 'x'", "SELECT * FROM events_about", "SELECT * FROM byre_columns", "SELECT resource_of('v1', 'Pod')",
+	} {
+		_, err := f.ask("admin", sql)
+		if got, message := code(err); got != 503 || message != "not yet" {
+			t.Errorf("%s: %d %s", sql, got, message)
 		}
 	}
 }

@@ -68,10 +68,10 @@ func (t *edgeTable) BestIndex(info *sqlite3.IndexInfo) error {
 	info.EstimatedRows = max(1, int64(info.EstimatedCost))
 	if resource, ok := equal[edgeResource]; ok && t.about == nil {
 		if value, err := info.RHSValue(resource); err == nil && value.Type() == sqlite3.TEXT {
-			return t.show(value.Text())
+			return t.engine.cause.keep(t.show(value.Text()))
 		}
 	}
-	return t.showAll()
+	return t.engine.cause.keep(t.showAll())
 }
 
 // show adds the table of a resource to those that the statement may show.
@@ -261,7 +261,7 @@ func (c *edgeCursor) begin() (err error) {
 		if name == nil || named < 0 {
 			c.rows, err = c.reads.all()
 		} else {
-			c.rows, err = c.reads.withValue(named, *name)
+			c.rows, err = c.reads.withValue(named, "", *name)
 		}
 	case namespace == nil:
 		c.rows, err = c.reads.all()

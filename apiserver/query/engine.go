@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"strings"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"github.com/ncruces/go-sqlite3"
 
@@ -20,12 +22,17 @@ import (
 const (
 	maxSQL   = 100 << 10
 	maxValue = 16 << 20
+	// mostEscape is the length of the escape of a byte in JSON, in bytes.
+	mostEscape = 6
+	// One call of json_extract reads a value once for each argument, and nothing ends it.
+	maxArguments = 32
 )
 
 // Errors of a statement.
 var (
 	// errTooLarge means that a statement, a value, or what a query needs in memory, is too large.
 	errTooLarge   = errors.New("the query needs more memory than --sql-memory, or a row is larger than 16 MiB: select fewer rows or columns")
+	errTooDeep    = errors.New("the statement, or a path of JSON in it, is nested too deeply")
 	errEmpty      = errors.New("no statement")
 	errParameters = errors.New("wrong number of parameters")
 	errSeveral    = errors.New("more than one statement: ask one query a request")
@@ -95,6 +102,7 @@ func (e *engine) open(memory int64, requests *atomic.Int64) (err error) {
 		sqlite3.LIMIT_ATTACHED:        0,
 		sqlite3.LIMIT_EXPR_DEPTH:      200,
 		sqlite3.LIMIT_COMPOUND_SELECT: 100,
+		sqlite3.LIMIT_FUNCTION_ARG:    maxArguments,
 		sqlite3.LIMIT_TRIGGER_DEPTH:   1,
 		sqlite3.LIMIT_WORKER_THREADS:  0,
 	} {
@@ -145,7 +153,7 @@ func (e *engine) prepare(sql string) (err error) {
 	stmt, tail, err := e.conn.Prepare(sql)
 	switch {
 	case err != nil:
-		return err
+		return cmp.Or(e.cause.err, err)
 	case stmt == nil:
 		return errEmpty
 	}
@@ -200,7 +208,12 @@ func (e *engine) run(columns []ResultColumn, row func([]any) (bool, error)) (err
 		size := 0
 		for i := range columns {
 			values[i] = e.value(i, columns[i].Type)
-			if size += length(values[i]); size > maxValue {
+			size += length(values[i])
+			// An answer may have six bytes for one. No need to count those of a row whose texts are short.
+			if text, ok := values[i].(string); ok && size > maxValue/mostEscape {
+				size += escapes(text)
+			}
+			if size > maxValue {
 				return errTooLarge // in the engine all columns may share one text
 			}
 		}
@@ -209,6 +222,19 @@ func (e *engine) run(columns []ResultColumn, row func([]any) (bool, error)) (err
 		}
 	}
 	return cmp.Or(e.cause.err, e.stmt.Err())
+}
+
+// escapes returns how many bytes the escapes of JSON add to a text, at most.
+func escapes(text string) (n int) {
+	for _, r := range text {
+		switch {
+		case r == '"', r == '\\':
+			n++
+		case r < ' ', r == '<', r == '>', r == '&', r == utf8.RuneError:
+			n += mostEscape - 1
+		}
+	}
+	return n
 }
 
 // length returns the length of a value of a row; 0 if it has a fixed size.
@@ -246,24 +272,29 @@ func (e *engine) value(i int, declared string) any {
 	return nil
 }
 
-// close frees the memory. Each part of a connection that has run out of memory may panic in turn.
+// close frees the memory. Conn.Close would not, after a panic has left a statement open or the stack overflowed; what
+// it closes first is in that memory, as the database is.
 func (e *engine) close() {
-	end := func(part io.Closer) {
-		defer func() { _ = recovered(recover()) }()
-		_ = part.Close() // the error of the last Step
+	if e.conn == nil {
+		return
 	}
-	end(e.stmt)
-	end(e.conn)
+	memory := reflect.ValueOf(e.conn).Elem().FieldByName("wrp")
+	_ = reflect.NewAt(memory.Type(), memory.Addr().UnsafePointer()).Elem().Interface().(io.Closer).Close()
 }
 
 // recovered converts a panic of the engine to an error. SQLite's Go code panics when its memory is
-// used up.
+// used up. Its stack ends at the address 0: an overflow is an index that is negative, as a uint32.
 func recovered(cause any) error {
 	if cause == nil {
 		return nil
 	}
-	if err, ok := cause.(error); ok && err.Error() == "sqlite3: out of memory" {
-		return errTooLarge
+	if err, ok := cause.(error); ok {
+		switch text := err.Error(); {
+		case text == "sqlite3: out of memory":
+			return errTooLarge
+		case strings.Contains(text, "out of range [42949"):
+			return errTooDeep
+		}
 	}
 	return fmt.Errorf("panic: %v", cause)
 }

@@ -40,7 +40,7 @@ func apiError(ctx context.Context, sql string, timeout time.Duration, err error)
 		return status
 	case errors.Is(err, errTooLarge), errors.Is(err, sqlite3.TOOBIG), errors.Is(err, sqlite3.NOMEM):
 		return newError(http.StatusRequestEntityTooLarge, metav1.StatusReasonRequestEntityTooLarge, errTooLarge.Error())
-	case errors.Is(err, errEmpty), errors.Is(err, errSeveral), errors.Is(err, errParameters):
+	case errors.Is(err, errEmpty), errors.Is(err, errTooDeep), errors.Is(err, errSeveral), errors.Is(err, errParameters):
 		return badStatement(err.Error(), sql, "")
 	case errors.Is(err, sqlite3.AUTH) && (!errors.As(err, &engine) || strings.HasSuffix(engine.Error(), "not authorized")):
 		return badStatement("only one SELECT is allowed", sql, "")

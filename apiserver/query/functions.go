@@ -34,7 +34,11 @@ var functions = sets.New(strings.Fields(`
 func (e *engine) addFunctions(known *resources) error {
 	for _, f := range append(textFunctions(e.ctx), []function{
 		{"quantity", 1, func(result sqlite3.Context, args ...sqlite3.Value) {
-			if value, ok := catalog.Quantity.Value(appendJSON(nil, args[0].Text())).(float64); ok && args[0].Type() != sqlite3.NULL {
+			text := args[0].RawText()
+			if len(text) > catalog.MaxQuantity || args[0].Type() == sqlite3.NULL {
+				return // no quantity is so long, and nothing ends the call while it escapes the text
+			}
+			if value, ok := catalog.Quantity.Value(appendJSON(nil, string(text))).(float64); ok {
 				result.ResultFloat(value)
 			}
 		}},
@@ -43,7 +47,7 @@ func (e *engine) addFunctions(known *resources) error {
 			name, ok, err := known.ofKind(args[0].Text(), args[1].Text())
 			switch {
 			case err != nil:
-				result.ResultError(err)
+				result.ResultError(e.cause.keep(err))
 			case ok:
 				result.ResultText(name)
 			}

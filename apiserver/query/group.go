@@ -5,8 +5,10 @@ import (
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/conversion"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/kube-openapi/pkg/common"
 
@@ -28,6 +30,11 @@ func newScheme() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	scheme.AddKnownTypes(groupVersion, &Query{})
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	// By it a webhook's or a policy's change of a query reaches the query.
+	utilruntime.Must(scheme.AddConversionFunc((*Query)(nil), (*Query)(nil), func(from, to any, _ conversion.Scope) error {
+		*to.(*Query) = *from.(*Query).DeepCopyObject().(*Query)
+		return nil
+	}))
 	return scheme
 }
 

@@ -27,6 +27,19 @@ func TestLimits_MemoryIsGivenBack(t *testing.T) {
 	f.config.Memory, f.config.Timeout = 32<<20, 5*time.Second
 	bomb := "WITH RECURSIVE r(n, s) AS (SELECT 1, zeroblob(100000) UNION ALL SELECT n + 1, zeroblob(100000) FROM r) SELECT count(DISTINCT s || n) FROM r"
 	statements := []string{bomb, "SELECT group_concat(hex(zeroblob(3000000))) FROM pods", "SELECT 1; " + bomb, "SELECT x", "SELECT zeroblob(20000000)"}
+	// These overflow the stack of SQLite, the second while it is prepared.
+	nested := []string{
+		"SELECT length(hex(zeroblob(7000000))), json_set('{}', '$" + strings.Repeat(".a", 900) + "', 1)",
+		strings.Repeat("SELECT count(*) FROM (", 400) + "SELECT 1" + strings.Repeat(")", 400),
+	}
+	for _, sql := range nested {
+		_, err := f.ask("admin", sql)
+		if got, message := code(err); got != 400 || !strings.Contains(message, "nested too deeply") {
+			t.Errorf("%.80s: %d %s", sql, got, message)
+		}
+	}
+	statements = append(statements, nested...)
+	mappings := mappingsOf(t)
 	before := residentBytes(t)
 	for range 20 {
 		for _, sql := range statements {
@@ -38,10 +51,13 @@ func TestLimits_MemoryIsGivenBack(t *testing.T) {
 	if after := residentBytes(t); after > before+10*f.config.Memory {
 		t.Errorf("the process takes %d MiB, and %d before", after>>20, before>>20)
 	}
+	if more := mappingsOf(t) - mappings; more > 20 {
+		t.Errorf("the process has %d more mappings of memory", more)
+	}
 }
 
-// What a short statement multiplies is bounded too: one text in many columns, what many cursors keep, and the fields of
-// one change.
+// What a short statement multiplies is bounded too: one text in many columns, what many cursors keep, the fields of
+// one change, and the escapes of an answer.
 func TestLimits_HoldForWhatAStatementMultiplies(t *testing.T) {
 	f := newFixture(t)
 	f.config.Memory = 16 << 20
@@ -65,6 +81,7 @@ func TestLimits_HoldForWhatAStatementMultiplies(t *testing.T) {
 		{SQL: columns("(SELECT 1 FROM byre_columns LIMIT 1)")},
 		{SQL: columns("(SELECT 1 FROM changes WHERE after > '' LIMIT 1)")},
 		{SQL: "SELECT count(*) FROM field_changes WHERE name = 'big'"},
+		{SQL: "SELECT printf('%.*c', 4000000, char(1))"},
 	} {
 		for what, run := range map[string]func() error{
 			"kept": func() error {
@@ -85,6 +102,13 @@ func TestLimits_HoldForWhatAStatementMultiplies(t *testing.T) {
 			}
 		}
 	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f.expect("admin", "SELECT quantity(printf('%.*c', 4000000, char(1)))", "null")
+	runtime.ReadMemStats(&after)
+	if took := after.TotalAlloc - before.TotalAlloc; took > 4<<20 {
+		t.Errorf("a text that is no quantity took %d MiB", took>>20)
+	}
 	// What a cursor has kept is given back before it scans again.
 	f.expect("admin", "SELECT sum((SELECT length(after) FROM changes WHERE revision = r.value LIMIT 1) > 0) FROM json_each('["+
 		strings.TrimSuffix(strings.Repeat(fmt.Sprint(made.Revision, ","), 100), ",")+"]') r", "100")
@@ -102,4 +126,14 @@ func residentBytes(t *testing.T) int64 {
 		t.Fatal(err)
 	}
 	return resident * int64(os.Getpagesize())
+}
+
+// mappingsOf is how many mappings of memory the process has.
+func mappingsOf(t *testing.T) int {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Count(string(text), "\n")
 }

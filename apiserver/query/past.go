@@ -110,7 +110,7 @@ func (p *past) show(v *view, moment string, revision int64) (*selection, error) 
 	if err != nil {
 		return nil, err
 	}
-	shown := &selection{view: v, source: &stored{past: p, view: v, moment: moment, revision: revision, scope: scope}}
+	shown := &selection{view: v, source: &stored{past: p, view: v, moment: moment, revision: revision, scope: scope, byNamespace: map[string][]*watch.Entry{}}}
 	if !scope.All && len(scope.Namespaces) == 0 {
 		shown.forbidden = fmt.Sprintf("you may not list %s and changes.%s in all namespaces, nor in one that there has been since", v.Resource, changes.Group)
 		return shown, nil
@@ -147,9 +147,12 @@ type stored struct {
 	moment   string
 	revision int64
 	scope    changes.Scope
-	// gets counts the rows that were read one by one; after mostGets of them, rows has all.
+	// gets counts the rows that were read one by one; after mostGets of them, all are.
 	gets int
-	rows []*watch.Entry
+	// rows are all rows, once isRead is true. Until then, byNamespace has those of the namespaces that were read.
+	rows        []*watch.Entry
+	isRead      bool
+	byNamespace map[string][]*watch.Entry
 }
 
 const (
@@ -159,10 +162,10 @@ const (
 )
 
 func (s *stored) all() (rows []*watch.Entry, err error) {
-	if s.rows != nil {
+	if s.isRead {
 		return s.rows, nil
 	}
-	defer func() { s.rows = rows }()
+	defer func() { s.rows, s.isRead = rows, err == nil }()
 	if s.scope.All {
 		return s.list("", "")
 	}
@@ -177,8 +180,14 @@ func (s *stored) all() (rows []*watch.Entry, err error) {
 }
 
 func (s *stored) in(namespace string) ([]*watch.Entry, error) {
-	if s.rows == nil {
-		return s.list(namespace, "")
+	if !s.isRead {
+		rows, ok := s.byNamespace[namespace]
+		if ok {
+			return rows, nil
+		}
+		rows, err := s.list(namespace, "")
+		s.byNamespace[namespace] = rows
+		return rows, err
 	}
 	from, _ := s.find(namespace, "")
 	to, _ := s.find(namespace+"\x00", "")
@@ -191,7 +200,7 @@ func (s *stored) get(namespace, name string) (*watch.Entry, error) {
 			return nil, err
 		}
 	}
-	if s.rows != nil {
+	if s.isRead {
 		if i, found := s.find(namespace, name); found {
 			return s.rows[i], nil
 		}

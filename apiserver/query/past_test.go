@@ -64,13 +64,14 @@ func TestPast_ShowsWhatWas(t *testing.T) {
 	f.expect("admin", "SELECT count(*) FROM pods(NULL)", "0")
 	f.expect("admin", "SELECT now.node, was.node FROM pods now JOIN pods("+at+") was ON was.uid = now.uid", `"n2" "n1"`)
 	f.expect("admin", "SELECT (SELECT count(*) FROM pods('-0s')), (SELECT count(*) FROM pods("+fmt.Sprint(last)+"))", "1 1")
-	for moment, want := range map[string]string{
-		fmt.Sprint(last + 1000): "400 there is no revision", "'yesterday'": "400 neither a revision nor a time",
+	for table, want := range map[string]string{
+		fmt.Sprintf("pods(%d)", last+1000): "400 there is no revision", "pods('yesterday')": "400 neither a revision nor a time",
+		"pods_history('-2h')": "400 pods_history takes no moment: compare valid_from and valid_to",
 	} {
-		_, err := f.ask("admin", "SELECT * FROM pods("+moment+")")
+		_, err := f.ask("admin", "SELECT * FROM "+table)
 		got, message := code(err)
 		if text := fmt.Sprint(got, " ", message); !strings.HasPrefix(text, want[:3]) || !strings.Contains(text, want[4:]) {
-			t.Errorf("at %s: %s, want %s", moment, text, want)
+			t.Errorf("%s: %s, want %s", table, text, want)
 		}
 	}
 	q := &Query{Spec: Spec{SQL: "SELECT name, node FROM pods ORDER BY 1", At: at}}
@@ -264,10 +265,16 @@ func TestPast_ShowsEdgesOfAMoment(t *testing.T) {
 	f.expect("admin", fmt.Sprintf("SELECT count(*) FROM node_taints(%d)", moments[0]), "1")
 }
 
-// reads is a driver that counts the changes that are read, and the bytes of their values.
+// reads is a driver that counts the lists, the changes that are read, and the bytes of their values.
 type reads struct {
 	sqlstore.Driver
-	changes, bytes int
+	lists, changes, bytes int
+}
+
+// List implements sqlstore.Driver.
+func (r *reads) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (sqlstore.ListResult, error) {
+	r.lists++
+	return r.Driver.List(ctx, q, yield)
 }
 
 // Changes implements sqlstore.Driver.
@@ -314,6 +321,40 @@ func TestChanges_AreReadAsFarAsAsked(t *testing.T) {
 		if driver.changes > c.most || (driver.bytes > 0) != c.values {
 			t.Errorf("%s: %d changes of %d bytes were read, want at most %d, and values: %v", c.sql, driver.changes, driver.bytes, c.most, c.values)
 		}
+	}
+}
+
+// A subquery of the past that is evaluated for each row of another table reads it once, and what it holds is counted once.
+func TestPast_IsReadOnceForAllRows(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	empty := f.namespace("shop")
+	var first, last int64
+	for i := range 50 {
+		name := fmt.Sprint("p", i)
+		first = f.change("ann", sqlstore.Create, "pods", "shop", name, podText("shop", name, "n1"))
+	}
+	for i := range 50 {
+		name := fmt.Sprint("p", i)
+		last = f.change("ann", sqlstore.Update, "pods", "shop", name, podText("shop", name, "n2"))
+	}
+	driver := &reads{Driver: f.driver}
+	f.config.Log.Driver, f.config.Memory = driver, 1<<20
+	namespaces := "json_each('[" + strings.TrimSuffix(strings.Repeat(`"shop",`, 300), ",") + "]') r"
+	for table, want := range map[string]string{
+		fmt.Sprintf("pods(%d)", empty): "0", fmt.Sprintf("pods(%d)", first): "15000", fmt.Sprintf("pods(%d)", last): "15000", "pods_history": "30000",
+	} {
+		driver.lists = 0
+		f.expect("admin", "SELECT sum((SELECT count(*) FROM "+table+" o WHERE o.namespace = r.value)) FROM "+namespaces, want)
+		if driver.lists > 3 {
+			t.Errorf("%s was read %d times", table, driver.lists)
+		}
+	}
+	// All rows, of which there are none.
+	driver.lists = 0
+	f.expect("admin", fmt.Sprintf("SELECT sum((SELECT count(*) FROM pods(%d) o WHERE o.name > r.value)) FROM ", empty)+namespaces, "0")
+	if driver.lists > 3 {
+		t.Errorf("a table without rows was read %d times", driver.lists)
 	}
 }
 

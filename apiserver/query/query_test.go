@@ -1,8 +1,19 @@
 package query
 
 import (
+	"context"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/apis/audit"
+	genericaudit "k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"byre/apiserver/query/catalog"
 )
@@ -80,8 +91,9 @@ func TestQuery_RefusesWhatIsNoSelect(t *testing.T) {
 		"SELECT randomblob(1000000000)":      {400, "not authorized to use function: randomblob"},
 		"BEGIN":                              {400, "only one SELECT"},
 		"EXPLAIN DELETE FROM pods":           {400, ""},
-		"SELECT ?1":                          {400, "wrong number of parameters: the statement has 1"},
-		"SELECT zeroblob(1000000000)":        {413, "--sql-memory"},
+		"SELECT max(1" + strings.Repeat(", 2", 32) + ")": {400, "too many arguments on function max"},
+		"SELECT ?1":                   {400, "wrong number of parameters: the statement has 1"},
+		"SELECT zeroblob(1000000000)": {413, "--sql-memory"},
 		"SELECT " + strings.Repeat("(", 5000) + "1" + strings.Repeat(")", 5000): {400, ""},
 		"SELECT '" + strings.Repeat("a", maxSQL) + "'":                          {422, "Too long"},
 	} {
@@ -122,5 +134,54 @@ func TestTimes_HaveSixDigits(t *testing.T) {
 		if got := catalog.Time.Value([]byte(`"` + stored + `"`)); got != want {
 			t.Errorf("%s: %v, want %s", stored, got, want)
 		}
+	}
+}
+
+// A line that is empty is no row for readers of CSV.
+func TestStreams_HaveALineForEachRow(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	w := httptest.NewRecorder()
+	q := &Spec{SQL: "SELECT column1 AS a FROM (VALUES ('x'), (NULL), (''), ('y'))"}
+	if err := f.run(request.WithUser(t.Context(), &user.DefaultInfo{Name: "admin"}), q, mostStreamed, newStream(w, CSV)); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := w.Body.String(), "a\nx\n\"\"\n\"\"\ny\n"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// plugin is an admission plugin that keeps the kind of the options.
+type plugin struct {
+	*admission.Handler
+	options schema.GroupVersionKind
+}
+
+// Admit implements admission.MutationInterface.
+func (p *plugin) Admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	p.options = a.GetOperationOptions().GetObjectKind().GroupVersionKind()
+	return nil
+}
+
+// What is audited with its answers is not streamed: the log would not have the rows.
+func TestStreams_AreAdmittedAndAudited(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	p := &plugin{Handler: admission.NewHandler(admission.Create)}
+	h := NewHandler(f.Storage, p, http.NotFoundHandler())
+	for level, want := range map[audit.Level]int{audit.LevelNone: 200, audit.LevelRequest: 200, audit.LevelRequestResponse: 406} {
+		ctx := genericaudit.WithAuditContext(request.WithRequestInfo(t.Context(), &request.RequestInfo{}))
+		if err := genericaudit.AuditContextFrom(ctx).Init(genericaudit.RequestAuditConfig{Level: level}, nil); err != nil {
+			t.Fatal(err)
+		}
+		w, r := httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, http.MethodPost, Path, strings.NewReader("SELECT 1"))
+		r.Header.Set("Content-Type", sqlType)
+		r.Header.Set("Accept", CSV)
+		if h.ServeHTTP(w, r); w.Code != want {
+			t.Errorf("at the level %s: %d %s, want %d", level, w.Code, w.Body, want)
+		}
+	}
+	if want := metav1.SchemeGroupVersion.WithKind("CreateOptions"); p.options != want {
+		t.Errorf("plugins see the options %s, want %s", p.options, want)
 	}
 }

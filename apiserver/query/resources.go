@@ -79,8 +79,8 @@ func (r *resources) ofKind(apiVersion, kind string) (string, bool, error) {
 func (s *Storage) prepare(e *engine, q *Spec) error {
 	e.past.moment = q.At
 	err := e.prepare(q.SQL)
-	if err == nil {
-		return nil
+	if err == nil || e.cause.err != nil {
+		return err
 	}
 	found, goneErr := s.declareGone(e, strings.ToLower(q.SQL))
 	switch {

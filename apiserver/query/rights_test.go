@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"byre/sqlstore"
 )
 
 // Whatever a statement does, it sees the rows that its user may list, and no trace of others.
@@ -151,5 +153,24 @@ func TestRights_AreThoseAtTheRevision(t *testing.T) {
 	got, err := run(t.Context(), f.Storage, "tenant", q)
 	if want := "\"a\" 1\n\"b\" 2"; err != nil || got != want || q.Status.ResourceVersion != "3" {
 		t.Errorf("at revision %s: %s (%v), want %s", q.Status.ResourceVersion, got, err, want)
+	}
+}
+
+// A condition on the namespace reads no other, whatever else it is combined with, now and in the past.
+func TestPlans_ReadOneNamespace(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	node, last := strings.Repeat("n", 1000), int64(0)
+	for i := range 1000 {
+		namespace, name := fmt.Sprint("ns", i%10), fmt.Sprint("p", i)
+		f.change("ann", sqlstore.Create, "pods", namespace, name, podText(namespace, name, node))
+		last = f.change("ann", sqlstore.Update, "pods", namespace, name, podText(namespace, name, node))
+	}
+	f.config.Memory = 1 << 20
+	for _, table := range []string{"pods", fmt.Sprintf("pods(%d)", last-1)} {
+		f.expect("admin", "SELECT count(*) FROM "+table+" WHERE namespace = 'ns3' AND node = '"+node+"'", "100")
+		if _, err := f.ask("admin", "SELECT count(*) FROM "+table+" WHERE node = '"+node+"'"); err == nil {
+			t.Error("all Pods fit into memory")
+		}
 	}
 }

@@ -1,6 +1,8 @@
 package query
 
 import (
+	"fmt"
+
 	"github.com/ncruces/go-sqlite3"
 
 	"byre/apiserver/query/catalog"
@@ -50,6 +52,11 @@ func (t versions) BestIndex(info *sqlite3.IndexInfo) error {
 			columns[i].Name = c.Name
 		}
 	}
+	for _, c := range info.Constraint {
+		if c.Column == len(versionColumns)+catalog.MomentColumn {
+			return fmt.Errorf("%s takes no moment: compare valid_from and valid_to", t.name)
+		}
+	}
 	narrow(info, columns)
 	return nil
 }
@@ -86,6 +93,7 @@ const eventBytes = 300
 // Filter implements sqlite3.VTabCursor.
 func (c *versionsCursor) Filter(_ int, names string, args ...sqlite3.Value) error {
 	c.log.release()
+	c.budget.left += int64(len(c.made)) * eventBytes
 	*c = versionsCursor{versions: c.versions, reader: c.reader, made: map[sqlstore.Key]*event{}}
 	var err error
 	if c.log, err = c.past.selectChanges(names, args); c.log == nil || err != nil {
@@ -132,7 +140,10 @@ func (c *versionsCursor) add(change *sqlstore.Change) error {
 		c.rows = append(c.rows, version{watch.NewEntry(*old), madeAt(made, old.Revision), eventOf(change)})
 	}
 	if change.Op == sqlstore.Delete {
-		delete(c.made, key)
+		if made != nil {
+			c.budget.left += eventBytes
+			delete(c.made, key)
+		}
 		return nil
 	}
 	if made == nil {

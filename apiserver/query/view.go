@@ -43,7 +43,13 @@ type selection struct {
 	// rows are all rows, once a scan has read them.
 	rows []*watch.Entry
 	// hashes have the rows by the values of columns, for each column that a scan has compared.
-	hashes map[int]map[string][]*watch.Entry
+	hashes map[hashed]map[string][]*watch.Entry
+}
+
+// hashed is what a hash is of: a column of the rows of a namespace, or of all if that is empty.
+type hashed struct {
+	column    int
+	namespace string
 }
 
 // source reads the rows that the user of a query may list, at one revision, in the order of their keys.
@@ -123,13 +129,14 @@ func (s *selection) withKey(namespace, name string) ([]*watch.Entry, error) {
 	return nil, nil
 }
 
-// withValue returns the rows in which a column of texts has a value. The first call for a column makes
-// the hash of all rows.
-func (s *selection) withValue(column int, value string) ([]*watch.Entry, error) {
-	if hash, ok := s.hashes[column]; ok {
+// withValue returns the rows of a namespace, or of all if it is empty, in which a column of texts has a value. The first
+// call for a column and a namespace makes the hash of these rows.
+func (s *selection) withValue(column int, namespace, value string) ([]*watch.Entry, error) {
+	of := hashed{column, namespace}
+	if hash, ok := s.hashes[of]; ok {
 		return hash[value], nil
 	}
-	rows, err := s.all()
+	rows, err := s.in(namespace)
 	if err != nil {
 		return nil, err
 	}
@@ -151,9 +158,9 @@ func (s *selection) withValue(column int, value string) ([]*watch.Entry, error) 
 		}
 	}
 	if s.hashes == nil {
-		s.hashes = map[int]map[string][]*watch.Entry{}
+		s.hashes = map[hashed]map[string][]*watch.Entry{}
 	}
-	s.hashes[column] = hash
+	s.hashes[of] = hash
 	return hash[value], nil
 }
 

@@ -13,7 +13,8 @@ import (
 // virtualTable is a view in SQLite.
 type virtualTable struct{ *view }
 
-// The plans of BestIndex, of which Filter gets the number. planHash is followed by the number of the column.
+// The plans of BestIndex, of which Filter gets the number. planHash is followed by the number of the column, of which
+// the value is the first argument; the second may be a namespace.
 const (
 	planAll = iota
 	planNamespace
@@ -84,6 +85,9 @@ func (t virtualTable) plan(info *sqlite3.IndexInfo, equal map[int]int) {
 		if constraint, ok := equal[column]; ok && column != catalog.NamespaceColumn {
 			clear(info.ConstraintUsage)
 			info.ConstraintUsage[constraint].ArgvIndex = 1
+			if hasNamespace {
+				info.ConstraintUsage[namespace].ArgvIndex = 2
+			}
 			info.IdxNum, info.EstimatedCost, info.EstimatedRows = planHash+column, 20, 10
 			break
 		}
@@ -134,7 +138,11 @@ func (c *cursor) Filter(plan int, moment string, args ...sqlite3.Value) (err err
 	case planKey:
 		c.rows, err = from.withKey(args[0].Text(), args[1].Text())
 	default:
-		c.rows, err = from.withValue(plan-planHash, args[0].Text())
+		namespace := ""
+		if len(args) > 1 {
+			namespace = args[1].Text()
+		}
+		c.rows, err = from.withValue(plan-planHash, namespace, args[0].Text())
 	}
 	return c.cause.keep(err)
 }

@@ -299,7 +299,7 @@ func TestSQL_ColumnsAreThoseOfTheGoldenFile(t *testing.T) {
 	}
 }
 
-// An admission policy for queries judges them in every form.
+// Admission policies for queries judge and change them in every form.
 func TestSQL_IsJudgedByAdmissionPolicies(t *testing.T) {
 	t.Parallel()
 	h := newChronicle(t)
@@ -312,6 +312,11 @@ func TestSQL_IsJudgedByAdmissionPolicies(t *testing.T) {
 			"validations":[{"expression":"!object.spec.sql.contains('secrets')","message":"not of secrets"}]}}`,
 		policies.GroupVersion().WithResource("validatingadmissionpolicybindings"): `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicyBinding","metadata":{"name":"no-secrets"},"spec":{
 			"policyName":"no-secrets","validationActions":["Deny"]}}`,
+		policies.GroupVersion().WithResource("mutatingadmissionpolicies"): `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"MutatingAdmissionPolicy","metadata":{"name":"other"},"spec":{
+			"matchConstraints":{"resourceRules":[{"apiGroups":["sql.byre.dev"],"apiVersions":["v1"],"operations":["CREATE"],"resources":["queries"]}]},
+			"matchConditions":[{"name":"one","expression":"object.spec.sql == 'SELECT 1'"}],"failurePolicy":"Fail","reinvocationPolicy":"Never",
+			"mutations":[{"patchType":"JSONPatch","jsonPatch":{"expression":"[JSONPatch{op: 'replace', path: '/spec/sql', value: \"SELECT 'changed'\"}]"}}]}}`,
+		policies.GroupVersion().WithResource("mutatingadmissionpolicybindings"): `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"MutatingAdmissionPolicyBinding","metadata":{"name":"other"},"spec":{"policyName":"other"}}`,
 	} {
 		var object unstructured.Unstructured
 		h.must(object.UnmarshalJSON([]byte(text)))
@@ -326,6 +331,13 @@ func TestSQL_IsJudgedByAdmissionPolicies(t *testing.T) {
 		if response, body := h.ask("", accept, "SELECT name FROM pods"); response.StatusCode >= http.StatusBadRequest {
 			t.Errorf("%s: %d %s", accept, response.StatusCode, body)
 		}
+		eventually.True(t, "the policy changes "+accept, func() bool {
+			response, body := h.ask("", accept, "SELECT 1")
+			if response.StatusCode >= http.StatusBadRequest {
+				t.Fatalf("%s: %d %s", accept, response.StatusCode, body)
+			}
+			return strings.Contains(body, "changed")
+		})
 	}
 }
 

@@ -85,18 +85,18 @@ func boolean(data []byte) any {
 	return nil
 }
 
-// mostQuantity is more than the length of a quantity, and than the exponent of one that a float64 has.
-const mostQuantity = 400
+// MaxQuantity is more than the length of a quantity in bytes, and than the exponent of one that a float64 has.
+const MaxQuantity = 400
 
 // quantity returns a quantity in its base unit, cores or bytes: the float64 that is nearest to it.
 func quantity(data []byte) any {
 	s, ok := scalarText(data).(string)
-	if !ok || len(s) > mostQuantity {
+	if !ok || len(s) > MaxQuantity {
 		return nil
 	}
 	// The parser would compute all digits of 1e-2147483648.
 	at := strings.LastIndexAny(s, "eE")
-	if exponent, err := strconv.Atoi(s[at+1:]); at >= 0 && err == nil && max(exponent, -exponent) > mostQuantity {
+	if exponent, err := strconv.Atoi(s[at+1:]); at >= 0 && err == nil && max(exponent, -exponent) > MaxQuantity {
 		return nil
 	}
 	q, err := resource.ParseQuantity(s)
