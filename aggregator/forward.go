@@ -198,8 +198,9 @@ func (w *writers) dial(ctx context.Context, network, _ string) (net.Conn, error)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNoWriter, err)
 	}
-	errs := []error{fmt.Errorf("%d identity Leases", len(leases.Items))}
-	for _, address := range addressesOf(leases.Items, w.config.Self) {
+	addresses := addressesOf(leases.Items, w.config.Self)
+	errs := []error{fmt.Errorf("%d of %d identity Leases have the address of another server", len(addresses), len(leases.Items))}
+	for _, address := range addresses {
 		dialer := &net.Dialer{Timeout: writerTimeout, KeepAlive: keepAlive}
 		conn, err := dialer.DialContext(ctx, network, address)
 		if err == nil {
