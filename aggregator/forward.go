@@ -145,14 +145,16 @@ const logInterval = 10 * time.Second
 
 // writeError tells a client why its request could not be forwarded.
 func (w *writers) writeError(rw http.ResponseWriter, req *http.Request, err error) {
-	// Both are before a request is sent. The error of an upgrade has lost what it wraps.
-	if unverified := (*tls.CertificateVerificationError)(nil); errors.As(err, &unverified) || strings.HasPrefix(err.Error(), "error dialing backend: ") {
+	// These are before a request is sent. The error of an upgrade has lost what it wraps.
+	text, unverified := err.Error(), (*tls.CertificateVerificationError)(nil)
+	if errors.As(err, &unverified) || strings.HasPrefix(text, "error dialing backend: ") {
 		err = fmt.Errorf("%w: %w", errNoWriter, err)
 	}
 	status := apierrors.NewTimeoutError("the server that writes broke off: the request took effect once or not at all", 0)
 	if errors.Is(err, errNoWriter) {
 		status = apierrors.NewServiceUnavailable(errNoWriter.Error())
 		status.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
+		w.chosen.Do(w.Enqueue) // the file of the CA may have changed
 	}
 	if req.Context().Err() == nil {
 		w.logged.Do(func() {

@@ -36,24 +36,32 @@ func startReader(t *testing.T, handler http.Handler) (reader *server, writer *ht
 	reader = start(t, func(d *delegation.Dependencies, _ *aggregator.Options) {
 		d.Writers = &delegation.Writers{CA: file, Self: "self"}
 	})
+	reader.writersCA = file
+	writer = reader.newWriter(t, ca, handler)
+	writer.StartTLS()
+	return reader, writer
+}
+
+// newWriter makes a server that writes, with a certificate of ca.
+func (s *server) newWriter(t *testing.T, ca *authority, handler http.Handler) *httptest.Server {
+	t.Helper()
 	pair, err := tls.X509KeyPair(ca.issue(t, "kube-apiserver", "kubernetes.default.svc"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	frontProxies := x509.NewCertPool()
-	frontProxies.AddCert(reader.frontProxyCA.cert)
-	writer = httptest.NewUnstartedServer(handler)
+	frontProxies.AddCert(s.frontProxyCA.cert)
+	writer := httptest.NewUnstartedServer(handler)
 	writer.TLS = &tls.Config{
 		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: frontProxies,
 	}
 	writer.EnableHTTP2 = true
 	writer.Config.ErrorLog = log.New(io.Discard, "", 0)
-	writer.StartTLS()
 	t.Cleanup(func() {
 		writer.CloseClientConnections()
 		writer.Close()
 	})
-	return reader, writer
+	return writer
 }
 
 // addLease adds the identity Lease of a server that is reached at an address.
@@ -180,6 +188,30 @@ func TestForward_LeavesAServerThatRefusesRequests(t *testing.T) {
 	eventually.Succeeds(t, "the other server gets the requests", func() error {
 		if status, _, _ := reader.post(t, "/api/v1/pods", "{}"); status != http.StatusCreated {
 			return fmt.Errorf("status %d", status)
+		}
+		return nil
+	})
+}
+
+// The CA of the servers that write may be replaced while a server runs, and its file may be broken for a moment.
+func TestForward_FollowsTheCAOfTheServersThatWrite(t *testing.T) {
+	t.Parallel()
+	reader, _ := startReader(t, http.NotFoundHandler())
+	ca := newAuthority(t, "new-ca")
+	writer := reader.newWriter(t, ca, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) }))
+	writer.StartTLS()
+	reader.addLease(t, "alive", writer.Listener.Addr().String(), 0)
+	for _, content := range []string{"broken", string(ca.pem)} {
+		if err := os.WriteFile(reader.writersCA, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if status, answer, header := reader.post(t, "/api/v1/pods", "{}"); status != http.StatusServiceUnavailable || header.Get("Retry-After") != "1" {
+			t.Errorf("%d %v %s", status, header, answer)
+		}
+	}
+	eventually.Succeeds(t, "the new CA is trusted", func() error {
+		if status, answer, _ := reader.post(t, "/api/v1/pods", "{}"); status != http.StatusCreated {
+			return fmt.Errorf("%d %s", status, answer)
 		}
 		return nil
 	})
