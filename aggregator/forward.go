@@ -1,10 +1,12 @@
 package aggregator
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"net/http"
@@ -41,7 +43,8 @@ import (
 // server: to the one that has renewed its identity Lease last, or to the next one if that can't be connected to.
 //
 // Invariant: a request is sent once. Another server is tried only before a connection is made; a request that
-// breaks off afterwards has an unknown outcome, and its answer has no Retry-After.
+// breaks off afterwards has an unknown outcome, and its answer has no Retry-After. net/http repeats one of which
+// HTTP/2 tells that no server has processed it, as with GOAWAY.
 type writers struct {
 	client
 	config    delegation.Writers
@@ -137,8 +140,21 @@ func (w *writers) forward(rw http.ResponseWriter, req *http.Request) {
 		proxyUpgrade(rw, outgoing, t)
 		return
 	}
+	if req.ContentLength > 0 && req.ContentLength <= maxRepeatedBody {
+		body, err := io.ReadAll(req.Body)
+		if err != nil {
+			w.writeError(rw, req, fmt.Errorf("%w: %w", errNoWriter, err))
+			return
+		}
+		outgoing.Body = io.NopCloser(bytes.NewReader(body))
+		outgoing.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+	}
 	t.proxy.ServeHTTP(rw, outgoing)
 }
+
+// maxRepeatedBody is the size in bytes of the largest body that is held, so that net/http can send it again; the largest
+// that upstream's servers take.
+const maxRepeatedBody = 3 << 20
 
 // logInterval is the shortest time between two lines of the log about requests that could not be forwarded.
 const logInterval = 10 * time.Second

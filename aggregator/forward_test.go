@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"golang.org/x/net/http2"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/streaming/pkg/httpstream"
@@ -83,7 +84,7 @@ func (s *server) addLease(t *testing.T, name, address string, age time.Duration)
 func (s *server) removeLease(t *testing.T, name string) {
 	t.Helper()
 	if err := s.cluster.CoordinationV1().Leases("kube-system").Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
+		t.Error(err)
 	}
 }
 
@@ -215,6 +216,46 @@ func TestForward_FollowsTheCAOfTheServersThatWrite(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// A server that stops sends GOAWAY, which names the last request that it processes. Those after it are sent again.
+func TestForward_SendsARequestAgainAfterGOAWAY(t *testing.T) {
+	t.Parallel()
+	reader, writer := startReader(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		w.WriteHeader(http.StatusCreated)
+		_, _ = io.Copy(w, req.Body)
+	}))
+	stopping := httptest.NewUnstartedServer(nil)
+	stopping.TLS, stopping.EnableHTTP2 = writer.TLS.Clone(), true
+	stopping.Config.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){"h2": func(_ *http.Server, conn *tls.Conn, _ http.Handler) {
+		if _, err := io.ReadFull(conn, make([]byte, len(http2.ClientPreface))); err != nil {
+			t.Error(err)
+		}
+		framer := http2.NewFramer(conn, conn)
+		if err := framer.WriteSettings(); err != nil {
+			t.Error(err)
+		}
+		for {
+			frame, err := framer.ReadFrame()
+			if err != nil {
+				return // the client has closed the connection
+			}
+			if data, ok := frame.(*http2.DataFrame); ok && data.StreamEnded() {
+				reader.removeLease(t, "stopping")
+				if err := framer.WriteGoAway(0, http2.ErrCodeNo, nil); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}}
+	stopping.StartTLS()
+	defer stopping.Close()
+	defer stopping.CloseClientConnections()
+	reader.addLease(t, "alive", writer.Listener.Addr().String(), time.Second)
+	reader.addLease(t, "stopping", stopping.Listener.Addr().String(), 0)
+	if status, answer, _ := reader.post(t, "/api/v1/pods", "hello"); status != http.StatusCreated || answer != "hello" {
+		t.Errorf("%d %q", status, answer)
+	}
 }
 
 // kubectl exec over SPDY is a POST request that takes over its connection.
