@@ -23,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
@@ -90,11 +91,24 @@ func (w *writers) Enqueue() {
 	if err == nil {
 		t.proxy.Transport = forwarder{next: t.traced, keeps: true}
 		t.proxy.ErrorHandler, t.proxy.ModifyResponse = w.writeError, w.receive
+		noticeSilence(t.base)
 	} else {
 		klog.ErrorS(err, "The servers that write can't be connected to")
 		err = fmt.Errorf("%w: %w", errNoWriter, err)
 	}
 	w.closeIdle(w.connected.Swap(&connected{t, err}))
+}
+
+// noticeSilence has a transport leave a server that was stopped or has lost power after twice writerTimeout: all
+// requests share one connection. client-go takes 45 seconds.
+func noticeSilence(base http.RoundTripper) {
+	switch base := base.(type) {
+	case *http.Transport:
+		base.HTTP2 = &http.HTTP2Config{SendPingTimeout: writerTimeout, PingTimeout: writerTimeout}
+		base.TLSHandshakeTimeout = writerTimeout
+	case utilnet.RoundTripperWrapper:
+		noticeSilence(base.WrappedRoundTripper())
+	}
 }
 
 // takes reports whether a request may change what is stored. Other paths than those of the API, and of byre's
@@ -161,9 +175,9 @@ const logInterval = 10 * time.Second
 
 // writeError tells a client why its request could not be forwarded.
 func (w *writers) writeError(rw http.ResponseWriter, req *http.Request, err error) {
-	// These are before a request is sent. The error of an upgrade has lost what it wraps.
+	// These are before a request is sent. The error of an upgrade has lost what it wraps; net/http does not export its own.
 	text, unverified := err.Error(), (*tls.CertificateVerificationError)(nil)
-	if errors.As(err, &unverified) || strings.HasPrefix(text, "error dialing backend: ") {
+	if errors.As(err, &unverified) || text == "net/http: TLS handshake timeout" || strings.HasPrefix(text, "error dialing backend: ") {
 		err = fmt.Errorf("%w: %w", errNoWriter, err)
 	}
 	status := apierrors.NewTimeoutError("the server that writes broke off: the request took effect once or not at all", 0)
@@ -200,7 +214,8 @@ func dropOwnHeaders(response *http.Response) error {
 }
 
 const (
-	// writerTimeout bounds the dialing of one server, and listTimeout the reading of the Leases.
+	// writerTimeout bounds the dialing of one server, its part of the handshake, and how long it may not answer a ping;
+	// listTimeout bounds the reading of the Leases.
 	writerTimeout = 3 * time.Second
 	listTimeout   = 5 * time.Second
 )

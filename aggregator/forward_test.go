@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -255,6 +256,68 @@ func TestForward_SendsARequestAgainAfterGOAWAY(t *testing.T) {
 	reader.addLease(t, "stopping", stopping.Listener.Addr().String(), 0)
 	if status, answer, _ := reader.post(t, "/api/v1/pods", "hello"); status != http.StatusCreated || answer != "hello" {
 		t.Errorf("%d %q", status, answer)
+	}
+}
+
+// silentListener accepts connections on which, once silent is set, the kernel still answers and the server does not:
+// the server was stopped by SIGSTOP.
+type silentListener struct {
+	net.Listener
+	silent atomic.Bool
+}
+
+func (l *silentListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	return &silentConn{conn, &l.silent}, err
+}
+
+type silentConn struct {
+	net.Conn
+	silent *atomic.Bool
+}
+
+func (c *silentConn) Write(b []byte) (int, error) {
+	if c.silent.Load() {
+		return len(b), nil
+	}
+	return c.Conn.Write(b)
+}
+
+// A server that does not answer any more, not even to pings, is left for another one.
+func TestForward_LeavesAServerThatIsSilent(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes as long as the health check")
+	}
+	t.Parallel()
+	reader, other := startReader(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) }))
+	first := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	first.TLS, first.EnableHTTP2 = other.TLS.Clone(), true
+	listener := &silentListener{Listener: first.Listener}
+	first.Listener = listener
+	first.StartTLS()
+	defer first.Close()
+	defer first.CloseClientConnections()
+	reader.addLease(t, "first", first.Listener.Addr().String(), 0)
+	if status, answer, _ := reader.post(t, "/api/v1/pods", "{}"); status != http.StatusOK {
+		t.Fatalf("%d %s", status, answer)
+	}
+	listener.silent.Store(true)
+	begun := time.Now()
+	// Its outcome is unknown.
+	if status, answer, _ := reader.post(t, "/api/v1/pods", "{}"); status != http.StatusGatewayTimeout {
+		t.Errorf("%d %s", status, answer)
+	}
+	// Until the Lease of the other server is newer, connections are tried that no server completes.
+	if status, answer, header := reader.post(t, "/api/v1/pods", "{}"); status != http.StatusServiceUnavailable || header.Get("Retry-After") != "1" {
+		t.Errorf("%d %v %s", status, header, answer)
+	}
+	reader.addLease(t, "other", other.Listener.Addr().String(), -time.Second)
+	if status, answer, _ := reader.post(t, "/api/v1/pods", "{}"); status != http.StatusCreated {
+		t.Errorf("%d %s", status, answer)
+	}
+	// The defaults of client-go are 45 seconds for the one and 10 for the other.
+	if took := time.Since(begun); took > 30*time.Second {
+		t.Errorf("requests were answered after %v", took)
 	}
 }
 
