@@ -1,10 +1,12 @@
 package aggregator
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"net/http"
@@ -21,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
@@ -41,7 +44,8 @@ import (
 // server: to the one that has renewed its identity Lease last, or to the next one if that can't be connected to.
 //
 // Invariant: a request is sent once. Another server is tried only before a connection is made; a request that
-// breaks off afterwards has an unknown outcome, and its answer has no Retry-After.
+// breaks off afterwards has an unknown outcome, and its answer has no Retry-After. net/http repeats one of which
+// HTTP/2 tells that no server has processed it, as with GOAWAY.
 type writers struct {
 	client
 	config    delegation.Writers
@@ -87,11 +91,24 @@ func (w *writers) Enqueue() {
 	if err == nil {
 		t.proxy.Transport = forwarder{next: t.traced, keeps: true}
 		t.proxy.ErrorHandler, t.proxy.ModifyResponse = w.writeError, w.receive
+		noticeSilence(t.base)
 	} else {
 		klog.ErrorS(err, "The servers that write can't be connected to")
 		err = fmt.Errorf("%w: %w", errNoWriter, err)
 	}
 	w.closeIdle(w.connected.Swap(&connected{t, err}))
+}
+
+// noticeSilence has a transport leave a server that was stopped or has lost power after twice writerTimeout: all
+// requests share one connection. client-go takes 45 seconds.
+func noticeSilence(base http.RoundTripper) {
+	switch base := base.(type) {
+	case *http.Transport:
+		base.HTTP2 = &http.HTTP2Config{SendPingTimeout: writerTimeout, PingTimeout: writerTimeout}
+		base.TLSHandshakeTimeout = writerTimeout
+	case utilnet.RoundTripperWrapper:
+		noticeSilence(base.WrappedRoundTripper())
+	}
 }
 
 // takes reports whether a request may change what is stored. Other paths than those of the API, and of byre's
@@ -137,22 +154,37 @@ func (w *writers) forward(rw http.ResponseWriter, req *http.Request) {
 		proxyUpgrade(rw, outgoing, t)
 		return
 	}
+	if req.ContentLength > 0 && req.ContentLength <= maxRepeatedBody {
+		body, err := io.ReadAll(req.Body)
+		if err != nil {
+			w.writeError(rw, req, fmt.Errorf("%w: %w", errNoWriter, err))
+			return
+		}
+		outgoing.Body = io.NopCloser(bytes.NewReader(body))
+		outgoing.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+	}
 	t.proxy.ServeHTTP(rw, outgoing)
 }
+
+// maxRepeatedBody is the size in bytes of the largest body that is held, so that net/http can send it again; the largest
+// that upstream's servers take.
+const maxRepeatedBody = 3 << 20
 
 // logInterval is the shortest time between two lines of the log about requests that could not be forwarded.
 const logInterval = 10 * time.Second
 
 // writeError tells a client why its request could not be forwarded.
 func (w *writers) writeError(rw http.ResponseWriter, req *http.Request, err error) {
-	// Both are before a request is sent. The error of an upgrade has lost what it wraps.
-	if unverified := (*tls.CertificateVerificationError)(nil); errors.As(err, &unverified) || strings.HasPrefix(err.Error(), "error dialing backend: ") {
+	// These are before a request is sent. The error of an upgrade has lost what it wraps; net/http does not export its own.
+	text, unverified := err.Error(), (*tls.CertificateVerificationError)(nil)
+	if errors.As(err, &unverified) || text == "net/http: TLS handshake timeout" || strings.HasPrefix(text, "error dialing backend: ") {
 		err = fmt.Errorf("%w: %w", errNoWriter, err)
 	}
 	status := apierrors.NewTimeoutError("the server that writes broke off: the request took effect once or not at all", 0)
 	if errors.Is(err, errNoWriter) {
 		status = apierrors.NewServiceUnavailable(errNoWriter.Error())
 		status.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
+		w.chosen.Do(w.Enqueue) // the file of the CA may have changed
 	}
 	if req.Context().Err() == nil {
 		w.logged.Do(func() {
@@ -182,7 +214,8 @@ func dropOwnHeaders(response *http.Response) error {
 }
 
 const (
-	// writerTimeout bounds the dialing of one server, and listTimeout the reading of the Leases.
+	// writerTimeout bounds the dialing of one server, its part of the handshake, and how long it may not answer a ping;
+	// listTimeout bounds the reading of the Leases.
 	writerTimeout = 3 * time.Second
 	listTimeout   = 5 * time.Second
 )
@@ -198,8 +231,9 @@ func (w *writers) dial(ctx context.Context, network, _ string) (net.Conn, error)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNoWriter, err)
 	}
-	errs := []error{fmt.Errorf("%d identity Leases", len(leases.Items))}
-	for _, address := range addressesOf(leases.Items, w.config.Self) {
+	addresses := addressesOf(leases.Items, w.config.Self)
+	errs := []error{fmt.Errorf("%d of %d identity Leases have the address of another server", len(addresses), len(leases.Items))}
+	for _, address := range addresses {
 		dialer := &net.Dialer{Timeout: writerTimeout, KeepAlive: keepAlive}
 		conn, err := dialer.DialContext(ctx, network, address)
 		if err == nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"golang.org/x/net/http2"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/streaming/pkg/httpstream"
@@ -36,24 +38,32 @@ func startReader(t *testing.T, handler http.Handler) (reader *server, writer *ht
 	reader = start(t, func(d *delegation.Dependencies, _ *aggregator.Options) {
 		d.Writers = &delegation.Writers{CA: file, Self: "self"}
 	})
+	reader.writersCA = file
+	writer = reader.newWriter(t, ca, handler)
+	writer.StartTLS()
+	return reader, writer
+}
+
+// newWriter makes a server that writes, with a certificate of ca.
+func (s *server) newWriter(t *testing.T, ca *authority, handler http.Handler) *httptest.Server {
+	t.Helper()
 	pair, err := tls.X509KeyPair(ca.issue(t, "kube-apiserver", "kubernetes.default.svc"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	frontProxies := x509.NewCertPool()
-	frontProxies.AddCert(reader.frontProxyCA.cert)
-	writer = httptest.NewUnstartedServer(handler)
+	frontProxies.AddCert(s.frontProxyCA.cert)
+	writer := httptest.NewUnstartedServer(handler)
 	writer.TLS = &tls.Config{
 		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: frontProxies,
 	}
 	writer.EnableHTTP2 = true
 	writer.Config.ErrorLog = log.New(io.Discard, "", 0)
-	writer.StartTLS()
 	t.Cleanup(func() {
 		writer.CloseClientConnections()
 		writer.Close()
 	})
-	return reader, writer
+	return writer
 }
 
 // addLease adds the identity Lease of a server that is reached at an address.
@@ -75,7 +85,7 @@ func (s *server) addLease(t *testing.T, name, address string, age time.Duration)
 func (s *server) removeLease(t *testing.T, name string) {
 	t.Helper()
 	if err := s.cluster.CoordinationV1().Leases("kube-system").Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
+		t.Error(err)
 	}
 }
 
@@ -183,6 +193,132 @@ func TestForward_LeavesAServerThatRefusesRequests(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// The CA of the servers that write may be replaced while a server runs, and its file may be broken for a moment.
+func TestForward_FollowsTheCAOfTheServersThatWrite(t *testing.T) {
+	t.Parallel()
+	reader, _ := startReader(t, http.NotFoundHandler())
+	ca := newAuthority(t, "new-ca")
+	writer := reader.newWriter(t, ca, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) }))
+	writer.StartTLS()
+	reader.addLease(t, "alive", writer.Listener.Addr().String(), 0)
+	for _, content := range []string{"broken", string(ca.pem)} {
+		if err := os.WriteFile(reader.writersCA, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if status, answer, header := reader.post(t, "/api/v1/pods", "{}"); status != http.StatusServiceUnavailable || header.Get("Retry-After") != "1" {
+			t.Errorf("%d %v %s", status, header, answer)
+		}
+	}
+	eventually.Succeeds(t, "the new CA is trusted", func() error {
+		if status, answer, _ := reader.post(t, "/api/v1/pods", "{}"); status != http.StatusCreated {
+			return fmt.Errorf("%d %s", status, answer)
+		}
+		return nil
+	})
+}
+
+// A server that stops sends GOAWAY, which names the last request that it processes. Those after it are sent again.
+func TestForward_SendsARequestAgainAfterGOAWAY(t *testing.T) {
+	t.Parallel()
+	reader, writer := startReader(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		w.WriteHeader(http.StatusCreated)
+		_, _ = io.Copy(w, req.Body)
+	}))
+	stopping := httptest.NewUnstartedServer(nil)
+	stopping.TLS, stopping.EnableHTTP2 = writer.TLS.Clone(), true
+	stopping.Config.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){"h2": func(_ *http.Server, conn *tls.Conn, _ http.Handler) {
+		if _, err := io.ReadFull(conn, make([]byte, len(http2.ClientPreface))); err != nil {
+			t.Error(err)
+		}
+		framer := http2.NewFramer(conn, conn)
+		if err := framer.WriteSettings(); err != nil {
+			t.Error(err)
+		}
+		for {
+			frame, err := framer.ReadFrame()
+			if err != nil {
+				return // the client has closed the connection
+			}
+			if data, ok := frame.(*http2.DataFrame); ok && data.StreamEnded() {
+				reader.removeLease(t, "stopping")
+				if err := framer.WriteGoAway(0, http2.ErrCodeNo, nil); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}}
+	stopping.StartTLS()
+	defer stopping.Close()
+	defer stopping.CloseClientConnections()
+	reader.addLease(t, "alive", writer.Listener.Addr().String(), time.Second)
+	reader.addLease(t, "stopping", stopping.Listener.Addr().String(), 0)
+	if status, answer, _ := reader.post(t, "/api/v1/pods", "hello"); status != http.StatusCreated || answer != "hello" {
+		t.Errorf("%d %q", status, answer)
+	}
+}
+
+// silentListener accepts connections on which, once silent is set, the kernel still answers and the server does not:
+// the server was stopped by SIGSTOP.
+type silentListener struct {
+	net.Listener
+	silent atomic.Bool
+}
+
+func (l *silentListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	return &silentConn{conn, &l.silent}, err
+}
+
+type silentConn struct {
+	net.Conn
+	silent *atomic.Bool
+}
+
+func (c *silentConn) Write(b []byte) (int, error) {
+	if c.silent.Load() {
+		return len(b), nil
+	}
+	return c.Conn.Write(b)
+}
+
+// A server that does not answer any more, not even to pings, is left for another one.
+func TestForward_LeavesAServerThatIsSilent(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes as long as the health check")
+	}
+	t.Parallel()
+	reader, other := startReader(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) }))
+	first := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	first.TLS, first.EnableHTTP2 = other.TLS.Clone(), true
+	listener := &silentListener{Listener: first.Listener}
+	first.Listener = listener
+	first.StartTLS()
+	defer first.Close()
+	defer first.CloseClientConnections()
+	reader.addLease(t, "first", first.Listener.Addr().String(), 0)
+	if status, answer, _ := reader.post(t, "/api/v1/pods", "{}"); status != http.StatusOK {
+		t.Fatalf("%d %s", status, answer)
+	}
+	listener.silent.Store(true)
+	begun := time.Now()
+	// Its outcome is unknown.
+	if status, answer, _ := reader.post(t, "/api/v1/pods", "{}"); status != http.StatusGatewayTimeout {
+		t.Errorf("%d %s", status, answer)
+	}
+	// Until the Lease of the other server is newer, connections are tried that no server completes.
+	if status, answer, header := reader.post(t, "/api/v1/pods", "{}"); status != http.StatusServiceUnavailable || header.Get("Retry-After") != "1" {
+		t.Errorf("%d %v %s", status, header, answer)
+	}
+	reader.addLease(t, "other", other.Listener.Addr().String(), -time.Second)
+	if status, answer, _ := reader.post(t, "/api/v1/pods", "{}"); status != http.StatusCreated {
+		t.Errorf("%d %s", status, answer)
+	}
+	// The defaults of client-go are 45 seconds for the one and 10 for the other.
+	if took := time.Since(begun); took > 30*time.Second {
+		t.Errorf("requests were answered after %v", took)
+	}
 }
 
 // kubectl exec over SPDY is a POST request that takes over its connection.

@@ -10,6 +10,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/features"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/informers"
@@ -42,20 +43,24 @@ func lease(name string, renewed time.Time) *coordinationv1.Lease {
 	}
 }
 
-// TestIdentityLease_LivesWithTheServer: a server's Lease exists while it runs. Expired
-// Leases of other servers are deleted, and no other Leases.
+// TestIdentityLease_LivesWithTheServer: a server's Lease exists while it runs, and has the address to which servers that
+// only read send writes. Expired Leases of other servers are deleted, and no other Leases.
 func TestIdentityLease_LivesWithTheServer(t *testing.T) {
 	client := fake.NewClientset(lease("apiserver-dead", time.Now().Add(-2*time.Hour)), lease("apiserver-alive", time.Now()),
 		// This server's last run has left this Lease.
 		lease("apiserver-this", time.Now().Add(-time.Minute)))
 	resources := serverstorage.NewResourceConfig()
 	resources.EnableVersions(coordinationv1.SchemeGroupVersion, corev1.SchemeGroupVersion)
+	gates := utilfeature.DefaultMutableFeatureGate.DeepCopy()
+	if err := gates.Set(string(features.UnknownVersionInteroperabilityProxy) + "=false"); err != nil { // as in 1.35
+		t.Fatal(err)
+	}
 	p := controlplane.New(controlplane.Config{
 		ServerID: "apiserver-this", Hostname: "this", PeerAddress: "192.0.2.1:6443",
 		Client:                  client,
 		Informers:               informers.NewSharedInformerFactory(client, 0),
 		APIResourceConfigSource: resources,
-		FeatureGate:             utilfeature.DefaultFeatureGate,
+		FeatureGate:             gates,
 		LeaderElection:          controlplane.DefaultLeaderElectionTimers(),
 		Logger:                  klog.Background(),
 	})
@@ -70,7 +75,8 @@ func TestIdentityLease_LivesWithTheServer(t *testing.T) {
 		}
 		var all []string
 		for _, l := range list.Items {
-			if l.Name != "apiserver-this" || strings.HasPrefix(*l.Spec.HolderIdentity, "apiserver-this_") && len(*l.Spec.HolderIdentity) > 20 {
+			if l.Name != "apiserver-this" || strings.HasPrefix(*l.Spec.HolderIdentity, "apiserver-this_") && len(*l.Spec.HolderIdentity) > 20 &&
+				l.Annotations[corev1.AnnotationPeerAdvertiseAddress] == "192.0.2.1:6443" {
 				all = append(all, l.Name)
 			}
 		}

@@ -13,7 +13,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apiserver/pkg/features"
 	"k8s.io/component-helpers/apimachinery/lease"
 	"k8s.io/kubernetes/pkg/controlplane/controller/apiserverleasegc"
 	"k8s.io/utils/clock"
@@ -75,7 +74,9 @@ func (c *ControlPlane) setLeaseMetadata(identity *coordinationv1.Lease) error {
 	}
 	set(&identity.Labels, identityLabel, identityName)
 	set(&identity.Labels, corev1.LabelHostname, c.config.Hostname)
-	if c.config.FeatureGate.Enabled(features.UnknownVersionInteroperabilityProxy) && c.config.PeerAddress != "" {
+	// Upstream does so only with the gate UnknownVersionInteroperabilityProxy. In byre this is where servers that only read
+	// send writes, whatever release this one emulates.
+	if c.config.PeerAddress != "" {
 		set(&identity.Annotations, corev1.AnnotationPeerAdvertiseAddress, c.config.PeerAddress)
 	}
 	return nil
