@@ -99,12 +99,12 @@ func (w *writers) Enqueue() {
 	w.closeIdle(w.connected.Swap(&connected{t, err}))
 }
 
-// noticeSilence has a transport leave a server that was stopped or has lost power after twice writerTimeout: all
-// requests share one connection. client-go takes 45 seconds.
+// noticeSilence has a transport leave a server that was stopped or has lost power after three times writerTimeout: all
+// requests share one connection. client-go takes 45 seconds. A server that is busy answers pings late, and must not be left.
 func noticeSilence(base http.RoundTripper) {
 	switch base := base.(type) {
 	case *http.Transport:
-		base.HTTP2 = &http.HTTP2Config{SendPingTimeout: writerTimeout, PingTimeout: writerTimeout}
+		base.HTTP2 = &http.HTTP2Config{SendPingTimeout: writerTimeout, PingTimeout: 2 * writerTimeout}
 		base.TLSHandshakeTimeout = writerTimeout
 	case utilnet.RoundTripperWrapper:
 		noticeSilence(base.WrappedRoundTripper())
@@ -214,7 +214,7 @@ func dropOwnHeaders(response *http.Response) error {
 }
 
 const (
-	// writerTimeout bounds the dialing of one server, its part of the handshake, and how long it may not answer a ping;
+	// writerTimeout bounds the dialing of one server, and its part of the handshake;
 	// listTimeout bounds the reading of the Leases.
 	writerTimeout = 3 * time.Second
 	listTimeout   = 5 * time.Second
