@@ -47,7 +47,7 @@ func TestServe_MakesBackups(t *testing.T) {
 			t.Errorf("/metrics answers %d without the last backup in %s", status, to)
 		}
 		server.stop(t)
-		if strings.Contains(server.log.String(), "there is no backup of the schedule") {
+		if strings.Contains(server.log.String(), "the schedule is not kept") {
 			t.Error("a backup failed")
 		}
 		backups := backupsIn(t, to)
