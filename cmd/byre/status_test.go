@@ -231,6 +231,7 @@ func TestStatus_GuessesNoDatabase(t *testing.T) {
 	server.stop(t)
 	for _, read := range [][]string{
 		{"status"}, {"check"}, {"backup", filepath.Join(t.TempDir(), "backup.zst")}, {"export", "etcd", filepath.Join(t.TempDir(), "etcd.db")},
+		{"migrate", "up"}, {"migrate", "down"},
 	} {
 		expectFailure(t, "its servers use postgres ", append(read, "--data-dir", dir)...)
 	}
