@@ -214,6 +214,9 @@ func TestBackups_AreListedVerifiedAndPruned(t *testing.T) {
 	if out := answer(""); !strings.Contains(out, "nothing to delete") {
 		t.Errorf("of three: %s", out)
 	}
+	if status, _, errOut := call("backup", "prune", dir, "--keep=1"); status != 1 || errOut != "byre: nothing done: nobody answered; use --yes\n" {
+		t.Errorf("without an answer: %d, %q", status, errOut)
+	}
 	succeed(t, "backup", "prune", dir, "--keep=1", "--yes")
 	if got := names(); got != "foreign cut " {
 		t.Errorf("with --yes it left %q", got)
