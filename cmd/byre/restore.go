@@ -49,9 +49,9 @@ func newRestoreCommand() *cobra.Command {
 			"history is there for SQL, with the revisions that it had.\n\n" +
 			"With --at, the objects and the history are those of an earlier moment: after the last\n" +
 			"change that was made until a time (RFC 3339, to the microsecond), or after a revision.\n" +
-			"It must lie within the history that the backup, or the database of --from, has. Restore\n" +
-			"into a new database: the first one stays as it is. Nothing is restored if there were no\n" +
-			"objects.\n\n" +
+			"It must lie within the history that the backup, or the database of --from, has of every\n" +
+			"resource: by default that is 24 hours. Restore into a new database: the first one stays as\n" +
+			"it is. Nothing is restored if there were no objects.\n\n" +
 			"With --with-pki, the certificates and keys are restored too, that \"byre backup --with-pki\", or\n" +
 			"a server with --age-recipient, has written beside the backup or the continuous copy.",
 		Example: "  byre restore --data-dir /var/lib/byre-restored /backup/byre.zst\n" +
