@@ -153,7 +153,9 @@ func newBackupVerifyCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				files = files[:0]
+				if len(entries) > 0 || info != nil { // else it may be the key of a backup
+					files = files[:0]
+				}
 				for _, entry := range entries {
 					files = append(files, flags.File(entry.Name))
 				}
@@ -169,22 +171,25 @@ func verifyBackups(cmd *cobra.Command, files []location.Location) error {
 	if len(files) == 0 {
 		return errors.New("there is no backup there: name another directory, or make one with \"byre backup\"")
 	}
-	broken := 0
+	broken, errs := 0, []error{}
 	for _, file := range files {
 		text, err := verifyBackup(cmd, file)
 		switch {
 		case errors.Is(err, sqlstore.ErrBroken), errors.Is(err, backup.ErrNewer), errors.Is(err, errNoObjects):
 			broken++
 			text = err.Error()
-		case err != nil:
+		case cmd.Context().Err() != nil:
 			return err
+		case err != nil:
+			errs = append(errs, err)
+			continue
 		}
 		fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", file.Name, text)
 	}
 	if broken > 0 {
-		return &statusError{fmt.Errorf("%d of %d backups can't be restored: keep the others, and make a new one", broken, len(files)), statusDamaged}
+		errs = append(errs, &statusError{fmt.Errorf("%d of %d backups can't be restored: keep the others, and make a new one", broken, len(files)), statusDamaged})
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 var errNoObjects = errors.New("it has no objects")

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -13,7 +14,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+
 	"byre/sqlstore"
+	"byre/sqlstore/backup/location"
+	"byre/sqlstore/backup/location/s3test"
 	"byre/sqlstore/eventually"
 	"byre/sqlstore/storetest"
 )
@@ -187,6 +192,16 @@ func TestBackups_AreListedVerifiedAndPruned(t *testing.T) {
 		t.Errorf("verify: %d, %s%s", status, out, errOut)
 	}
 	succeed(t, "backup", "verify", filepath.Join(dir, "a.zst"))
+	var verified bytes.Buffer
+	verify := new(cobra.Command)
+	verify.SetContext(t.Context())
+	verify.SetOut(&verified)
+	if err := verifyBackups(verify, []location.Location{{Name: filepath.Join(dir, "deleted.zst")}, {Name: filepath.Join(dir, "a.zst")}}); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("of a file that was deleted meanwhile: %v", err)
+	}
+	if !strings.Contains(verified.String(), "a.zst: complete, revision ") {
+		t.Errorf("after a file that was deleted meanwhile:\n%s", &verified)
+	}
 	expectFailure(t, "there is no backup there", "backup", "verify", t.TempDir())
 	expectFailure(t, "no such file", "backup", "verify", filepath.Join(dir, "nothing.zst"))
 	expectFailure(t, "no such file", "backup", "list", filepath.Join(dir, "nothing"))
@@ -221,4 +236,14 @@ func TestBackups_AreListedVerifiedAndPruned(t *testing.T) {
 	if got := names(); got != "foreign cut " {
 		t.Errorf("with --yes it left %q", got)
 	}
+}
+
+// The names of objects in S3 that "byre backup" has written need no ending.
+func TestBackups_VerifyAnObjectOfAnyName(t *testing.T) {
+	s3test.ServeHere(t, s3test.New(t, "backups"))
+	succeed(t, "backup", "--endpoint", sqliteWith(t, storetest.RandomRows(t, rand.New(rand.NewPCG(1, 1)))), "s3://backups/cluster/first")
+	if out, _ := succeed(t, "backup", "verify", "s3://backups/cluster/first"); !strings.HasPrefix(out, "s3://backups/cluster/first: complete, revision ") {
+		t.Errorf("it says %q", out)
+	}
+	expectFailure(t, "s3://backups/elsewhere: ", "backup", "verify", "s3://backups/elsewhere")
 }
