@@ -125,10 +125,10 @@ func printBackups(out io.Writer, backups []storedBackup) error {
 	fmt.Fprintln(w, "NAME\tTIME\tREVISION\tOBJECTS\tSIZE\tPROGRAM")
 	for _, b := range backups {
 		if b.Error != "" {
-			fmt.Fprintf(w, "%s\t-\t-\t-\t%s\t%s\n", b.Name, bytesText(b.SizeBytes), b.Error)
+			cli.PrintRow(w, []any{b.Name, "-", "-", "-", bytesText(b.SizeBytes), b.Error})
 			continue
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%s\n", b.Name, b.Time.UTC().Format(time.RFC3339), b.Revision, b.Objects, bytesText(b.SizeBytes), b.Program)
+		cli.PrintRow(w, []any{b.Name, b.Time.UTC().Format(time.RFC3339), b.Revision, b.Objects, bytesText(b.SizeBytes), b.Program})
 	}
 	return w.Flush()
 }
@@ -184,7 +184,7 @@ func verifyBackups(cmd *cobra.Command, files []location.Location) error {
 			errs = append(errs, err)
 			continue
 		}
-		fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", file.Name, text)
+		fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", file.Name, cli.Visible(text))
 	}
 	if broken > 0 {
 		errs = append(errs, &statusError{fmt.Errorf("%d of %d backups can't be restored: keep the others, and make a new one", broken, len(files)), statusDamaged})

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"byre/sqlstore"
+	"byre/sqlstore/backup"
 	"byre/sqlstore/backup/location"
 	"byre/sqlstore/backup/location/s3test"
 	"byre/sqlstore/eventually"
@@ -246,4 +248,16 @@ func TestBackups_VerifyAnObjectOfAnyName(t *testing.T) {
 		t.Errorf("it says %q", out)
 	}
 	expectFailure(t, "s3://backups/elsewhere: ", "backup", "verify", "s3://backups/elsewhere")
+}
+
+// A backup says by which program it was written: what it says does not move the cursor of a terminal.
+func TestBackups_ShowNoControlCharacters(t *testing.T) {
+	t.Parallel()
+	dir, rows := t.TempDir(), storetest.RandomRows(t, rand.New(rand.NewPCG(1, 1)))
+	if err := (location.Directory{Name: dir}).File("a.zst").Write(t.Context(), func(w io.Writer) error { return backup.Write(w, rows.Snapshot(), "byre\x1b[2J") }); err != nil {
+		t.Fatal(err)
+	}
+	if out, _ := succeed(t, "backup", "list", dir); strings.Contains(out, "\x1b") || !strings.Contains(out, "byre·[2J") {
+		t.Errorf("it lists %q", out)
+	}
 }
