@@ -95,12 +95,18 @@ func (f *pkiFlags) encrypted(dataDir, backup string) ([]byte, error) {
 	return content.Bytes(), err
 }
 
+// beside is the location of the certificates and keys of a backup.
+func beside(backup location.Location) location.Location {
+	backup.Name += location.KeysSuffix
+	return backup
+}
+
 // writePKI writes the file beside a backup.
 func writePKI(ctx context.Context, out io.Writer, backup location.Location, content []byte) error {
 	if content == nil {
 		return nil
 	}
-	backup.Name += location.KeysSuffix
+	backup = beside(backup)
 	if err := backup.Write(ctx, func(w io.Writer) error {
 		_, err := w.Write(content)
 		return err
@@ -123,7 +129,7 @@ func (f *pkiFlags) decrypted(ctx context.Context, dataDir string, backup locatio
 	if err != nil {
 		return nil, err
 	}
-	backup.Name += location.KeysSuffix
+	backup = beside(backup)
 	file, err := backup.Open(ctx)
 	if err != nil {
 		return nil, err

@@ -125,10 +125,10 @@ func printBackups(out io.Writer, backups []storedBackup) error {
 	fmt.Fprintln(w, "NAME\tTIME\tREVISION\tOBJECTS\tSIZE\tPROGRAM")
 	for _, b := range backups {
 		if b.Error != "" {
-			fmt.Fprintf(w, "%s\t-\t-\t-\t%s\t%s\n", b.Name, bytesText(b.SizeBytes), b.Error)
+			cli.PrintRow(w, []any{b.Name, "-", "-", "-", bytesText(b.SizeBytes), b.Error})
 			continue
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%s\n", b.Name, b.Time.UTC().Format(time.RFC3339), b.Revision, b.Objects, bytesText(b.SizeBytes), b.Program)
+		cli.PrintRow(w, []any{b.Name, b.Time.UTC().Format(time.RFC3339), b.Revision, b.Objects, bytesText(b.SizeBytes), b.Program})
 	}
 	return w.Flush()
 }
@@ -153,7 +153,9 @@ func newBackupVerifyCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				files = files[:0]
+				if len(entries) > 0 || info != nil { // else it may be the key of a backup
+					files = files[:0]
+				}
 				for _, entry := range entries {
 					files = append(files, flags.File(entry.Name))
 				}
@@ -169,22 +171,25 @@ func verifyBackups(cmd *cobra.Command, files []location.Location) error {
 	if len(files) == 0 {
 		return errors.New("there is no backup there: name another directory, or make one with \"byre backup\"")
 	}
-	broken := 0
+	broken, errs := 0, []error{}
 	for _, file := range files {
 		text, err := verifyBackup(cmd, file)
 		switch {
 		case errors.Is(err, sqlstore.ErrBroken), errors.Is(err, backup.ErrNewer), errors.Is(err, errNoObjects):
 			broken++
 			text = err.Error()
-		case err != nil:
+		case cmd.Context().Err() != nil:
 			return err
+		case err != nil:
+			errs = append(errs, err)
+			continue
 		}
-		fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", file.Name, text)
+		fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", file.Name, cli.Visible(text))
 	}
 	if broken > 0 {
-		return &statusError{fmt.Errorf("%d of %d backups can't be restored: keep the others, and make a new one", broken, len(files)), statusDamaged}
+		errs = append(errs, &statusError{fmt.Errorf("%d of %d backups can't be restored: keep the others, and make a new one", broken, len(files)), statusDamaged})
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 var errNoObjects = errors.New("it has no objects")

@@ -3,7 +3,9 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -13,7 +15,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+
 	"byre/sqlstore"
+	"byre/sqlstore/backup"
+	"byre/sqlstore/backup/location"
+	"byre/sqlstore/backup/location/s3test"
 	"byre/sqlstore/eventually"
 	"byre/sqlstore/storetest"
 )
@@ -47,7 +54,7 @@ func TestServe_MakesBackups(t *testing.T) {
 			t.Errorf("/metrics answers %d without the last backup in %s", status, to)
 		}
 		server.stop(t)
-		if strings.Contains(server.log.String(), "there is no backup of the schedule") {
+		if strings.Contains(server.log.String(), "the schedule is not kept") {
 			t.Error("a backup failed")
 		}
 		backups := backupsIn(t, to)
@@ -187,6 +194,16 @@ func TestBackups_AreListedVerifiedAndPruned(t *testing.T) {
 		t.Errorf("verify: %d, %s%s", status, out, errOut)
 	}
 	succeed(t, "backup", "verify", filepath.Join(dir, "a.zst"))
+	var verified bytes.Buffer
+	verify := new(cobra.Command)
+	verify.SetContext(t.Context())
+	verify.SetOut(&verified)
+	if err := verifyBackups(verify, []location.Location{{Name: filepath.Join(dir, "deleted.zst")}, {Name: filepath.Join(dir, "a.zst")}}); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("of a file that was deleted meanwhile: %v", err)
+	}
+	if !strings.Contains(verified.String(), "a.zst: complete, revision ") {
+		t.Errorf("after a file that was deleted meanwhile:\n%s", &verified)
+	}
 	expectFailure(t, "there is no backup there", "backup", "verify", t.TempDir())
 	expectFailure(t, "no such file", "backup", "verify", filepath.Join(dir, "nothing.zst"))
 	expectFailure(t, "no such file", "backup", "list", filepath.Join(dir, "nothing"))
@@ -214,8 +231,33 @@ func TestBackups_AreListedVerifiedAndPruned(t *testing.T) {
 	if out := answer(""); !strings.Contains(out, "nothing to delete") {
 		t.Errorf("of three: %s", out)
 	}
+	if status, _, errOut := call("backup", "prune", dir, "--keep=1"); status != 1 || errOut != "byre: nothing done: nobody answered; use --yes\n" {
+		t.Errorf("without an answer: %d, %q", status, errOut)
+	}
 	succeed(t, "backup", "prune", dir, "--keep=1", "--yes")
 	if got := names(); got != "foreign cut " {
 		t.Errorf("with --yes it left %q", got)
+	}
+}
+
+// The names of objects in S3 that "byre backup" has written need no ending.
+func TestBackups_VerifyAnObjectOfAnyName(t *testing.T) {
+	s3test.ServeHere(t, s3test.New(t, "backups"))
+	succeed(t, "backup", "--endpoint", sqliteWith(t, storetest.RandomRows(t, rand.New(rand.NewPCG(1, 1)))), "s3://backups/cluster/first")
+	if out, _ := succeed(t, "backup", "verify", "s3://backups/cluster/first"); !strings.HasPrefix(out, "s3://backups/cluster/first: complete, revision ") {
+		t.Errorf("it says %q", out)
+	}
+	expectFailure(t, "s3://backups/elsewhere: ", "backup", "verify", "s3://backups/elsewhere")
+}
+
+// A backup says by which program it was written: what it says does not move the cursor of a terminal.
+func TestBackups_ShowNoControlCharacters(t *testing.T) {
+	t.Parallel()
+	dir, rows := t.TempDir(), storetest.RandomRows(t, rand.New(rand.NewPCG(1, 1)))
+	if err := (location.Directory{Name: dir}).File("a.zst").Write(t.Context(), func(w io.Writer) error { return backup.Write(w, rows.Snapshot(), "byre\x1b[2J") }); err != nil {
+		t.Fatal(err)
+	}
+	if out, _ := succeed(t, "backup", "list", dir); strings.Contains(out, "\x1b") || !strings.Contains(out, "byre·[2J") {
+		t.Errorf("it lists %q", out)
 	}
 }

@@ -164,6 +164,11 @@ func renewCertificates(out io.Writer, config pki.Config, names []string) error {
 		}
 	}
 	for _, name := range names {
+		if err := pki.CheckRenewable(name); err != nil {
+			return err
+		}
+	}
+	for _, name := range names {
 		if err := pki.Renew(config, name); err != nil {
 			return err
 		}

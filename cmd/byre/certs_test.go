@@ -183,6 +183,7 @@ func TestCerts_StatusInEachFormat(t *testing.T) {
 		}
 	}
 	startServer(t, dir)
+	expectFailure(t, `there is no certificate "typo"`, "certs", "renew", "--data-dir", dir, "apiserver", "typo") // it renews none
 	status, out, _ := call("certs", "status", "--data-dir", dir)
 	lines := strings.Split(out, "\n")
 	if status != 0 || len(lines) != 10 || !strings.HasPrefix(lines[0], "CERTIFICATE") || !strings.Contains(lines[2], "364d") || !strings.Contains(lines[2], "localhost,kubernetes,") {

@@ -66,21 +66,24 @@ func newCompactCommand() *cobra.Command {
 
 // compact has the server compact, or else opens the database.
 func compact(ctx context.Context, store options.StoreOptions, certs certsFlags, keep time.Duration, resource string) (apiserver.CompactResult, error) {
+	remedy := "name its --data-dir instead of --endpoint"
 	if store.Endpoint == "" {
 		result, err := askToCompact(ctx, certs, keep, resource)
 		if !errors.Is(err, errNoServer) {
 			return result, err
 		}
+		remedy = err.Error()
 	}
 	endpoint, err := usedEndpoint(store)
 	if err != nil {
 		return apiserver.CompactResult{}, err
 	}
-	return compactDatabase(ctx, endpoint, keep, resource)
+	result, err := compactDatabase(ctx, endpoint, keep, resource)
+	return result, explainInUse(err, remedy)
 }
 
-// errNoServer means that no server answers.
-var errNoServer = errors.New("no server answers")
+// errNoServer means that no server answers, or that it refuses the kubeconfig.
+var errNoServer = errors.New("no server can be asked with admin.kubeconfig")
 
 // askToCompact repeats the request until the server is done.
 func askToCompact(ctx context.Context, certs certsFlags, keep time.Duration, resource string) (result apiserver.CompactResult, err error) {
@@ -130,7 +133,7 @@ func compactDatabase(ctx context.Context, endpoint string, keep time.Duration, r
 			return err
 		})
 	if err != nil {
-		return result, explainInUse(err, "name its --data-dir instead of --endpoint")
+		return result, err
 	}
 	histories, err := driver.Histories(ctx)
 	if err == nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -11,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"byre/sqlstore/eventually"
 )
@@ -138,4 +141,24 @@ func firstEvent(watching watch.Interface, err error) (watch.Event, error) {
 		return event, apierrors.FromObject(event.Object)
 	}
 	return event, nil
+}
+
+// Where the server can't be asked and has its database locked, the error says why it can't be asked.
+func TestCompact_SaysWhyTheServerCanNotBeAsked(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	startServer(t, dir, "--controllers=")
+	kubeconfig := filepath.Join(dir, "admin.kubeconfig")
+	config, err := clientcmd.LoadFromFile(kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, user := range config.AuthInfos {
+		*user = clientcmdapi.AuthInfo{Token: "of nobody"}
+	}
+	if err := clientcmd.WriteToFile(*config, kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+	expectFailure(t, "): no server can be asked with admin.kubeconfig: the server has asked for the client to provide credentials", "compact", "--data-dir", dir)
+	expectFailure(t, "): name its --data-dir instead of --endpoint", "compact", "--endpoint", "sqlite://"+dir+"/byre.db")
 }

@@ -12,12 +12,13 @@ import (
 var (
 	fencedBlock = regexp.MustCompile("(?ms)^ *```.*?^ *```$")
 	pageHeading = regexp.MustCompile(`(?m)^#+ (.*)$`)
-	pageLink    = regexp.MustCompile(`\]\(([^)\s:]+)\)`) // not one to another host
+	pageLink    = regexp.MustCompile(`\]\(([^)\s:]+)\)`)                         // not one to another host
+	headless    = regexp.MustCompile(`(?m)(?:\A|^[^|\n]*\n)\|[|: ]*---[-|: ]*$`) // GitHub shows a delimiter row as text if no row precedes it
 	notInAnchor = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
 )
 
 // Each link from a page of this repository to another page leads to a file that exists, and to a
-// heading that it has. No page has more than 900 lines.
+// heading that it has. Each table has a header. No page has more than 900 lines.
 func TestDocs_LinksResolve(t *testing.T) {
 	t.Parallel()
 	root, pages := moduleRoot(t), map[string]string{}
@@ -42,6 +43,9 @@ func TestDocs_LinksResolve(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, text := range pages {
+		if row := headless.FindString(text); row != "" {
+			t.Errorf("%s has a table without a header: %q", name, row)
+		}
 		for _, link := range pageLink.FindAllStringSubmatch(text, -1) {
 			file, anchor, _ := strings.Cut(link[1], "#")
 			target := name

@@ -43,7 +43,8 @@ func newForkCommand() *cobra.Command {
 			"history. Serve it from a directory of its own. Until \"byre serve --adopt\" a server of it\n" +
 			"runs no controllers, calls no admission webhooks, and connects to no node, Pod or Service.\n\n" +
 			"What is encrypted at rest stays so: the fork needs the same --encryption-provider-config.\n\n" +
-			"The moment, now without --at, must lie within the history.",
+			"The moment, now without --at, must lie within the history of every resource: by default\n" +
+			"that is 24 hours.",
 		Example: "  byre fork --data-dir /var/lib/byre --at -2h --to /tmp/fork && byre serve --data-dir /tmp/fork --secure-port 7443\n" +
 			"  byre fork --endpoint postgres://byre@db.example.com/byre --to postgres://byre@db.example.com/rehearsal",
 		Args: cobra.NoArgs,

@@ -45,7 +45,7 @@ func newMigrateCommand() *cobra.Command {
 		Short: "Bring the schema to the version of this program",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			dsn, err := store.DSN()
+			dsn, err := usedEndpoint(store)
 			if err != nil {
 				return err
 			}
@@ -93,7 +93,7 @@ func newMigrateDownCommand(store *options.StoreOptions) *cobra.Command {
 		Short: "Take back the last step of the schema, while no process uses the database",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			dsn, err := store.DSN()
+			dsn, err := usedEndpoint(*store)
 			if err != nil {
 				return err
 			}

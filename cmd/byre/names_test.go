@@ -96,7 +96,7 @@ func TestNames_AnswerInOneLine(t *testing.T) {
 		{"kube-apiserver", "serve", 1, "", "kube-apiserver: kube-apiserver takes no arguments but flags: [\"serve\"]\n"},
 		{"kube-apiserver", "--etcd-servers=http://127.0.0.1:1 --event-ttl=x", 1, "",
 			"kube-apiserver: invalid argument \"x\" for \"--event-ttl\" flag: \"x\" is not a time such as 90d, 12h, 5m or 1h30m\n"},
-		{"etcd", "--version", 0, "etcd Version: 3.6.8\n", ""},
+		{"etcd", "--version", 0, "etcd Version: 3.7.0\n", ""},
 		{"/folder/etcd", "--listen-client-urls=https://127.0.0.1:0 --data-dir=" + t.TempDir(), 1, "",
 			"etcd: --listen-client-urls: \"https://127.0.0.1:0\" is not of the form http://HOST:PORT, the only one that this stand-in for etcd serves\n"},
 		{"byre.test", "serve --etcd-servers=http://127.0.0.1:2379", 1, "",

@@ -49,11 +49,13 @@ func (p past) run(user string, want []string, args ...string) string {
 }
 
 // fail runs a command that must fail with an error.
-func (p past) fail(user, want string, args ...string) {
+func (p past) fail(user, want string, args ...string) (out string) {
 	p.Helper()
-	if status, out, errOut := call(p.args(user, args...)...); status != 1 || !strings.Contains(errOut, want) {
+	status, out, errOut := call(p.args(user, args...)...)
+	if status != 1 || !strings.Contains(errOut, want) {
 		p.Errorf("%q: status %d, %q, %q, want %q", args, status, out, errOut, want)
 	}
+	return out
 }
 
 // A tenant finds who changed a Service, undoes it, and brings back what a colleague deleted.
@@ -170,7 +172,9 @@ func TestPast_IsShownAndReversed(t *testing.T) {
 		}
 
 		// Nobody answers the question here.
-		p.run("alice", []string{"Do it?", "nothing done"}, "undo", affinity)
+		if out := p.fail("alice", "nothing done: nobody answered; use --yes", "undo", affinity); !strings.Contains(out, "Do it?") {
+			t.Errorf("it asks %q", out)
+		}
 		p.run("alice", []string{"dry run"}, "undo", affinity, "--dry-run=server")
 		if now, err := admin.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{}); err != nil || now.ResourceVersion != affinity {
 			t.Errorf("a change that nobody wanted: %v, %v", now, err)

@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"byre/apiserver/options"
+	"byre/cmd/byre/plugin"
 	"byre/sqlstore"
 	"byre/sqlstore/backup"
 	"byre/sqlstore/backup/location"
@@ -30,6 +30,7 @@ type restoreFlags struct {
 	source location.Location
 	from   string
 	at     string
+	moment plugin.Moment
 	bump   int64
 	pki    pkiFlags
 }
@@ -48,10 +49,10 @@ func newRestoreCommand() *cobra.Command {
 			"Of what runs on, only a kube-controller-manager and a kube-scheduler need to be restarted. The\n" +
 			"history is there for SQL, with the revisions that it had.\n\n" +
 			"With --at, the objects and the history are those of an earlier moment: after the last\n" +
-			"change that was made until a time (RFC 3339, to the microsecond), or after a revision.\n" +
-			"It must lie within the history that the backup, or the database of --from, has. Restore\n" +
-			"into a new database: the first one stays as it is. Nothing is restored if there were no\n" +
-			"objects.\n\n" +
+			"change that was made until a time, or after a revision.\n" +
+			"It must lie within the history that the backup, or the database of --from, has of every\n" +
+			"resource: by default that is 24 hours. Restore into a new database: the first one stays as\n" +
+			"it is. Nothing is restored if there were no objects.\n\n" +
 			"With --with-pki, the certificates and keys are restored too, that \"byre backup --with-pki\", or\n" +
 			"a server with --age-recipient, has written beside the backup or the continuous copy.",
 		Example: "  byre restore --data-dir /var/lib/byre-restored /backup/byre.zst\n" +
@@ -68,6 +69,12 @@ func newRestoreCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.bump < 1 {
 				return errors.New("--bump-revision must be positive: clients have seen the revisions up to the last one")
+			}
+			if f.at != "" {
+				var err error
+				if f.moment, err = plugin.ParseMoment(f.at); err != nil {
+					return fmt.Errorf("--at %w", err)
+				}
 			}
 			restore := f.restoreBackup
 			switch {
@@ -94,7 +101,7 @@ func newRestoreCommand() *cobra.Command {
 	f.source.S3.AddFlags(cmd.Flags())
 	f.pki.addToRestore(cmd)
 	cmd.Flags().StringVar(&f.from, "from", "", "Instead of a backup, read this database, which may be in use: sqlite:///PATH or postgres://...; or the latest that --replicate-to of a server has copied: file:///PATH or s3://BUCKET/PATH, through a temporary file in $TMPDIR.")
-	cmd.Flags().StringVar(&f.at, "at", "", "Restore the objects of this time (as 2026-03-01T11:59:00Z) or revision.")
+	cmd.Flags().StringVar(&f.at, "at", "", "Restore the objects of a moment: "+plugin.MomentHelp+".")
 	cmd.Flags().Int64Var(&f.bump, "bump-revision", bumpRevision,
 		"How far to move the revision forward: beyond every revision that a client may have seen since the backup.")
 	return cmd
@@ -149,7 +156,7 @@ func (f *restoreFlags) restore(cmd *cobra.Command, p *progress, s sqlstore.Snaps
 		return err
 	}
 	history := s.Header
-	if s, err = atMoment(s, f.at); err != nil {
+	if s, err = atMoment(s, f.moment); err != nil {
 		return err
 	}
 	revision := s.Revision
@@ -169,20 +176,14 @@ func (f *restoreFlags) restore(cmd *cobra.Command, p *progress, s sqlstore.Snaps
 }
 
 // atMoment is the snapshot at the moment of --at.
-func atMoment(s sqlstore.Snapshot, at string) (sqlstore.Snapshot, error) {
-	if at == "" {
+func atMoment(s sqlstore.Snapshot, m plugin.Moment) (_ sqlstore.Snapshot, err error) {
+	if m == (plugin.Moment{}) {
 		return s, nil
 	}
-	revision, err := strconv.ParseInt(at, 10, 64)
-	if err != nil {
-		var t time.Time
-		if t, err = time.Parse(time.RFC3339Nano, at); err != nil {
-			return s, fmt.Errorf("--at %q: want a time such as 2026-03-01T11:59:00Z, or a revision", at)
+	if m.Revision == 0 {
+		if m.Revision, err = snapshot.RevisionAt(s, m.Time); err != nil {
+			return s, err
 		}
-		revision, err = snapshot.RevisionAt(s, t)
 	}
-	if err == nil {
-		s, err = snapshot.At(s, revision)
-	}
-	return s, err
+	return snapshot.At(s, m.Revision)
 }

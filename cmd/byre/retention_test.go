@@ -98,6 +98,7 @@ func TestCompact_KnowsResources(t *testing.T) {
 
 		compactWith("", "--endpoint", endpoint, "--resource=secrets")
 		expect("compact --resource=secrets of a database", true, false)
+		expectFailure(t, "(older changes of secrets are deleted)", "restore", "--from", endpoint, "--data-dir", t.TempDir(), "--at=1")
 		compactWith(leftOut, "--endpoint", endpoint, "--keep=0s")
 		expect("compact --keep=0s of a database", true, false)
 		expectFailure(t, "did you mean configmaps?", "compact", "--endpoint", endpoint, "--resource=configmap")

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -69,6 +70,9 @@ func newStatusCommand() *cobra.Command {
 // readStatus asks the server, or else reads the database.
 func readStatus(ctx context.Context, store options.StoreOptions, certs pki.Config) (status.Status, error) {
 	s, serverErr := askServer(ctx, certs)
+	if apierrors.IsServiceUnavailable(serverErr) { // as of a standby, whose database is an old copy
+		return s, fmt.Errorf("the server of %s answers: %w", certs.Kubeconfig, serverErr)
+	}
 	if serverErr != nil {
 		var err error
 		if s, err = readStoppedStatus(ctx, store); err != nil {

@@ -2,18 +2,24 @@ package main
 
 import (
 	"encoding/json"
+	"io"
 	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"byre/cmd/byre/status"
 	"byre/sqlstore/eventually"
@@ -231,6 +237,7 @@ func TestStatus_GuessesNoDatabase(t *testing.T) {
 	server.stop(t)
 	for _, read := range [][]string{
 		{"status"}, {"check"}, {"backup", filepath.Join(t.TempDir(), "backup.zst")}, {"export", "etcd", filepath.Join(t.TempDir(), "etcd.db")},
+		{"migrate", "up"}, {"migrate", "down"},
 	} {
 		expectFailure(t, "its servers use postgres ", append(read, "--data-dir", dir)...)
 	}
@@ -266,5 +273,30 @@ func TestStatus_OfNothingIsAnError(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, "byre.db")); err == nil {
 		t.Error("status has made a database")
+	}
+}
+
+// A server that refuses, as a standby does, is asked once, and its database is not read instead.
+func TestStatus_TellsWhatAStandbyAnswers(t *testing.T) {
+	t.Parallel()
+	dir, asked := t.TempDir(), new(atomic.Int64)
+	startServer(t, dir, "--controllers=").stop(t)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Retry-After", "1")
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"this server is the standby: a serves","reason":"ServiceUnavailable","code":503}`)
+	}))
+	defer server.Close()
+	if err := clientcmd.WriteToFile(clientcmdapi.Config{
+		Clusters: map[string]*clientcmdapi.Cluster{"byre": {Server: server.URL}},
+		Contexts: map[string]*clientcmdapi.Context{"byre": {Cluster: "byre"}}, CurrentContext: "byre",
+	}, filepath.Join(dir, "admin.kubeconfig")); err != nil {
+		t.Fatal(err)
+	}
+	expectFailure(t, "/admin.kubeconfig answers: this server is the standby: a serves", "status", "--data-dir", dir)
+	if n := asked.Load(); n != 1 {
+		t.Errorf("it was asked %d times", n)
 	}
 }

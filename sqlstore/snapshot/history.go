@@ -21,6 +21,21 @@ func (e *HistoryError) Error() string {
 	return fmt.Sprintf("%s is not within the history, which reaches from %s to %s", e.Wanted, e.From, e.To)
 }
 
+// outside returns a HistoryError. It names the resource whose history begins last, where only one does: that of the
+// others may reach back further.
+func outside(h *sqlstore.Header, wanted, from, to string) error {
+	var last []string
+	for of, r := range h.Retained {
+		if r.Compacted == h.Compacted && h.Compacted > 0 {
+			last = append(last, of.String())
+		}
+	}
+	if len(last) == 1 {
+		from += " (older changes of " + last[0] + " are deleted)"
+	}
+	return &HistoryError{wanted, from, to}
+}
+
 // RevisionAt returns the last revision of the store at a time: the one before the first change
 // that was made later. It reads Changes. It fails with a *HistoryError and with the errors of
 // Changes.
@@ -43,7 +58,7 @@ func RevisionAt(s sqlstore.Snapshot, t time.Time) (int64, error) {
 		}
 	}
 	if t.Before(first) || t.After(s.Time) {
-		return 0, &HistoryError{t.UTC().Format(time.RFC3339Nano), first.Format(time.RFC3339Nano), s.Time.Format(time.RFC3339Nano)}
+		return 0, outside(&s.Header, t.UTC().Format(time.RFC3339Nano), first.Format(time.RFC3339Nano), s.Time.Format(time.RFC3339Nano))
 	}
 	return s.Revision, nil
 }
@@ -55,9 +70,7 @@ func RevisionAt(s sqlstore.Snapshot, t time.Time) (int64, error) {
 // *HistoryError.
 func At(s sqlstore.Snapshot, revision int64) (sqlstore.Snapshot, error) {
 	if revision < s.Compacted || revision > s.Revision {
-		return sqlstore.Snapshot{}, &HistoryError{
-			fmt.Sprintf("revision %d", revision), fmt.Sprintf("revision %d", s.Compacted), fmt.Sprint(s.Revision),
-		}
+		return sqlstore.Snapshot{}, outside(&s.Header, fmt.Sprintf("revision %d", revision), fmt.Sprintf("revision %d", s.Compacted), fmt.Sprint(s.Revision))
 	}
 	then := sqlstore.Snapshot{Header: s.Header}
 	then.Revision, then.ObjectCount = revision, -1

@@ -21,8 +21,8 @@ const (
 )
 
 // Version is the etcd version that the server reports: kubeadm's DefaultEtcdVersion of
-// Kubernetes 1.36 (k8s.io/kubernetes/cmd/kubeadm/app/constants).
-const Version = "3.6.8"
+// Kubernetes 1.37 (k8s.io/kubernetes/cmd/kubeadm/app/constants).
+const Version = "3.7.0"
 
 // About is what a stand-in reports about itself.
 type About struct {

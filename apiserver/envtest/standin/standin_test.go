@@ -91,7 +91,7 @@ func TestServe_AnswersWhatEnvtestAsks(t *testing.T) {
 		body   string
 	}{
 		"/health":         {http.StatusOK, `{"health":"true","reason":""}`},
-		"/version":        {http.StatusOK, `{"etcdcluster":"3.6.0","etcdserver":"` + standin.Version + `"}`},
+		"/version":        {http.StatusOK, `{"etcdcluster":"3.7.0","etcdserver":"` + standin.Version + `"}`},
 		"/livez":          {http.StatusOK, "ok"},
 		"/readyz":         {http.StatusOK, "ok"},
 		"/v3/kv/range":    {http.StatusNotImplemented, "this is byre under the name etcd: it answers health checks and holds no keys"},

@@ -18,17 +18,26 @@ func RenewableNames() []string {
 	return []string{nameAdmin, nameServing, nameKubeletClient, nameFrontProxy}
 }
 
-// Renew issues the certificate of a name anew. It gets a new key, keeps its DNS names
-// and IP addresses, and is valid for a year from c.Now. Renew uses Dir, Kubeconfig and
-// Now of c. It does not renew CAs and the service account key, because everything that
-// they have signed would no longer be trusted. A running server reloads the files.
-func Renew(c Config, name string) error {
+// CheckRenewable fails if Renew does not accept a name.
+func CheckRenewable(name string) error {
 	switch {
 	case name == nameCA || name == nameFrontProxyCA:
 		return fmt.Errorf("%s is not renewed: all that it has signed would no longer be trusted", name)
 	case !slices.Contains(RenewableNames(), name):
 		return fmt.Errorf("there is no certificate %q: name one of %s, or all", name, strings.Join(RenewableNames(), ", "))
-	case !exists(c.Dir):
+	}
+	return nil
+}
+
+// Renew issues the certificate of a name anew. It gets a new key, keeps its DNS names
+// and IP addresses, and is valid for a year from c.Now. Renew uses Dir, Kubeconfig and
+// Now of c. It does not renew CAs and the service account key, because everything that
+// they have signed would no longer be trusted. A running server reloads the files.
+func Renew(c Config, name string) error {
+	if err := CheckRenewable(name); err != nil {
+		return err
+	}
+	if !exists(c.Dir) {
 		return fmt.Errorf("%s does not exist: name the directory of a server that has been started", c.Dir)
 	}
 	k, unlock, err := open(c)

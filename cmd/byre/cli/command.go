@@ -105,18 +105,22 @@ func Ask(cmd *cobra.Command) (bool, error) {
 	return yes, err
 }
 
-// IsYes reads an answer, and reports whether it is yes. It fails when ctx ends; in is then still being read, because nothing ends
-// the read of a terminal.
+// IsYes reads an answer, and reports whether it is yes. It fails if there is none, as in a cron job, and when ctx ends; in is then
+// still being read, because nothing ends the read of a terminal.
 func IsYes(ctx context.Context, in io.Reader) (bool, error) {
 	answers := make(chan string, 1)
 	go func() {
-		answer, _ := bufio.NewReader(in).ReadString('\n') // what can't be read is no yes
-		answers <- strings.ToLower(strings.TrimSpace(answer))
+		answer, _ := bufio.NewReader(in).ReadString('\n') // what can't be read is no answer
+		answers <- strings.ToLower(answer)
 	}()
 	select {
 	case <-ctx.Done():
 		return false, ctx.Err()
 	case answer := <-answers:
+		if answer == "" {
+			return false, errors.New("nothing done: nobody answered; use --yes")
+		}
+		answer = strings.TrimSpace(answer)
 		return answer == "y" || answer == "yes", nil
 	}
 }

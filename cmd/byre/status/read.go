@@ -3,6 +3,7 @@ package status
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"regexp"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apiversion "k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
@@ -46,7 +48,15 @@ func Read(ctx context.Context, config *rest.Config, now time.Time) (Status, erro
 		return Status{}, err
 	}
 	server := client.Discovery()
-	version, err := server.ServerVersion()
+	var version apiversion.Info
+	response := server.RESTClient().Get().AbsPath("/version").MaxRetries(0).Do(ctx) // a standby asks for retries
+	if err := response.Error(); err != nil {                                        // which has the message of the server's Status, unlike that of Raw
+		return Status{}, err
+	}
+	body, err := response.Raw()
+	if err == nil {
+		err = json.Unmarshal(body, &version)
+	}
 	if err != nil {
 		return Status{}, err
 	}

@@ -70,6 +70,8 @@ type Schedule struct {
 
 	// made is when Run has last completed a backup. The database may not have its record, because its disk is full.
 	made time.Time
+	// withoutKeys are the names of backups that Run has made and WriteKeys has not written the keys of yet.
+	withoutKeys []string
 }
 
 // Run makes each backup when it is due, until ctx ends.
@@ -83,7 +85,7 @@ func (s *Schedule) Run(ctx context.Context) error {
 		case err != nil:
 			next = time.Now().Add(RetryInterval)
 			if !failed {
-				s.Logger.Error("backup: there is no backup of the schedule; trying again until there is one", "to", s.To.Name, "every", RetryInterval, "err", err)
+				s.Logger.Error("backup: the schedule is not kept; trying again until it is", "to", s.To.Name, "every", RetryInterval, "err", err)
 			}
 		case failed:
 			s.Logger.Info("backup: the schedule is kept again", "to", s.To.Name)
@@ -103,7 +105,7 @@ func (s *Schedule) Run(ctx context.Context) error {
 func (s *Schedule) makeIfDue(ctx context.Context) (next time.Time, err error) {
 	next, err = s.due(ctx)
 	if err != nil || time.Now().Before(next) {
-		return next, err
+		return next, errors.Join(err, s.writeKeys(ctx))
 	}
 	ran := true
 	if s.Database.Shared == nil {
@@ -138,7 +140,7 @@ func isAhead(moment time.Time) bool { return time.Until(moment) > mostAhead }
 // make makes a backup, unless another process has made it before this one held the lock.
 func (s *Schedule) make(ctx context.Context) error {
 	if next, err := s.due(ctx); err != nil || time.Now().Before(next) {
-		return err
+		return errors.Join(err, s.writeKeys(ctx))
 	}
 	ctx, cancel := context.WithTimeout(ctx, backupTimeout)
 	defer cancel()
@@ -161,13 +163,27 @@ func (s *Schedule) make(ctx context.Context) error {
 	if err := s.Database.Record(recording, sqlstore.LastBackup{Time: s.made, Revision: header.Revision, Location: file.Name}); err != nil {
 		errs = append(errs, fmt.Errorf("%s is complete, but could not be recorded: %w", file.Name, err))
 	}
-	if s.WriteKeys != nil {
-		if err := s.To.File(Name(start)+location.KeysSuffix).Write(ctx, s.WriteKeys); err != nil {
-			errs = append(errs, fmt.Errorf("%s is complete, but has no certificates and keys beside it: %w", file.Name, err))
-		}
-	}
 	s.Logger.Info("backup: made", "location", file.Name, "revision", header.Revision, "duration", time.Since(start).Round(time.Millisecond))
+	if s.WriteKeys != nil {
+		s.withoutKeys = append(s.withoutKeys, Name(start))
+	}
+	if err := s.writeKeys(ctx); err != nil { // what prune would delete may be the last backup that has keys
+		return errors.Join(append(errs, err)...)
+	}
 	return errors.Join(append(errs, s.prune(ctx, &header))...)
+}
+
+// writeKeys writes the certificates and keys beside the backups that have none yet.
+func (s *Schedule) writeKeys(ctx context.Context) error {
+	for len(s.withoutKeys) > 0 {
+		keys := s.To.File(s.withoutKeys[0] + location.KeysSuffix)
+		keys.Force = true // a write that failed may have left it
+		if err := keys.Write(ctx, s.WriteKeys); err != nil {
+			return fmt.Errorf("%s is complete, but has no certificates and keys beside it, and older backups are kept: %w", s.To.File(s.withoutKeys[0]).Name, err)
+		}
+		s.withoutKeys = s.withoutKeys[1:]
+	}
+	return nil
 }
 
 // prune deletes all backups of schedules but the last ones, of the cluster of a backup. It leaves those of a clock that was set

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -340,35 +341,63 @@ func TestSchedule_LeavesTheBackupsOfAnotherCluster(t *testing.T) {
 	})
 }
 
-// What a backup misses beside it, or in the database, is no reason to keep all that are older, nor to miss more.
-func TestSchedule_DeletesOldBackupsBesideFailures(t *testing.T) {
+// A backup that is not recorded is no reason to keep all that are older.
+func TestSchedule_DeletesOldBackupsWithoutARecord(t *testing.T) {
 	t.Parallel()
-	for name, keys := range map[string]func(io.Writer) error{
-		"no record": func(w io.Writer) error { _, err := io.WriteString(w, "keys"); return err },
-		"no keys":   func(io.Writer) error { return errors.New("no files") },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			dir := t.TempDir()
-			synctest.Test(t, func(t *testing.T) {
-				d := newDatabase(t)
-				want := []string{"byre-20000103T030000Z.zst"}
-				if name == "no record" {
-					d.forgets = errors.New("the disk is full")
-					want = append(want, want[0]+location.KeysSuffix)
-				}
-				log, stop := d.runWithKeys("CRON_TZ=UTC 0 3 * * *", dir, 1, keys)
-				defer stop()
-				after(52 * time.Hour)
-				if got := files(t, dir); !slices.Equal(got, want) {
-					t.Errorf("there are %q, want %q", got, want)
-				}
-				if text := log.String(); !strings.Contains(text, "is complete, but") {
-					t.Errorf("logged is\n%s", text)
-				}
-			})
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		d := newDatabase(t)
+		d.forgets = errors.New("the disk is full")
+		log, stop := d.run("CRON_TZ=UTC 0 3 * * *", dir, 1)
+		defer stop()
+		after(52 * time.Hour)
+		if got, want := files(t, dir), []string{"byre-20000103T030000Z.zst"}; !slices.Equal(got, want) {
+			t.Errorf("there are %q, want %q", got, want)
+		}
+		if text := log.String(); !strings.Contains(text, "is complete, but") {
+			t.Errorf("logged is\n%s", text)
+		}
+	})
+}
+
+// While the keys can't be written, backups are made, and none is deleted: the older ones may be the last that have keys. As soon as
+// they can be written, each backup gets them.
+func TestSchedule_WritesMissingKeysLater(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) { // begins on 2000-01-01T00:00:00Z
+		var unreadable atomic.Bool
+		log, stop := newDatabase(t).runWithKeys("CRON_TZ=UTC 0 3 * * *", dir, 1, func(w io.Writer) error {
+			if unreadable.Load() {
+				return errors.New("no files")
+			}
+			_, err := io.WriteString(w, "keys")
+			return err
 		})
-	}
+		defer stop()
+		expect := func(names ...string) {
+			t.Helper()
+			if got := files(t, dir); !slices.Equal(got, names) {
+				t.Errorf("at %s there are %q, want %q\n%s", time.Now().UTC(), got, names, log)
+			}
+		}
+		const first, second, third, fourth = "byre-20000101T000000Z.zst", "byre-20000101T030000Z.zst", "byre-20000102T030000Z.zst", "byre-20000103T030000Z.zst"
+		synctest.Wait()
+		unreadable.Store(true)
+		after(28 * time.Hour)
+		expect(first, first+location.KeysSuffix, second, third)
+		if text := log.String(); strings.Count(text, "level=ERROR") != 1 || !strings.Contains(text, "is complete, but") || strings.Contains(text, "is kept again") {
+			t.Errorf("without keys:\n%s", text)
+		}
+		unreadable.Store(false)
+		after(schedule.RetryInterval)
+		expect(first, first+location.KeysSuffix, second, second+location.KeysSuffix, third, third+location.KeysSuffix)
+		if text := log.String(); !strings.Contains(text, "is kept again") {
+			t.Errorf("with keys:\n%s", text)
+		}
+		after(24 * time.Hour)
+		expect(fourth, fourth+location.KeysSuffix)
+	})
 }
 
 // A process that was killed while it wrote a backup or its keys has left a part. The next backup deletes it, unless another process
