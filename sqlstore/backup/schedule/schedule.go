@@ -70,8 +70,8 @@ type Schedule struct {
 
 	// made is when Run has last completed a backup. The database may not have its record, because its disk is full.
 	made time.Time
-	// withoutKeys are the names of backups that Run has made and WriteKeys has not written the keys of yet.
-	withoutKeys []string
+	// withoutKeys is the last backup that Run has made, while WriteKeys has not written its keys.
+	withoutKeys string
 }
 
 // Run makes each backup when it is due, until ctx ends.
@@ -165,29 +165,27 @@ func (s *Schedule) make(ctx context.Context) error {
 	}
 	s.Logger.Info("backup: made", "location", file.Name, "revision", header.Revision, "duration", time.Since(start).Round(time.Millisecond))
 	if s.WriteKeys != nil {
-		s.withoutKeys = append(s.withoutKeys, Name(start))
+		s.withoutKeys = Name(start)
 	}
-	if err := s.writeKeys(ctx); err != nil { // what prune would delete may be the last backup that has keys
-		return errors.Join(append(errs, err)...)
-	}
-	return errors.Join(append(errs, s.prune(ctx, &header))...)
+	return errors.Join(append(errs, s.writeKeys(ctx), s.prune(ctx, &header))...)
 }
 
-// writeKeys writes the certificates and keys beside the backups that have none yet.
+// writeKeys writes the certificates and keys beside the last backup, if it has none yet.
 func (s *Schedule) writeKeys(ctx context.Context) error {
-	for len(s.withoutKeys) > 0 {
-		keys := s.To.File(s.withoutKeys[0] + location.KeysSuffix)
-		keys.Force = true // a write that failed may have left it
-		if err := keys.Write(ctx, s.WriteKeys); err != nil {
-			return fmt.Errorf("%s is complete, but has no certificates and keys beside it, and older backups are kept: %w", s.To.File(s.withoutKeys[0]).Name, err)
-		}
-		s.withoutKeys = s.withoutKeys[1:]
+	if s.withoutKeys == "" {
+		return nil
 	}
+	keys := s.To.File(s.withoutKeys + location.KeysSuffix)
+	keys.Force = true // a write that failed may have left it
+	if err := keys.Write(ctx, s.WriteKeys); err != nil {
+		return fmt.Errorf("%s is complete, but has no certificates and keys beside it, and the last backup that has some is kept: %w", s.To.File(s.withoutKeys).Name, err)
+	}
+	s.withoutKeys = ""
 	return nil
 }
 
 // prune deletes all backups of schedules but the last ones, of the cluster of a backup. It leaves those of a clock that was set
-// back since, which would be the last ones in place of those that are made now.
+// back since, which would be the last ones in place of those that are made now, and the last one that has keys beside it.
 func (s *Schedule) prune(ctx context.Context, of *sqlstore.Header) error {
 	entries, err := s.To.List(ctx)
 	if err != nil {
@@ -206,12 +204,27 @@ func (s *Schedule) prune(ctx context.Context, of *sqlstore.Header) error {
 			names = append(names, entry.Name)
 		}
 	}
+	last := s.lastWithKeys(ctx, names)
 	for _, name := range names[:max(0, len(names)-s.Keep)] {
+		if name == last {
+			continue
+		}
 		if err := s.To.Remove(ctx, name); err != nil {
 			return fmt.Errorf("delete old backups: %w", err)
 		}
 	}
 	return nil
+}
+
+// lastWithKeys returns the last of some backups that has keys beside it, if the newest misses its own.
+func (s *Schedule) lastWithKeys(ctx context.Context, names []string) string {
+	for i := len(names) - 1; i >= 0 && s.withoutKeys != ""; i-- {
+		if keys, err := s.To.File(names[i] + location.KeysSuffix).Peek(ctx); err == nil {
+			_ = keys.Close()
+			return names[i]
+		}
+	}
+	return ""
 }
 
 // isOf reports whether a file is a backup of the cluster of another one. It reads the beginning.
