@@ -219,8 +219,13 @@ func (s *Schedule) prune(ctx context.Context, of *sqlstore.Header) error {
 // lastWithKeys returns the last of some backups that has keys beside it, if the newest misses its own.
 func (s *Schedule) lastWithKeys(ctx context.Context, names []string) string {
 	for i := len(names) - 1; i >= 0 && s.withoutKeys != ""; i-- {
-		if keys, err := s.To.File(names[i] + location.KeysSuffix).Peek(ctx); err == nil {
-			_ = keys.Close()
+		keys, err := s.To.File(names[i] + location.KeysSuffix).Peek(ctx)
+		if err != nil {
+			continue
+		}
+		_, err = keys.Read(make([]byte, 1)) // an object of S3 that is not there can be opened
+		_ = keys.Close()
+		if err == nil {
 			return names[i]
 		}
 	}
