@@ -36,6 +36,7 @@ func (s *server) seed(t *testing.T) {
 	s.create(t, "/api/v1/namespaces/first/persistentvolumeclaims",
 		`{"metadata":{"name":"p"},"spec":{"accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"1Gi"}}}}`)
 	s.create(t, "/apis/apps/v1/namespaces/first/controllerrevisions", `{"metadata":{"name":"r"},"revision":1,"data":{"kind":"X","apiVersion":"v1","a":{"b":"<&>"}}}`)
+	s.create(t, "/apis/networking.k8s.io/v1/ipaddresses", `{"metadata":{"name":"10.0.0.1"},"spec":{"parentRef":{"resource":"services","namespace":"first","name":"s"}}}`)
 	s.create(t, "/api/v1/namespaces/first/events", `{"metadata":{"name":"e"},"involvedObject":{"namespace":"first","name":"p"},"type":"Normal","eventTime":null}`)
 }
 
@@ -110,6 +111,7 @@ var reads = []string{
 	"/apis/autoscaling/v1/horizontalpodautoscalers",
 	"/apis/autoscaling/v2/horizontalpodautoscalers",
 	"/apis/coordination.k8s.io/v1/leases",
+	"/apis/networking.k8s.io/v1/ipaddresses", // whose rows have more cells than columns
 }
 
 // accepts are the headers with which each of reads is sent.

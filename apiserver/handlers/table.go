@@ -90,18 +90,18 @@ func (t *tables) print(ctx context.Context, obj runtime.Object) ([]byte, bool, e
 		return nil, false, err
 	}
 	after := age(created.Time)
-	if len(table.Rows) != 1 || len(table.Rows[0].Cells) != len(table.ColumnDefinitions) {
+	if len(table.Rows) != 1 {
 		return nil, false, fmt.Errorf("%s is printed in %d rows", m.GetName(), len(table.Rows))
 	}
 	row, constant := &table.Rows[0], true
 	text := append(make([]byte, rowHead, 256), `{"cells":[`...)
-	for i, cell := range row.Cells {
+	for i, cell := range row.Cells { // an IPAddress has more cells than columns
 		if i > 0 {
 			text = append(text, ',')
 		}
 		printed, isText := cell.(string)
 		switch {
-		case isText && table.ColumnDefinitions[i].Name == ageColumn && !created.IsZero() && (printed == before || printed == after):
+		case isText && i < len(table.ColumnDefinitions) && table.ColumnDefinitions[i].Name == ageColumn && !created.IsZero() && (printed == before || printed == after):
 			binary.BigEndian.PutUint64(text, uint64(created.Unix()))
 			binary.BigEndian.PutUint32(text[rowCreated:], uint32(len(text)))
 			continue

@@ -36,7 +36,10 @@ func TestPrintRow_FollowsTime(t *testing.T) {
 						continue
 					}
 					row, err := r.PrintRow(t.Context(), obj)
-					if err != nil || row == nil {
+					if err != nil {
+						t.Fatal(err)
+					}
+					if row == nil {
 						continue // such a row is printed each time
 					}
 					kept++

@@ -114,6 +114,10 @@ func (o *ClusterOptions) serviceNets() (primary, secondary net.IPNet, err error)
 		if netutils.RangeSize(parsed) < minServiceIPs {
 			return primary, secondary, fmt.Errorf("--service-cluster-ip-range: %s has fewer than %d addresses", part, minServiceIPs)
 		}
+		if ones, bits := parsed.Mask.Size(); bits-ones > 64 {
+			// kube-apiserver starts with it, and ipallocator.NewIPAllocator refuses it.
+			return primary, secondary, fmt.Errorf("--service-cluster-ip-range: %s is too large: an IPv6 CIDR must be /64 or longer", part)
+		}
 		nets = append(nets, parsed)
 	}
 	if len(nets) == 1 {

@@ -143,3 +143,32 @@ func TestOptions_AWrongAuthenticationConfigurationIsFoundToo(t *testing.T) {
 		}
 	}
 }
+
+// A file that --admission-control-config-file names for a plugin is found too, relative to it. One for a plugin that is
+// off is not read.
+func TestOptions_AMissingFileOfAnAdmissionPluginIsFoundToo(t *testing.T) {
+	dir := t.TempDir()
+	there := filepath.Join(dir, "there")
+	if err := os.WriteFile(there, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for plugin, want := range map[string]string{
+		"{name: ResourceQuota, path: quota.yaml}":                      "plugin ResourceQuota: open " + filepath.Join(dir, "quota.yaml"),
+		"{name: ResourceQuota, path: /nonexistent}":                    "plugin ResourceQuota: open /nonexistent",
+		"{name: ResourceQuota, path: there}":                           "",
+		"{name: ResourceQuota, path: /nonexistent, configuration: {}}": "",
+		"{name: ImagePolicyWebhook, path: /nonexistent}":               "",
+	} {
+		file := filepath.Join(dir, "admission.yaml")
+		if err := os.WriteFile(file, []byte("apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nplugins: ["+plugin+"]\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		o, err := parse("--admission-control-config-file=" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := o.Complete(); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), "--admission-control-config-file: "+file+": "+want) {
+			t.Errorf("%s: error is %v, want %q", plugin, err, want)
+		}
+	}
+}

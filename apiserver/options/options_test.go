@@ -55,6 +55,7 @@ func TestOptions_RefuseWrongFlags(t *testing.T) {
 		{"--service-cluster-ip-range=10.0.0.0/30", "--service-cluster-ip-range: 10.0.0.0/30 has fewer than 8 addresses"},
 		{"--service-cluster-ip-range=10.0.0.0/16,10.1.0.0/16", "--service-cluster-ip-range: two CIDRs must be of different IP families"},
 		{"--service-cluster-ip-range=10.0.0.0/16,fd00::/112,fd01::/112", "--service-cluster-ip-range must not have more than two CIDRs"},
+		{"--service-cluster-ip-range=10.0.0.0/16,fd00::/48", "--service-cluster-ip-range: fd00::/48 is too large: an IPv6 CIDR must be /64 or longer"},
 		{"--event-ttl=0s", "--event-ttl must be positive"},
 		{"--disk-reserve=1Mi", "--disk-reserve must be 0 or at least 24Mi: the write-ahead log takes up to 16Mi of it"},
 		{"--replicate-to=/copies", `--replicate-to "/copies": want file:///PATH or s3://BUCKET/PATH`},

@@ -1,13 +1,18 @@
 package admission
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/admission"
+	apiserverv1 "k8s.io/apiserver/pkg/apis/apiserver/v1"
 	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
 	"k8s.io/kubernetes/plugin/pkg/admission/noderestriction"
+	"sigs.k8s.io/yaml"
 )
 
 // Options are kube-apiserver's flags of admission.
@@ -29,9 +34,27 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.Lookup("enable-admission-plugins").Usage += " NodeRestriction is on too where the Node authorizer is configured."
 }
 
-// CheckConfiguration reads ConfigFile.
+// CheckConfiguration reads ConfigFile and the files that it names for plugins that are on. Upstream ends the
+// process where one of these is missing.
 func (o *Options) CheckConfiguration() error {
-	_, err := o.readConfiguration()
+	if _, err := o.readConfiguration(); err != nil {
+		return err
+	}
+	var config apiserverv1.AdmissionConfiguration
+	data, err := os.ReadFile(o.GenericAdmission.ConfigFile)
+	if err == nil {
+		err = yaml.Unmarshal(data, &config)
+	}
+	for _, plugin := range config.Plugins {
+		path := plugin.Path
+		if !filepath.IsAbs(path) {
+			path = filepath.Join(filepath.Dir(o.GenericAdmission.ConfigFile), path)
+		}
+		_, err := os.ReadFile(path)
+		if err != nil && plugin.Path != "" && plugin.Configuration == nil && slices.Contains(o.EnabledPluginNames(), plugin.Name) {
+			return fmt.Errorf("plugin %s: %w", plugin.Name, err)
+		}
+	}
 	return err
 }
 

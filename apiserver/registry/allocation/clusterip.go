@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -109,7 +110,10 @@ func (c *ClusterIPs) knowRanges(context.Context) (bool, error) {
 	for _, serviceCIDR := range serviceCIDRs {
 		for _, cidr := range serviceCIDR.Spec.CIDRs {
 			family := api.IPv4Protocol
-			if netutils.IsIPv6CIDRString(cidr) {
+			if prefix, err := netip.ParsePrefix(cidr); err == nil && prefix.Addr().Is6() {
+				if prefix.Bits() < 64 {
+					continue // ipallocator.NewIPAllocator refuses it
+				}
 				family = api.IPv6Protocol
 			}
 			if a, ok := c.ByFamily[family].(*ipallocator.MetaAllocator); ok && a.Free()+a.Used() == 0 {

@@ -156,6 +156,17 @@ func TestClusterIPs_AreKnownOnceRepaired(t *testing.T) {
 	}
 }
 
+// TestClusterIPs_ARangeWithoutAllocatorIsNotAwaited: upstream makes no allocator for an IPv6 range shorter than /64, which
+// the default ServiceCIDR of a cluster that kube-apiserver served may have.
+func TestClusterIPs_ARangeWithoutAllocatorIsNotAwaited(t *testing.T) {
+	ips, _ := newClusterIPs(t, "10.9.0.0/24", "fd00:1::/48")
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	repaired := false
+	if err := ips.Repair(ctx, func() { repaired = true; cancel() }); err != nil || !repaired {
+		t.Errorf("repaired is %t: %v", repaired, err)
+	}
+}
+
 // TestClusterIPs_AreRepaired: the repair creates the IPAddress of a Service that has an
 // address without one, as after a restore from another cluster.
 func TestClusterIPs_AreRepaired(t *testing.T) {

@@ -99,6 +99,8 @@ type Bootstrap struct {
 	steps  []*step
 	// done is closed when every step has succeeded once.
 	done chan struct{}
+	// differentCIDRs are the ranges of the default ServiceCIDR that ensureServiceCIDR has logged last.
+	differentCIDRs []string
 }
 
 // New checks the configuration. It makes no request and starts no goroutine.

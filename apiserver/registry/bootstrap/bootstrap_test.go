@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -249,6 +250,36 @@ func TestServiceCIDR_ExistingDefaultIsKept(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestServiceCIDR_ADifferenceIsLoggedOnce: a default ServiceCIDR that differs from the configured ranges is logged when it
+// changes, and not at each repair.
+func TestServiceCIDR_ADifferenceIsLoggedOnce(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than a second")
+	}
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		c := config(t, client)
+		var logged atomic.Int32
+		c.Logger = funcr.New(func(_, line string) {
+			if strings.Contains(line, "differs from the configured ranges") {
+				logged.Add(1)
+			}
+		}, funcr.Options{})
+		defer run(t, c)()
+		for i, other := range []string{"10.1.0.0/16", "10.2.0.0/16"} {
+			cidr := &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{other}}}
+			if _, err := client.NetworkingV1().ServiceCIDRs().Update(t.Context(), cidr, metav1.UpdateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if got := logged.Load(); got != int32(i+1) {
+				t.Errorf("%s: logged %d times, want %d", other, got, i+1)
+			}
+		}
+	})
 }
 
 // TestBootstrap_RetriesAFailingStep: a failing step is retried and the health check names

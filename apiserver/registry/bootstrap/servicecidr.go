@@ -45,8 +45,11 @@ func (b *Bootstrap) ensureServiceCIDRReady(ctx context.Context, current *network
 	if current.DeletionTimestamp != nil {
 		return nil // kube-controller-manager completes the deletion
 	}
-	if !slices.Equal(current.Spec.CIDRs, want) {
-		b.config.Logger.Info("The default ServiceCIDR differs from the configured ranges and is not changed", "is", current.Spec.CIDRs, "configured", want)
+	if cidrs := current.Spec.CIDRs; !slices.Equal(cidrs, want) {
+		if !slices.Equal(cidrs, b.differentCIDRs) {
+			b.config.Logger.Info("The default ServiceCIDR differs from the configured ranges and is not changed", "is", cidrs, "configured", want)
+			b.differentCIDRs = cidrs
+		}
 		return nil
 	}
 	ready := meta.FindStatusCondition(current.Status.Conditions, networkingv1.ServiceCIDRConditionReady)

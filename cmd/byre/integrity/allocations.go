@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+	netutils "k8s.io/utils/net"
 
 	"byre/sqlstore"
 )
@@ -53,9 +54,16 @@ func (a *allocations) addService(k sqlstore.Key, value []byte, report reporter) 
 		return err
 	}
 	name := k.Namespace + "/" + k.Name
-	for _, ip := range service.Spec.ClusterIPs {
+	ips := service.Spec.ClusterIPs
+	if len(ips) == 0 { // stored before Kubernetes 1.20
+		ips = []string{service.Spec.ClusterIP}
+	}
+	for _, ip := range ips {
 		if ip == "" || ip == "None" {
 			continue
+		}
+		if parsed := netutils.ParseIPSloppy(ip); parsed != nil {
+			ip = parsed.String() // the name of its IPAddress
 		}
 		if other, taken := a.ips[ip]; taken {
 			report("objects: "+k.Display(), "has the cluster IP %s of Service %s", ip, other)
