@@ -51,11 +51,9 @@ func NewClusterIPs(client kubernetes.Interface, factory informers.SharedInformer
 		ByFamily: map[api.IPFamily]ipallocator.Interface{},
 		ranges:   factory.Networking().V1().ServiceCIDRs().Lister(),
 		newRepair: func() *iprepair.RepairIPAddress {
-			return iprepair.NewRepairIPAddress(repairInterval, repairClient{client}, factory.Core().V1().Services(),
-				factory.Networking().V1().ServiceCIDRs(), ipAddressInformer{
-					IPAddressInformer: factory.Networking().V1().IPAddresses(),
-					client:            client.NetworkingV1().IPAddresses(),
-				})
+			addresses := ipAddressInformer{factory.Networking().V1().IPAddresses(), client.NetworkingV1().IPAddresses()}
+			return iprepair.NewRepairIPAddress(repairInterval, repairClient{client, addresses.Lister()},
+				factory.Core().V1().Services(), factory.Networking().V1().ServiceCIDRs(), addresses)
 		},
 	}
 	factory.Core().V1().Services().Informer() // the factory starts what it knows

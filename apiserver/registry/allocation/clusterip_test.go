@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
@@ -218,4 +219,52 @@ func TestClusterIPs_FirstRepairIsTriedAgain(t *testing.T) {
 		return !failed.Swap(true), nil, apierrors.NewTimeoutError("the database does not answer", 1)
 	})
 	repairRestored(t, ips, client)
+}
+
+// suspended returns an allocator whose informer has no Service until one is sent to the watcher, as in a server that was
+// suspended, and the IPAddress of the Service restored.
+func suspended(t *testing.T, there ...runtime.Object) (*allocation.ClusterIPs, *fake.Clientset, *watch.FakeWatcher) {
+	t.Helper()
+	client, services := newClient("10.9.0.0/24", "", append(there, &networkingv1.IPAddress{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "10.9.0.77", UID: types.UID("2"), ResourceVersion: "7", CreationTimestamp: metav1.NewTime(time.Now().Add(-2 * time.Minute)),
+			Labels: map[string]string{networkingv1.LabelIPAddressFamily: "IPv4", networkingv1.LabelManagedBy: ipallocator.ControllerName},
+		},
+		Spec: networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{Resource: "services", Namespace: "default", Name: "restored"}},
+	})...), watch.NewFake()
+	client.PrependReactor("list", "services", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, &corev1.ServiceList{}, nil
+	})
+	client.PrependWatchReactor("services", clienttesting.DefaultWatchReactor(services, nil))
+	return startClusterIPs(t, client, "10.9.0.0/24", ""), client, services
+}
+
+// TestClusterIPs_RepairKeepsTheAddressOfALiveService: the repair does not delete the IPAddress of a Service that its
+// informer does not have yet.
+func TestClusterIPs_RepairKeepsTheAddressOfALiveService(t *testing.T) {
+	ips, client, services := suspended(t, restored())
+	arrive := sync.OnceFunc(func() { services.Add(restored()) })
+	client.PrependReactor("get", "services", func(clienttesting.Action) (bool, runtime.Object, error) {
+		arrive()
+		return false, nil, nil
+	})
+	repairRestored(t, ips, client)
+}
+
+// TestClusterIPs_RepairDeletesTheAddressThatItHasRead: the repair deletes the IPAddress of a Service that does not exist,
+// unless it has changed since.
+func TestClusterIPs_RepairDeletesTheAddressThatItHasRead(t *testing.T) {
+	ips, client, _ := suspended(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	ips.Repair(ctx, cancel)
+	for _, action := range client.Actions() {
+		if d, ok := action.(clienttesting.DeleteActionImpl); ok {
+			if p := d.DeleteOptions.Preconditions; p == nil || *p.UID != "2" || *p.ResourceVersion != "7" {
+				t.Errorf("preconditions %+v", p)
+			}
+			return
+		}
+	}
+	t.Error("the IPAddress is not deleted")
 }
