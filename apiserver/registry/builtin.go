@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 
-	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
@@ -95,11 +95,9 @@ func (b *Builtin) Groups() []handlers.Group { return slices.Clone(b.groups) }
 // default ServiceCIDR, which package bootstrap creates.
 func (b *Builtin) Repaired() <-chan struct{} { return b.repaired }
 
-// Run repairs the allocations at once and then periodically until ctx ends. It returns
-// an error if upstream's repair loop of the cluster IPs gives up its first repair.
+// Run repairs the allocations at once and then periodically until ctx ends.
 func (b *Builtin) Run(ctx context.Context) error {
 	defer b.Close()
-	loops, ctx := errgroup.WithContext(ctx)
 	var pending atomic.Int32
 	pending.Store(2)
 	onFirstSuccess := func() {
@@ -107,12 +105,11 @@ func (b *Builtin) Run(ctx context.Context) error {
 			close(b.repaired)
 		}
 	}
-	loops.Go(func() error { return b.ips.Repair(ctx, onFirstSuccess) })
-	loops.Go(func() error {
-		b.nodePorts.Repair(ctx, onFirstSuccess)
-		return nil
-	})
-	return loops.Wait()
+	var loops sync.WaitGroup
+	loops.Go(func() { b.ips.Repair(ctx, onFirstSuccess) })
+	loops.Go(func() { b.nodePorts.Repair(ctx, onFirstSuccess) })
+	loops.Wait()
+	return nil
 }
 
 // Close stops the allocators. Run calls it; a caller that does not call Run calls Close.

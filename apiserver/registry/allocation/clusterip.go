@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -30,10 +29,8 @@ type ClusterIPs struct {
 	ByFamily map[api.IPFamily]ipallocator.Interface
 
 	ranges networkinglisters.ServiceCIDRLister
-	repair *iprepair.RepairIPAddress
-	// runOnce guards repair.RunUntil, which ends the goroutines that repair's
-	// constructor started. It must be called exactly once: by Repair or by Stop.
-	runOnce sync.Once
+	// newRepair makes upstream's repair loop. Its constructor starts goroutines, which RunUntil ends.
+	newRepair func() *iprepair.RepairIPAddress
 }
 
 // repairInterval is the time between two repairs; kube-apiserver's default.
@@ -48,18 +45,19 @@ func CustomResync() map[metav1.Object]time.Duration {
 
 // NewClusterIPs builds the allocators of the families of primary and secondary;
 // secondary may be zero. The allocators take addresses from the ranges of the
-// ServiceCIDR objects. Upstream's constructors start goroutines, which Stop ends. The
+// ServiceCIDR objects. Upstream's constructor starts goroutines, which Stop ends. The
 // caller makes factory with CustomResync and starts it after NewClusterIPs.
 func NewClusterIPs(client kubernetes.Interface, factory informers.SharedInformerFactory, primary, secondary net.IPNet) (*ClusterIPs, error) {
 	c := &ClusterIPs{
 		ByFamily: map[api.IPFamily]ipallocator.Interface{},
 		ranges:   factory.Networking().V1().ServiceCIDRs().Lister(),
-		repair: iprepair.NewRepairIPAddress(repairInterval, client, factory.Core().V1().Services(),
-			factory.Networking().V1().ServiceCIDRs(), ipAddressInformer{
-				IPAddressInformer: factory.Networking().V1().IPAddresses(),
-				client:            client.NetworkingV1().IPAddresses(),
-			}),
+		newRepair: func() *iprepair.RepairIPAddress {
+			addresses := ipAddressInformer{factory.Networking().V1().IPAddresses(), client.NetworkingV1().IPAddresses()}
+			return iprepair.NewRepairIPAddress(repairInterval, repairClient{client, addresses.Lister()},
+				factory.Core().V1().Services(), factory.Networking().V1().ServiceCIDRs(), addresses)
+		},
 	}
+	factory.Core().V1().Services().Informer() // the factory starts what it knows
 	for _, cidr := range []net.IPNet{primary, secondary} {
 		if cidr.IP == nil {
 			continue
@@ -86,22 +84,27 @@ func NewClusterIPs(client kubernetes.Interface, factory informers.SharedInformer
 	return c, nil
 }
 
+// maxFirstRepairInterval bounds the time between two attempts of the first repair. It is not short, because each attempt
+// leaves its event handlers, which do nothing, in the informers.
+const maxFirstRepairInterval = 30 * time.Second
+
 // Repair reconciles the IPAddress objects with the Services, at once and then whenever
 // they change, until ctx ends. It calls onFirstSuccess after the first repair, once the
-// allocators give out addresses. It returns an error if upstream's loop gives up the
-// first repair. The caller calls it at most once.
-func (c *ClusterIPs) Repair(ctx context.Context, onFirstSuccess func()) error {
+// allocators give out addresses.
+func (c *ClusterIPs) Repair(ctx context.Context, onFirstSuccess func()) {
 	repaired := func() {
 		// Upstream's allocators learn the ranges by themselves, up to 0.1 s after the informers.
 		if wait.PollUntilContextCancel(ctx, 5*time.Millisecond, true, c.knowRanges) == nil {
 			onFirstSuccess()
 		}
 	}
-	c.runOnce.Do(func() { c.repair.RunUntil(repaired, stopChannel(ctx)) })
-	if ctx.Err() == nil {
-		return errors.New("the first repair of the cluster IPs failed")
+	for interval := firstRepairInterval; ctx.Err() == nil; interval = min(2*interval, maxFirstRepairInterval) {
+		c.newRepair().RunUntil(repaired, stopChannel(ctx)) // returns before ctx ends if the first repair fails
+		select {
+		case <-time.After(interval):
+		case <-ctx.Done():
+		}
 	}
-	return nil
 }
 
 // knowRanges says whether each allocator has taken in the ServiceCIDRs that have a range of its family.
@@ -124,15 +127,9 @@ func (c *ClusterIPs) knowRanges(context.Context) (bool, error) {
 	return true, err
 }
 
-// Stop stops the allocators, and the repair loop if Repair was never called. It may be
-// called more than once.
+// Stop stops the allocators. It may be called more than once.
 func (c *ClusterIPs) Stop() {
 	for _, allocator := range c.ByFamily {
 		allocator.Destroy()
 	}
-	c.runOnce.Do(func() {
-		stopped := make(chan struct{})
-		close(stopped)
-		c.repair.RunUntil(func() {}, stopped)
-	})
 }

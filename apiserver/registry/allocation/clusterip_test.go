@@ -5,16 +5,20 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	api "k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/registry/core/service/ipallocator"
 
@@ -38,17 +42,27 @@ func cidr(t *testing.T, s string) net.IPNet {
 // the given other objects.
 func newClusterIPs(t *testing.T, primary, secondary string, there ...runtime.Object) (*allocation.ClusterIPs, *fake.Clientset) {
 	t.Helper()
+	client := newClient(primary, secondary, there...)
+	return startClusterIPs(t, client, primary, secondary), client
+}
+
+func newClient(primary, secondary string, there ...runtime.Object) *fake.Clientset {
 	cidrs := []string{primary}
 	if secondary != "" {
 		cidrs = append(cidrs, secondary)
 	}
-	client := fake.NewClientset(append(there, &networkingv1.ServiceCIDR{
+	return fake.NewClientset(append(there, &networkingv1.ServiceCIDR{
 		ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"},
 		Spec:       networkingv1.ServiceCIDRSpec{CIDRs: cidrs},
 		Status: networkingv1.ServiceCIDRStatus{Conditions: []metav1.Condition{{
 			Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue,
 		}}},
 	})...)
+}
+
+// startClusterIPs returns an allocator over the objects of client. Its informers have synced.
+func startClusterIPs(t *testing.T, client *fake.Clientset, primary, secondary string) *allocation.ClusterIPs {
+	t.Helper()
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithCustomResyncConfig(allocation.CustomResync()))
 	ips, err := allocation.NewClusterIPs(client, factory, cidr(t, primary), cidr(t, secondary))
 	if err != nil {
@@ -62,7 +76,7 @@ func newClusterIPs(t *testing.T, primary, secondary string, there ...runtime.Obj
 		factory.Shutdown()
 	})
 	factory.WaitForCacheSync(ctx.Done())
-	return ips, client
+	return ips
 }
 
 // allocate takes the next address of a family. It retries until the allocator knows the
@@ -142,7 +156,7 @@ func TestClusterIPs_AreKnownOnceRepaired(t *testing.T) {
 	for range 20 {
 		ips, _ := newClusterIPs(t, "10.9.0.0/24", "fd00:1::/112")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		err := ips.Repair(ctx, func() {
+		ips.Repair(ctx, func() {
 			defer cancel()
 			for family, allocator := range ips.ByFamily {
 				if _, err := allocator.DryRun().AllocateNext(); err != nil {
@@ -150,9 +164,6 @@ func TestClusterIPs_AreKnownOnceRepaired(t *testing.T) {
 				}
 			}
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 	}
 }
 
@@ -162,28 +173,109 @@ func TestClusterIPs_ARangeWithoutAllocatorIsNotAwaited(t *testing.T) {
 	ips, _ := newClusterIPs(t, "10.9.0.0/24", "fd00:1::/48")
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	repaired := false
-	if err := ips.Repair(ctx, func() { repaired = true; cancel() }); err != nil || !repaired {
-		t.Errorf("repaired is %t: %v", repaired, err)
+	if ips.Repair(ctx, func() { repaired = true; cancel() }); !repaired {
+		t.Error("the repair waits for addresses that no allocator has")
 	}
 }
 
-// TestClusterIPs_AreRepaired: the repair creates the IPAddress of a Service that has an
-// address without one, as after a restore from another cluster.
-func TestClusterIPs_AreRepaired(t *testing.T) {
-	ips, client := newClusterIPs(t, "10.9.0.0/24", "", &corev1.Service{
+// restored is a Service of which the repair makes an IPAddress where there is none, as after a restore from another cluster.
+func restored() *corev1.Service {
+	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "restored", UID: types.UID("1")},
 		Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeClusterIP, ClusterIP: "10.9.0.77", ClusterIPs: []string{"10.9.0.77"},
 			IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
 		},
-	})
+	}
+}
+
+// repairRestored runs the repair until its first success and checks the IPAddress of restored.
+func repairRestored(t *testing.T, ips *allocation.ClusterIPs, client *fake.Clientset) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := ips.Repair(ctx, cancel); err != nil {
-		t.Fatal(err)
-	}
+	ips.Repair(ctx, cancel)
 	address, err := client.NetworkingV1().IPAddresses().Get(t.Context(), "10.9.0.77", metav1.GetOptions{})
 	if err != nil || address.Spec.ParentRef.Name != "restored" {
 		t.Errorf("IPAddress %v, %v", address, err)
 	}
+}
+
+// TestClusterIPs_AreRepaired: the repair creates the IPAddress of a Service that has an
+// address without one.
+func TestClusterIPs_AreRepaired(t *testing.T) {
+	ips, client := newClusterIPs(t, "10.9.0.0/24", "", restored())
+	repairRestored(t, ips, client)
+}
+
+// TestClusterIPs_AnotherReplicaRepairsFirst: an IPAddress that another replica creates at the same time is as good as the
+// repair's own.
+func TestClusterIPs_AnotherReplicaRepairsFirst(t *testing.T) {
+	ips, client := newClusterIPs(t, "10.9.0.0/24", "", restored())
+	client.PrependReactor("create", "ipaddresses", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		create := action.(clienttesting.CreateAction)
+		if err := client.Tracker().Create(create.GetResource(), create.GetObject(), ""); err != nil {
+			t.Error(err)
+		}
+		return false, nil, nil
+	})
+	repairRestored(t, ips, client)
+}
+
+// TestClusterIPs_FirstRepairIsTriedAgain: an error of the API does not end the repair, and with it the server.
+func TestClusterIPs_FirstRepairIsTriedAgain(t *testing.T) {
+	ips, client := newClusterIPs(t, "10.9.0.0/24", "", restored())
+	var failed atomic.Bool
+	client.PrependReactor("create", "ipaddresses", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return !failed.Swap(true), nil, apierrors.NewTimeoutError("the database does not answer", 1)
+	})
+	repairRestored(t, ips, client)
+}
+
+// suspended returns an allocator whose informer has no Service until one is sent to the watcher, as in a server that was
+// suspended, and the IPAddress of the Service restored.
+func suspended(t *testing.T, there ...runtime.Object) (*allocation.ClusterIPs, *fake.Clientset, *watch.FakeWatcher) {
+	t.Helper()
+	client, services := newClient("10.9.0.0/24", "", append(there, &networkingv1.IPAddress{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "10.9.0.77", UID: types.UID("2"), ResourceVersion: "7", CreationTimestamp: metav1.NewTime(time.Now().Add(-2 * time.Minute)),
+			Labels: map[string]string{networkingv1.LabelIPAddressFamily: "IPv4", networkingv1.LabelManagedBy: ipallocator.ControllerName},
+		},
+		Spec: networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{Resource: "services", Namespace: "default", Name: "restored"}},
+	})...), watch.NewFake()
+	client.PrependReactor("list", "services", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, &corev1.ServiceList{}, nil
+	})
+	client.PrependWatchReactor("services", clienttesting.DefaultWatchReactor(services, nil))
+	return startClusterIPs(t, client, "10.9.0.0/24", ""), client, services
+}
+
+// TestClusterIPs_RepairKeepsTheAddressOfALiveService: the repair does not delete the IPAddress of a Service that its
+// informer does not have yet.
+func TestClusterIPs_RepairKeepsTheAddressOfALiveService(t *testing.T) {
+	ips, client, services := suspended(t, restored())
+	arrive := sync.OnceFunc(func() { services.Add(restored()) })
+	client.PrependReactor("get", "services", func(clienttesting.Action) (bool, runtime.Object, error) {
+		arrive()
+		return false, nil, nil
+	})
+	repairRestored(t, ips, client)
+}
+
+// TestClusterIPs_RepairDeletesTheAddressThatItHasRead: the repair deletes the IPAddress of a Service that does not exist,
+// unless it has changed since.
+func TestClusterIPs_RepairDeletesTheAddressThatItHasRead(t *testing.T) {
+	ips, client, _ := suspended(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	ips.Repair(ctx, cancel)
+	for _, action := range client.Actions() {
+		if d, ok := action.(clienttesting.DeleteActionImpl); ok {
+			if p := d.DeleteOptions.Preconditions; p == nil || *p.UID != "2" || *p.ResourceVersion != "7" {
+				t.Errorf("preconditions %+v", p)
+			}
+			return
+		}
+	}
+	t.Error("the IPAddress is not deleted")
 }

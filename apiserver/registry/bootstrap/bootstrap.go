@@ -122,6 +122,9 @@ func New(c Config) (*Bootstrap, error) {
 		close(ready)
 		c.Ready = ready
 	}
+	if c.EpochEnded == nil {
+		c.EpochEnded = func() <-chan struct{} { return nil }
+	}
 	b := &Bootstrap{config: c, done: make(chan struct{})}
 	for _, s := range b.allSteps() {
 		if c.APIResourceConfigSource != nil && !c.APIResourceConfigSource.ResourceEnabled(s.requires) {
@@ -184,16 +187,17 @@ func (s *step) check(*http.Request) error {
 // Run calls Ensure and then repairs the steps that have an interval until ctx ends. It
 // returns when all its goroutines have ended.
 func (b *Bootstrap) Run(ctx context.Context) error {
+	// Got before Ensure: commits that are lost while it runs may be those of a step that is done.
+	ended := b.config.EpochEnded()
 	if err := b.Ensure(ctx); err != nil {
 		return nil //nolint:nilerr // Ensure fails only when ctx ends.
 	}
 	var loops sync.WaitGroup
 	for _, s := range b.steps {
-		switch {
-		case s.interval > 0:
+		if s.interval > 0 {
 			loops.Go(func() { b.ensurePeriodically(ctx, s) })
-		case b.config.EpochEnded != nil:
-			loops.Go(func() { b.ensureInEachEpoch(ctx, s) })
+		} else {
+			loops.Go(func() { b.ensureInEachEpoch(ctx, s, ended) })
 		}
 	}
 	if b.config.ClusterAuthentication != nil {
@@ -267,9 +271,9 @@ func (b *Bootstrap) ensurePeriodically(ctx context.Context, s *step) {
 	}
 }
 
-// ensureInEachEpoch runs a step again in each new epoch until ctx ends.
-func (b *Bootstrap) ensureInEachEpoch(ctx context.Context, s *step) {
-	for ended := b.config.EpochEnded(); ; {
+// ensureInEachEpoch runs a step again when ended is closed, and then in each new epoch until ctx ends.
+func (b *Bootstrap) ensureInEachEpoch(ctx context.Context, s *step, ended <-chan struct{}) {
+	for {
 		select {
 		case <-ended:
 			ended = b.config.EpochEnded()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-logr/logr/funcr"
 	networkingv1 "k8s.io/api/networking/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -193,6 +194,33 @@ func TestBootstrap_BeginsAgainInANewEpoch(t *testing.T) {
 		_, roleErr := role.Get(t.Context(), "cluster-admin", metav1.GetOptions{})
 		_, classErr := class.Get(t.Context(), "system-node-critical", metav1.GetOptions{})
 		if err := errors.Join(roleErr, classErr); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestBootstrap_BeginsAgainInAnEpochThatEndsDuringTheStart: what a step has written is there again although the store lost
+// it before the last step was done.
+func TestBootstrap_BeginsAgainInAnEpochThatEndsDuringTheStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		c := config(t, client)
+		epochs := []chan struct{}{make(chan struct{}), make(chan struct{})}
+		var epoch atomic.Int32
+		c.EpochEnded = func() <-chan struct{} { return epochs[epoch.Load()] }
+		classes := schedulingv1.SchemeGroupVersion.WithResource("priorityclasses")
+		client.PrependReactor("create", "services", func(clienttesting.Action) (bool, runtime.Object, error) {
+			if epoch.Load() == 1 {
+				return false, nil, nil
+			}
+			if client.Tracker().Delete(classes, "", "system-node-critical") == nil {
+				epoch.Store(1)
+				close(epochs[0])
+			}
+			return true, nil, errors.New("not yet")
+		})
+		defer run(t, c)()
+		if _, err := client.SchedulingV1().PriorityClasses().Get(t.Context(), "system-node-critical", metav1.GetOptions{}); err != nil {
 			t.Error(err)
 		}
 	})
