@@ -61,11 +61,6 @@ func newBackupCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if keys != nil {
-				if err := beside(to).CheckFree(cmd.Context()); err != nil {
-					return explainExists(err)
-				}
-			}
 			// With status 2 the backup is complete but for what is damaged.
 			err = writeBackup(cmd, dsn, to, skipDamaged)
 			if _, damaged := errors.AsType[*statusError](err); err == nil || damaged {
@@ -116,10 +111,12 @@ func writeBackup(cmd *cobra.Command, endpoint string, to location.Location, skip
 		})
 	})
 	switch {
+	case errors.Is(err, location.ErrExists):
+		return fmt.Errorf("%w: name another file, or replace it with --force", err)
 	case !skipDamaged && (errors.Is(err, sqlstore.ErrDamaged) || errors.Is(err, sqlstore.ErrBroken)):
 		return fmt.Errorf("%w; if there is no backup of before, \"byre backup --skip-damaged\" saves what can be read", err)
 	case err != nil:
-		return explainExists(err)
+		return err
 	}
 	p.end()
 	if left == 0 {
@@ -138,14 +135,6 @@ func writeBackup(cmd *cobra.Command, endpoint string, to location.Location, skip
 		return &statusError{fmt.Errorf("%d damaged parts of the database are not in the backup", left), statusDamaged}
 	}
 	return nil
-}
-
-// explainExists adds to the error of a file that exists what to do next.
-func explainExists(err error) error {
-	if errors.Is(err, location.ErrExists) {
-		return fmt.Errorf("%w: name another file, or replace it with --force", err)
-	}
-	return err
 }
 
 // recordBackup records a backup in the database, for "byre status".

@@ -95,18 +95,12 @@ func (f *pkiFlags) encrypted(dataDir, backup string) ([]byte, error) {
 	return content.Bytes(), err
 }
 
-// beside is the location of the certificates and keys of a backup.
-func beside(backup location.Location) location.Location {
-	backup.Name += location.KeysSuffix
-	return backup
-}
-
 // writePKI writes the file beside a backup.
 func writePKI(ctx context.Context, out io.Writer, backup location.Location, content []byte) error {
 	if content == nil {
 		return nil
 	}
-	backup = beside(backup)
+	backup.Name += location.KeysSuffix
 	if err := backup.Write(ctx, func(w io.Writer) error {
 		_, err := w.Write(content)
 		return err
@@ -129,7 +123,7 @@ func (f *pkiFlags) decrypted(ctx context.Context, dataDir string, backup locatio
 	if err != nil {
 		return nil, err
 	}
-	backup = beside(backup)
+	backup.Name += location.KeysSuffix
 	file, err := backup.Open(ctx)
 	if err != nil {
 		return nil, err

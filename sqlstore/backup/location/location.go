@@ -75,22 +75,6 @@ func (l Location) Peek(ctx context.Context) (io.ReadSeekCloser, error) {
 	return os.Open(l.Name)
 }
 
-// CheckFree fails as Write does because of what is there under the name.
-func (l Location) CheckFree(ctx context.Context) error {
-	address, ok, err := parseS3(l.Name)
-	switch {
-	case err != nil || l.Name == "-":
-		return err
-	case ok:
-		client, err := l.S3.Client()
-		if err != nil {
-			return err
-		}
-		return l.checkFreeS3(ctx, client, address)
-	}
-	return l.checkFree()
-}
-
 // writeFile writes to a temporary file in the same directory, syncs it, and renames it.
 func (l Location) writeFile(fill func(io.Writer) error) (err error) {
 	if err := l.checkFree(); err != nil {

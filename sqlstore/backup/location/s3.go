@@ -87,8 +87,13 @@ func (l Location) writeS3(ctx context.Context, address s3Address, fill func(io.W
 	if err != nil {
 		return err
 	}
-	if err := l.checkFreeS3(ctx, client, address); err != nil {
-		return err
+	if !l.Force {
+		switch _, err := client.StatObject(ctx, address.bucket, address.key, minio.StatObjectOptions{}); {
+		case err == nil:
+			return fmt.Errorf("%s %w", l.Name, ErrExists)
+		case minio.ToErrorResponse(err).StatusCode != http.StatusNotFound:
+			return l.explain(err)
+		}
 	}
 	read, write := io.Pipe()
 	filled := make(chan error, 1)
@@ -105,20 +110,6 @@ func (l Location) writeS3(ctx context.Context, address s3Address, fill func(io.W
 		return fillErr
 	}
 	return l.explain(err)
-}
-
-// checkFreeS3 fails if the object exists and Force is not set.
-func (l Location) checkFreeS3(ctx context.Context, client *minio.Client, address s3Address) error {
-	if l.Force {
-		return nil
-	}
-	switch _, err := client.StatObject(ctx, address.bucket, address.key, minio.StatObjectOptions{}); {
-	case err == nil:
-		return fmt.Errorf("%s %w", l.Name, ErrExists)
-	case minio.ToErrorResponse(err).StatusCode != http.StatusNotFound:
-		return l.explain(err)
-	}
-	return nil
 }
 
 var errUpload = errors.New("the upload has ended")
