@@ -61,7 +61,7 @@ func (a repairAddresses) Delete(ctx context.Context, name string, o metav1.Delet
 	if err != nil {
 		return err
 	}
-	if parent := address.Spec.ParentRef; isManaged(address) && parent.Group == "" && parent.Resource == "services" {
+	if parent := address.Spec.ParentRef; isManaged(address) && parent != nil && parent.Group == "" && parent.Resource == "services" {
 		service, err := a.repairClient.CoreV1().Services(parent.Namespace).Get(ctx, parent.Name, metav1.GetOptions{})
 		switch {
 		case err == nil && slices.Contains(service.Spec.ClusterIPs, name):
