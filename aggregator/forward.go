@@ -100,7 +100,7 @@ func (w *writers) Enqueue() {
 }
 
 // noticeSilence has a transport leave a server that was stopped or has lost power after three times writerTimeout: all
-// requests share one connection. client-go takes 45 seconds. A server that is busy answers pings late, and must not be left.
+// requests share one connection. client-go takes 45 seconds. A server that is busy may answer pings late.
 func noticeSilence(base http.RoundTripper) {
 	switch base := base.(type) {
 	case *http.Transport:
@@ -125,6 +125,9 @@ func (*writers) takes(req *http.Request) bool {
 // forward sends a request to a server that writes, and the answer to the client.
 func (w *writers) forward(rw http.ResponseWriter, req *http.Request) {
 	t, err := w.client.transport()
+	if err != nil {
+		w.chosen.Do(w.Enqueue) // the file of the CA may be whole by now
+	}
 	if req.Header.Get(forwardedHeader) != "" {
 		err = errNoWriter
 	}
@@ -149,6 +152,9 @@ func (w *writers) forward(rw http.ResponseWriter, req *http.Request) {
 	outgoing.Host = writersService.Name + "." + writersService.Namespace + ".svc"
 	outgoing.URL = &url.URL{Scheme: "https", Host: outgoing.Host, Path: req.URL.Path, RawPath: req.URL.RawPath, RawQuery: req.URL.RawQuery}
 	outgoing.Header.Set(forwardedHeader, "true")
+	for _, name := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
+		outgoing.Header.Del(name) // with it net/http sends a request again that may have taken effect
+	}
 	utilflowcontrol.RequestDelegated(ctx)
 	if httpstream.IsUpgradeRequest(req) {
 		proxyUpgrade(rw, outgoing, t)
@@ -157,7 +163,7 @@ func (w *writers) forward(rw http.ResponseWriter, req *http.Request) {
 	if req.ContentLength > 0 && req.ContentLength <= maxRepeatedBody {
 		body, err := io.ReadAll(req.Body)
 		if err != nil {
-			w.writeError(rw, req, fmt.Errorf("%w: %w", errNoWriter, err))
+			responsewriters.ErrorNegotiated(apierrors.NewBadRequest("the body could not be read: "+err.Error()), w.codecs, schema.GroupVersion{Version: "v1"}, rw, req)
 			return
 		}
 		outgoing.Body = io.NopCloser(bytes.NewReader(body))
@@ -176,15 +182,17 @@ const logInterval = 10 * time.Second
 // writeError tells a client why its request could not be forwarded.
 func (w *writers) writeError(rw http.ResponseWriter, req *http.Request, err error) {
 	// These are before a request is sent. The error of an upgrade has lost what it wraps; net/http does not export its own.
-	text, unverified := err.Error(), (*tls.CertificateVerificationError)(nil)
-	if errors.As(err, &unverified) || text == "net/http: TLS handshake timeout" || strings.HasPrefix(text, "error dialing backend: ") {
+	text := err.Error()
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		w.chosen.Do(w.Enqueue) // the CA may have been replaced
+		err = fmt.Errorf("%w: %w", errNoWriter, err)
+	} else if text == "net/http: TLS handshake timeout" || strings.HasPrefix(text, "error dialing backend: ") {
 		err = fmt.Errorf("%w: %w", errNoWriter, err)
 	}
 	status := apierrors.NewTimeoutError("the server that writes broke off: the request took effect once or not at all", 0)
 	if errors.Is(err, errNoWriter) {
 		status = apierrors.NewServiceUnavailable(errNoWriter.Error())
 		status.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
-		w.chosen.Do(w.Enqueue) // the file of the CA may have changed
 	}
 	if req.Context().Err() == nil {
 		w.logged.Do(func() {

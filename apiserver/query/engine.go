@@ -209,9 +209,8 @@ func (e *engine) run(columns []ResultColumn, row func([]any) (bool, error)) (err
 		for i := range columns {
 			values[i] = e.value(i, columns[i].Type)
 			size += length(values[i])
-			// An answer may have six bytes for one. No need to count those of a row whose texts are short.
-			if text, ok := values[i].(string); ok && size > maxValue/mostEscape {
-				size += escapes(text)
+			if text, ok := values[i].(string); ok {
+				size += escapes(text) // an answer may have six bytes for one
 			}
 			if size > maxValue {
 				return errTooLarge // in the engine all columns may share one text
@@ -230,7 +229,7 @@ func escapes(text string) (n int) {
 		switch {
 		case r == '"', r == '\\':
 			n++
-		case r < ' ', r == '<', r == '>', r == '&', r == utf8.RuneError:
+		case r < ' ', r == '<', r == '>', r == '&', r == utf8.RuneError, r == '\u2028', r == '\u2029':
 			n += mostEscape - 1
 		}
 	}

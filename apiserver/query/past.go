@@ -185,8 +185,13 @@ func (s *stored) in(namespace string) ([]*watch.Entry, error) {
 		if ok {
 			return rows, nil
 		}
+		if err := s.budget.take(hashedBytes + len(namespace)); err != nil {
+			return nil, err
+		}
 		rows, err := s.list(namespace, "")
-		s.byNamespace[namespace] = rows
+		if err == nil {
+			s.byNamespace[namespace] = rows
+		}
 		return rows, err
 	}
 	from, _ := s.find(namespace, "")

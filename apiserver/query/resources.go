@@ -2,6 +2,7 @@ package query
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 
@@ -79,8 +80,8 @@ func (r *resources) ofKind(apiVersion, kind string) (string, bool, error) {
 func (s *Storage) prepare(e *engine, q *Spec) error {
 	e.past.moment = q.At
 	err := e.prepare(q.SQL)
-	if err == nil || e.cause.err != nil {
-		return err
+	if err == nil || e.cause.err != nil || errors.Is(err, errTooDeep) || errors.Is(err, errTooLarge) {
+		return err // after these two the engine must not be used
 	}
 	found, goneErr := s.declareGone(e, strings.ToLower(q.SQL))
 	switch {

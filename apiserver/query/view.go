@@ -137,8 +137,8 @@ func (s *selection) withValue(column int, namespace, value string) ([]*watch.Ent
 		return hash[value], nil
 	}
 	rows, err := s.in(namespace)
-	if err != nil {
-		return nil, err
+	if len(rows) == 0 || err != nil {
+		return nil, err // not kept: a statement may ask for any number of texts
 	}
 	reader, hash := newReader(s.view), map[string][]*watch.Entry{}
 	reader.isPast = s.isPast()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -70,7 +71,8 @@ func newStatusCommand() *cobra.Command {
 // readStatus asks the server, or else reads the database.
 func readStatus(ctx context.Context, store options.StoreOptions, certs pki.Config) (status.Status, error) {
 	s, serverErr := askServer(ctx, certs)
-	if apierrors.IsServiceUnavailable(serverErr) { // as of a standby, whose database is an old copy
+	if apierrors.IsServiceUnavailable(serverErr) && !apierrors.HasStatusCause(serverErr, metav1.CauseTypeUnexpectedServerResponse) {
+		// It is a server's own answer, as of a standby, whose database is an old copy.
 		return s, fmt.Errorf("the server of %s answers: %w", certs.Kubeconfig, serverErr)
 	}
 	if serverErr != nil {

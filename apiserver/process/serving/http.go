@@ -69,7 +69,7 @@ func NewHTTPServer(o Options, handler http.Handler, config *tls.Config) (*http.S
 	}
 	setMaxHeaderValueCount(server)
 	if o.DisableHTTP2 {
-		// By default net/http would add HTTP/2 to config, and refuse suites that HTTP/2 can't do with.
+		// By default net/http would add HTTP/2 to config, and fail if its suites lack the one that HTTP/2 requires.
 		server.Protocols = new(http.Protocols)
 		server.Protocols.SetHTTP1(true)
 		return server, nil

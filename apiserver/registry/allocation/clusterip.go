@@ -99,7 +99,9 @@ func (c *ClusterIPs) Repair(ctx context.Context, onFirstSuccess func()) {
 		}
 	}
 	for interval := firstRepairInterval; ctx.Err() == nil; interval = min(2*interval, maxFirstRepairInterval) {
-		c.newRepair().RunUntil(repaired, stopChannel(ctx)) // returns before ctx ends if the first repair fails
+		attempt, cancel := context.WithCancel(ctx)
+		c.newRepair().RunUntil(repaired, stopChannel(attempt)) // returns before ctx ends if the first repair fails
+		cancel()
 		select {
 		case <-time.After(interval):
 		case <-ctx.Done():

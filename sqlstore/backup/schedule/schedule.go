@@ -178,14 +178,14 @@ func (s *Schedule) writeKeys(ctx context.Context) error {
 	keys := s.To.File(s.withoutKeys + location.KeysSuffix)
 	keys.Force = true // a write that failed may have left it
 	if err := keys.Write(ctx, s.WriteKeys); err != nil {
-		return fmt.Errorf("%s is complete, but has no certificates and keys beside it, and the last backup that has some is kept: %w", s.To.File(s.withoutKeys).Name, err)
+		return fmt.Errorf("%s is complete, but has no certificates and keys beside it: %w", s.To.File(s.withoutKeys).Name, err)
 	}
 	s.withoutKeys = ""
 	return nil
 }
 
 // prune deletes all backups of schedules but the last ones, of the cluster of a backup. It leaves those of a clock that was set
-// back since, which would be the last ones in place of those that are made now, and the last one that has keys beside it.
+// back since, which would be the last ones in place of those that are made now.
 func (s *Schedule) prune(ctx context.Context, of *sqlstore.Header) error {
 	entries, err := s.To.List(ctx)
 	if err != nil {
@@ -204,32 +204,12 @@ func (s *Schedule) prune(ctx context.Context, of *sqlstore.Header) error {
 			names = append(names, entry.Name)
 		}
 	}
-	last := s.lastWithKeys(ctx, names)
 	for _, name := range names[:max(0, len(names)-s.Keep)] {
-		if name == last {
-			continue
-		}
 		if err := s.To.Remove(ctx, name); err != nil {
 			return fmt.Errorf("delete old backups: %w", err)
 		}
 	}
 	return nil
-}
-
-// lastWithKeys returns the last of some backups that has keys beside it, if the newest misses its own.
-func (s *Schedule) lastWithKeys(ctx context.Context, names []string) string {
-	for i := len(names) - 1; i >= 0 && s.withoutKeys != ""; i-- {
-		keys, err := s.To.File(names[i] + location.KeysSuffix).Peek(ctx)
-		if err != nil {
-			continue
-		}
-		_, err = keys.Read(make([]byte, 1)) // an object of S3 that is not there can be opened
-		_ = keys.Close()
-		if err == nil {
-			return names[i]
-		}
-	}
-	return ""
 }
 
 // isOf reports whether a file is a backup of the cluster of another one. It reads the beginning.
