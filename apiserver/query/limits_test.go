@@ -176,6 +176,7 @@ func TestLimits_FunctionsAreThoseOfSQLite(t *testing.T) {
 func TestLimits_HoldForTheRowsOfOneObject(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
+	f.config.Timeout = time.Minute
 	hundred := `["a"` + strings.Repeat(`,"a"`, 99) + `]`
 	role := fmt.Sprintf(`{"kind":"ClusterRole","apiVersion":"rbac.authorization.k8s.io/v1","metadata":{"name":"r"},"rules":[{"apiGroups":%[1]s,"resources":%[1]s,"verbs":%[1]s}]}`, hundred)
 	key := sqlstore.Key{Group: "rbac.authorization.k8s.io", Resource: "clusterroles", Name: "r"}
