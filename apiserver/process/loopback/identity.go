@@ -54,15 +54,18 @@ func As(config *rest.Config, t *Transport, who user.Info) *rest.Config {
 	return config
 }
 
-// Config returns a client configuration over t, for the server itself. Its clients use protobuf for built-in types, as
-// client-go does by default: the server transcodes an object once for all who watch it so, and decoding it costs a
-// fraction of decoding the JSON in which it is stored.
+// Config returns a client configuration over t, for the server itself. Responses are JSON, the
+// encoding in which objects are stored: the server sends the stored bytes and only the client
+// decodes.
 func Config(t *Transport) *rest.Config {
 	return &rest.Config{
 		Host:      "https://loopback",
 		Transport: t,
 		// No client-side rate limit: the server's own filters limit requests.
-		QPS:                -1,
+		QPS: -1,
+		ContentConfig: rest.ContentConfig{
+			ContentType: "application/json",
+		},
 		UserAgent:          "byre/loopback",
 		DisableCompression: true,
 	}
