@@ -5,15 +5,10 @@ SELECT pg_backend_pid(), current_setting('fsync'), current_setting('synchronous_
        current_setting('synchronous_standby_names'), coalesce(current_setting('neon.timeline_id', true), ''), (SELECT count(*) FROM pg_stat_replication), pg_is_in_recovery(),
        current_setting('server_encoding')`
 
-// The lineage of the store; see origin. The name of a segment of the write-ahead log begins with
-// the timeline. The transaction of storeLineage does not wait for a synchronous standby
+// The lineage of the store; see origin. The transaction of storeLineage does not wait for a synchronous standby
 // (commitLocally): a standby that has the mark has everything before it, and reads must not wait.
 // commitLocally is the last statement, because the instance has synchronous_commit.
 const (
-	selectTimeline = `
-SELECT system_identifier::text, (('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int)::text
-FROM pg_control_system()`
-
 	selectOrigin = `
 SELECT s.lineage, concat_ws('/', (SELECT oid FROM pg_database WHERE datname = current_database()), s.tableoid,
                             NULLIF(current_setting('neon.timeline_id', true), '')),
