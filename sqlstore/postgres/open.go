@@ -143,8 +143,13 @@ func parsePool(dsn string) (*pgxpool.Config, error) {
 }
 
 func newDriver(ctx context.Context, config *pgxpool.Config, pooled bool, options Options, l *lineage) (*Driver, error) {
-	if pooled && config.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
-		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+	switch mode := &config.ConnConfig.DefaultQueryExecMode; {
+	case pooled && *mode == pgx.QueryExecModeCacheStatement:
+		*mode = pgx.QueryExecModeExec
+	case pooled && *mode == pgx.QueryExecModeDescribeExec:
+		// It sends a statement and its execution apart, between which a pooler gives the session to other clients.
+		return nil, fmt.Errorf("PostgreSQL at %s is behind a pooler, where default_query_exec_mode=describe_exec may execute the statement "+
+			"of another client: remove it from the endpoint", dbserver.Address(config.ConnConfig))
 	}
 	d := &Driver{server: server{options: options, config: config.ConnConfig, refresh: config.BeforeConnect}, lineage: l}
 	if err := d.server.openPools(ctx, config); err != nil {
