@@ -161,6 +161,7 @@ func TestPlans_StayLookupsWhenTablesGrow(t *testing.T) {
 		{"empty", 0, false, true},
 		{"analyzed_empty", 0, true, true},
 		{"analyzed_small", 20, true, true},
+		{"analyzed", grown, true, true},
 		{"imported", grown, false, false},
 		{"imported_generic", grown, false, true},
 	} {
