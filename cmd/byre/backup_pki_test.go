@@ -68,8 +68,8 @@ func TestBackup_OfAScheduleAndCopiesHaveTheKeys(t *testing.T) {
 	}
 }
 
-// A backup brings back the keys in another directory, by each kind of secret. TestBackup_OfAScheduleAndCopiesHaveTheKeys starts
-// servers with what is restored.
+// A backup brings back the keys in another directory, by each kind of secret.
+// TestBackup_OfAScheduleAndCopiesHaveTheKeys starts servers with what is restored.
 func TestBackup_WithPKIBringsBackTheKeys(t *testing.T) {
 	t.Parallel()
 	identity, err := age.GenerateX25519Identity()
@@ -112,7 +112,8 @@ func TestBackup_WithPKIBringsBackTheKeys(t *testing.T) {
 	t.Run("refused", func(t *testing.T) { testPKIIsRefused(t, dir) })
 }
 
-// testPKIIsRefused: what can't be decrypted, or was changed, restores nothing, and flags that do not belong together are refused.
+// testPKIIsRefused: what can't be decrypted, or was changed, restores nothing, and flags that do not belong together
+// are refused.
 func testPKIIsRefused(t *testing.T, dir string) {
 	identity, err := age.GenerateX25519Identity()
 	if err != nil {
