@@ -26,6 +26,7 @@ func TestDisk_IsEmptiedWhenFull(t *testing.T) {
 // Without a copy SQLite writes its log back itself, as sqlstore/sqlite tests it.
 func TestDisk_IsEmptiedWhenFullWithoutACopy(t *testing.T) {
 	night(t)
+	t.Parallel()
 	emptyFullDisk(t)
 }
 
@@ -77,8 +78,8 @@ func emptyFullDisk(t *testing.T, flags ...string) {
 	if err := disk.Fill(); err != nil {
 		t.Fatal(err)
 	}
-	receive := listenForSystemd(t)
-	server = command(t, dir, serveArgs(dir, flags...)...)
+	receive, env := listenForSystemd(t)
+	server = commandWith(t, env, dir, serveArgs(dir, flags...)...)
 	if got := receive(); !strings.HasPrefix(got, "READY=1\n") {
 		t.Fatalf("the first message is %q", got)
 	}
