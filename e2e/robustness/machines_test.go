@@ -55,7 +55,7 @@ var seededMachines = []struct {
 	},
 	{
 		name:  "a takeover without an epoch",
-		edits: []edit{{"sqlstore/sqlite/lineage.go", "case left.precedes(now):", `case stored != "":`}},
+		edits: []edit{{"sqlstore/sqlite/lineage.go", `case isLeft || stored == "":`, `case isLeft || stored != "":`}},
 		inject: func(ctx context.Context, e *Env, faulty string) error {
 			holder, standby, _, _ := e.both()
 			standby.Kill()
