@@ -11,11 +11,12 @@ func TestStatus_Standby(t *testing.T) {
 	const info = `byre_store_info{kind="SQLite",database="byre.db",schema="1",retention="",retention_changes=""} 1
 byre_lease_acquired_timestamp_seconds{holder="one-A",generation="3"} 1.7e+09
 `
-	var alone, followed, lost Status
+	const gauges = info + "# TYPE byre_lease_standby_revision gauge\n# TYPE byre_lease_standby_age_seconds gauge\n"
+	alone, followed, lost := Status{Server: &Server{}}, Status{Server: &Server{}}, Status{Server: &Server{}}
 	for s, text := range map[*Status]string{
 		&alone:    info,
-		&followed: info + "byre_lease_standby_revision{standby=\"two-B\"} 231\nbyre_lease_standby_age_seconds{standby=\"two-B\"} 3.2\n",
-		&lost:     info + "byre_lease_standby_revision{standby=\"two-B\"} 231\nbyre_lease_standby_age_seconds{standby=\"two-B\"} 95\n",
+		&followed: gauges + "byre_lease_standby_revision{standby=\"two-B\"} 231\nbyre_lease_standby_age_seconds{standby=\"two-B\"} 3.2\n",
+		&lost:     gauges + "byre_lease_standby_revision{standby=\"two-B\"} 231\nbyre_lease_standby_age_seconds{standby=\"two-B\"} 95\n",
 	} {
 		if err := s.addMetrics([]byte(text)); err != nil {
 			t.Fatal(err)
