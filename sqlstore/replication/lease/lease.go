@@ -50,7 +50,9 @@ func (l *Lease) Standby() (s Standby, age time.Duration) {
 }
 
 // readStandby reads what a standby has told. The first one may be an old text.
-func (l *Lease) readStandby(ctx context.Context) {
+func (l *Lease) readStandby(ctx context.Context, timeout time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
 	s, err := l.object.ReadStandby(ctx)
 	t := l.standby.Load()
 	switch {
@@ -132,7 +134,7 @@ func (l *Lease) Run(ctx context.Context, logger *slog.Logger) error {
 			return err
 		case err == nil:
 			pause = interval
-			l.readStandby(ctx)
+			l.readStandby(ctx, interval/3) // the next renewal waits for it
 		default:
 			pause = interval / 3
 		}

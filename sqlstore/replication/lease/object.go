@@ -129,7 +129,7 @@ type Standby struct {
 
 func (o *Object) standbyKey() string { return path.Join(path.Dir(o.key), "standby.json") }
 
-// WriteStandby replaces the object.
+// WriteStandby replaces the object. The caller bounds ctx.
 func (o *Object) WriteStandby(ctx context.Context, s Standby) error {
 	text, err := json.Marshal(s)
 	if err != nil {

@@ -75,6 +75,8 @@ type standby struct {
 	said string
 	// began is when Run began.
 	began time.Time
+	// lock is that of NewCandidate.
+	lock string
 	// own is the position of the database at Path; zero if there is none.
 	own lease.Position
 	// seen is the lease as the current holder was first seen with.
@@ -97,8 +99,8 @@ func Run(ctx context.Context, c Config) (err error) {
 	if err := object.Probe(ctx); err != nil {
 		return fmt.Errorf("%s: %w", c.URL, err)
 	}
-	s := &standby{Config: c, object: object, began: time.Now()}
-	if s.candidate, err = lease.NewCandidate(object, c.Duration, lock.Identity(), nil); err != nil {
+	s := &standby{Config: c, object: object, began: time.Now(), lock: lock.Identity()}
+	if s.candidate, err = lease.NewCandidate(object, c.Duration, s.lock, nil); err != nil {
 		return err
 	}
 	if s.own, err = c.Position(ctx, c.Path, false); err != nil {
@@ -198,6 +200,8 @@ func (s *standby) follow(ctx context.Context, state lease.State) error {
 	if err != nil || time.Since(s.reported) < s.Duration/5 {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, s.Duration/5)
+	defer cancel()
 	at, err := s.position(ctx)
 	if err == nil {
 		err = s.object.WriteStandby(ctx, lease.Standby{Name: s.candidate.Holder(), Folder: state.Folder, Position: at, Time: s.copied.UTC().Truncate(time.Second)})
@@ -221,8 +225,9 @@ func (s *standby) compareOwn(ctx context.Context, state lease.State) bool {
 	if s.seen.Holder != state.Holder {
 		s.seen = state
 	}
-	// A database is in one place. If the process that writes to it lives elsewhere, this one is a clone.
-	isClone := s.own.Lineage == state.Holder && state.Renewals > s.seen.Renewals
+	// If the process that writes to the database lives elsewhere, this one is a clone. A renewal that arrives late is of
+	// the process before.
+	isClone := s.own.Lineage == state.Holder && state.Renewals > s.seen.Renewals && state.Lock != s.lock
 	if state.IsReachedBy(s.own) && !isClone {
 		return true
 	}
