@@ -401,7 +401,6 @@ func TestRun_LeavesTheLeaseToTheOtherOneWithoutACopy(t *testing.T) {
 			a.end(t)
 			before := reads.Load()
 			eventually.True(t, "b tries to take over", func() bool { return reads.Load() > before+3 })
-			isRefused.Store(false)
 			a.start(t)
 			a.commit(t, "by-a-again")
 			if !a.has(t, "by-a") {
