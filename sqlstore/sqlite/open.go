@@ -42,6 +42,11 @@ type Options struct {
 	// AcceptGaps opens a database whose history has gaps, so that the gaps can be
 	// compacted.
 	AcceptGaps bool
+	// Lineage is what the database is called from now on, so that ReadPosition tells which process has written to it last;
+	// empty leaves the name. No two processes have the same.
+	Lineage string
+	// NewEpoch begins a new epoch, because another process may have given revisions that the database does not have.
+	NewEpoch bool
 	// Replication copies the database while Maintain runs; nil copies nothing. The driver opens and
 	// closes it.
 	Replication *replication.Replicator
@@ -182,6 +187,9 @@ func (d *Driver) open(ctx context.Context) (err error) {
 	err = c.transaction(&state, c.writer.touchStore)
 	if err != nil && !hasCode(err, sqlite3.SQLITE_FULL) {
 		return err
+	}
+	if r := d.options.Replication; r != nil {
+		r.Committed(state.Revision)
 	}
 	return d.reserve.open()
 }

@@ -169,6 +169,14 @@ func (s *Status) addMetrics(text []byte) error {
 	for _, lease := range families["byre_lease_acquired_timestamp_seconds"].GetMetric() {
 		d.LeaseHolder, d.LeaseSince = label(lease, "holder"), time.Unix(int64(lease.GetGauge().GetValue()), 0).UTC()
 	}
+	for _, copied := range families["byre_lease_standby_revision"].GetMetric() {
+		d.Standby = &Standby{
+			Name: label(copied, "standby"), Revision: int64(copied.GetGauge().GetValue()), AgeSeconds: sum(families["byre_lease_standby_age_seconds"], "", ""),
+		}
+		if age := time.Duration(d.Standby.AgeSeconds) * time.Second; age > copyLag {
+			s.Alarms = append(s.Alarms, fmt.Sprintf("the standby %s has not told of its copy for %s: see its log", d.Standby.Name, age))
+		}
+	}
 	for _, info := range families["byre_store_info"].GetMetric() {
 		d.Kind, d.Address = label(info, "kind"), label(info, "database")
 		d.Retention, d.RetentionChanges = label(info, "retention"), label(info, "retention_changes")
