@@ -25,7 +25,7 @@ const configHeader = "apiVersion: byre.dev/v1alpha1\nkind: ServerConfiguration\n
 func TestConfiguration_IsThatOfEachCommand(t *testing.T) {
 	onDatabases(t, func(t *testing.T, flags ...string) {
 		dir := t.TempDir()
-		text := configHeader + "data-dir: " + dir + "\nbind-address: 127.0.0.1\nsecure-port: 0\nprot: 1\n"
+		text := configHeader + "data-dir: " + dir + "\nbind-address: 127.0.0.1\nsecure-port: 0\n"
 		if len(flags) > 0 {
 			text += "endpoint: " + flags[1] + "\n"
 		}
