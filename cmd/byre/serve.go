@@ -159,7 +159,7 @@ func openDatabaseBehind(ctx context.Context, o options.StoreOptions, l *lease.Le
 		}
 		var driver *sqlite.Driver
 		if driver, err = sqlite.Open(ctx, dsn, sqlite.Options{
-			Volatile: o.IsVolatile(), Reserve: o.DiskReserve.Value(), Logger: logger, Replication: database.Replication, Fence: database.Fence,
+			Volatile: o.IsVolatile(), Reserve: o.DiskReserve.Value(), Unsynced: o.IsForTest, Logger: logger, Replication: database.Replication, Fence: database.Fence,
 		}); err != nil {
 			break
 		}
