@@ -98,6 +98,7 @@ func newTokenCreateCommand() *cobra.Command {
 		},
 	}
 	flags.AddTo(cmd)
+	cmd.Flags().String("data-dir", "", "Data directory of the server, whose admin.kubeconfig is used if --kubeconfig is not set.")
 	cmd.Flags().DurationVar(&ttl, "ttl", 24*time.Hour, "How long the token is valid.")
 	cmd.Flags().BoolVar(&printJoin, "print-join", false, "Print a script by which a node joins, instead of the token.")
 	cmd.Flags().StringVar(&node, "node", "", "Name of the only Node that can join by the token. There must not be such a Node yet.")
