@@ -19,7 +19,6 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/util/retry"
 	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
 	"k8s.io/klog/v2"
 	certificatesapi "k8s.io/kubernetes/pkg/apis/certificates"
@@ -35,11 +34,11 @@ const TokenNodeAnnotation = "byre.dev/node"
 
 const (
 	nodeUserPrefix = "system:node:"
-	// provenConfigMap is the ConfigMap in kube-system that has, under the names of Nodes, the credentials of those that
+	// CredentialsConfigMap is the ConfigMap in kube-system that has, under the names of Nodes, the credentials of those that
 	// have joined by such a token, as CertificateSigningRequests name them. Another token, or the kubelet of another
 	// machine before, can have got a certificate for the same name: the name proves nothing, and so its holder must not
 	// get what the API server on its host is called.
-	provenConfigMap = "byre-node-credentials"
+	CredentialsConfigMap = "byre-node-credentials"
 	// nodeTokenReason is the reason of the approval of a certificate for the holder of such a token.
 	nodeTokenReason = "NodeToken"
 )
@@ -92,8 +91,12 @@ func (n nodeTokens) follow(ctx context.Context, requests cache.SharedIndexInform
 		}
 		// The signed request is deleted after an hour.
 		again := wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Steps: 15, Cap: time.Minute}
-		err := retry.OnError(again, func(error) bool { return ctx.Err() == nil }, func() error { return n.record(ctx, csr) })
-		if err != nil && ctx.Err() == nil {
+		var err error
+		ended := wait.ExponentialBackoffWithContext(ctx, again, func(ctx context.Context) (bool, error) {
+			err = n.record(ctx, csr)
+			return err == nil, nil
+		})
+		if ended != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "Could not record the credential of a node", "csr", csr.Name)
 		}
 	}
@@ -131,12 +134,12 @@ func (n nodeTokens) record(ctx context.Context, csr *certificatesv1.CertificateS
 		}
 		credentials = append(credentials, used) // which the kubelet has until it has stored the new one
 	}
-	return controlplane.PatchConfigMap(ctx, n.self, provenConfigMap, map[string]*string{name: new(strings.Join(credentials, " "))})
+	return controlplane.PatchConfigMap(ctx, n.self, CredentialsConfigMap, map[string]*string{name: new(strings.Join(credentials, " "))})
 }
 
 // provenCredentials returns the credentials of a Node that has joined by a token made for it.
 func provenCredentials(ctx context.Context, self kubernetes.Interface, node string) ([]string, error) {
-	proven, err := self.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, provenConfigMap, metav1.GetOptions{})
+	proven, err := self.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, CredentialsConfigMap, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}

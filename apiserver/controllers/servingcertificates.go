@@ -37,8 +37,10 @@ type servingApprover struct {
 	// id and hosts are those of this server, which may not have published them yet.
 	id    string
 	hosts func() ([]string, error)
-	// refused has the Nodes whose refusal has been logged, with its reason.
-	refused sync.Map
+	// logged has the refusals that have been logged, up to mostLogged: each request is looked at again and again, and a
+	// kubelet makes a new one every quarter of an hour.
+	mutex  sync.Mutex
+	logged sets.Set[string]
 }
 
 // handle is called for each CertificateSigningRequest, and again later if it returns an error.
@@ -63,17 +65,32 @@ func (a *servingApprover) handle(ctx context.Context, csr *certificatesv1.Certif
 		return err
 	}
 	if refused != "" {
-		if last, _ := a.refused.Swap(name, refused); last != refused {
+		if a.isNew(name + ": " + refused) {
 			klog.FromContext(ctx).Info("A node's serving certificate is not approved and waits for kubectl certificate approve",
 				"csr", csr.Name, "node", name, "reason", refused)
 		}
 		return certificates.IgnorableError("the request %s is not approved: %s", csr.Name, refused)
 	}
-	a.refused.Delete(name)
 	if err := a.claim(ctx, name, claims); err != nil {
 		return err
 	}
 	return approve(ctx, a.self, csr, autoApproved, "Auto approving kubelet serving certificate after SubjectAccessReview.")
+}
+
+const mostLogged = 1000
+
+// isNew reports whether a refusal has not been logged yet.
+func (a *servingApprover) isNew(refusal string) bool {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	if a.logged.Has(refusal) {
+		return false
+	}
+	if a.logged == nil || len(a.logged) >= mostLogged {
+		a.logged = sets.New[string]()
+	}
+	a.logged.Insert(refusal)
+	return true
 }
 
 // autoApproved is the reason that upstream's approver gives.
@@ -120,7 +137,7 @@ func (a *servingApprover) refuse(ctx context.Context, name, credential string, r
 	if err != nil {
 		return nil, "", err
 	}
-	reserved, err := a.reservedHosts(ctx, name, credential)
+	reserved, own, err := a.serverHosts(ctx, name, credential)
 	if err != nil {
 		return nil, "", err
 	}
@@ -134,7 +151,7 @@ func (a *servingApprover) refuse(ctx context.Context, name, credential string, r
 			return nil, fmt.Sprintf("%s is not the name of a node %s", asked, name), nil
 		}
 		_, domain, _ := strings.Cut(asked, ".")
-		if reserved.HasAny(asked, "*."+domain) {
+		if reserved.HasAny(asked, "*."+domain) && !own.Has(asked) {
 			return nil, ofServer(asked, name), nil
 		}
 	}
@@ -145,7 +162,8 @@ func (a *servingApprover) refuse(ctx context.Context, name, credential string, r
 		if !ok || !ip.IsGlobalUnicast() || slices.ContainsFunc(ranges, isService) {
 			return nil, fmt.Sprintf("%s can't be the address of one node: it is of Services, or its scope is not global", asked), nil
 		}
-		if reserved.Has(asked.String()) {
+		isServer := own.Has(asked.String())
+		if reserved.Has(asked.String()) && !isServer {
 			return nil, ofServer(asked.String(), name), nil
 		}
 		label := labelOf(asked)
@@ -157,6 +175,7 @@ func (a *servingApprover) refuse(ctx context.Context, name, credential string, r
 			case !hasAddress(node, asked):
 			case node.Name == name:
 				isOwn, isClaimed = true, claimed
+			case isServer: // whatever other Nodes say
 			case claimed:
 				return nil, fmt.Sprintf("%s is an address of the node %s", asked, node.Name), nil
 			default:
@@ -166,12 +185,13 @@ func (a *servingApprover) refuse(ctx context.Context, name, credential string, r
 		if !isOwn {
 			return nil, fmt.Sprintf("the Node %s does not have the address %s", name, asked), nil
 		}
-		if !isClaimed && len(others) > 0 {
+		if isServer || isClaimed {
+			continue
+		}
+		if len(others) > 0 {
 			return nil, fmt.Sprintf("%s is an address of the nodes %q too, and none has been given a certificate for it yet", asked, others), nil
 		}
-		if !isClaimed {
-			claims = append(claims, label)
-		}
+		claims = append(claims, label)
 	}
 	return claims, "", nil
 }
@@ -204,28 +224,28 @@ func (a *servingApprover) claim(ctx context.Context, node string, labels []strin
 	return err
 }
 
-// reservedHosts returns the names and addresses of all API servers, less those of the servers on the host of a node if
-// it is proven that it is there. They are those that the servers have published, this server's own, and the endpoints
-// of the Service kubernetes, among which may be older servers.
-func (a *servingApprover) reservedHosts(ctx context.Context, node, credential string) (sets.Set[string], error) {
+// serverHosts returns the names and addresses of all API servers: those that the servers have published, this server's,
+// and the endpoints of the Service kubernetes, among which may be older servers. own are those of the servers on the
+// host of a node, if it is proven that it is there.
+func (a *servingApprover) serverHosts(ctx context.Context, node, credential string) (all, own sets.Set[string], err error) {
 	servers, err := controlplane.PublishedHosts(ctx, a.self)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	own, err := a.hosts()
+	hosts, err := a.hosts()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	hostname, err := os.Hostname()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	servers[a.id] = controlplane.ServerHosts{Hostname: hostname, Hosts: own}
+	servers[a.id] = controlplane.ServerHosts{Hostname: hostname, Hosts: hosts}
 	endpoints, err := a.self.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=kubernetes"})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	all, here := sets.New[string](), sets.New[string]()
+	all, own = sets.New[string](), sets.New[string]()
 	for i := range endpoints.Items {
 		for _, endpoint := range endpoints.Items[i].Endpoints {
 			all.Insert(canonical(endpoint.Addresses)...)
@@ -235,17 +255,19 @@ func (a *servingApprover) reservedHosts(ctx context.Context, node, credential st
 		hosts := canonical(append([]string{server.Hostname}, server.Hosts...))
 		all.Insert(hosts...)
 		if strings.EqualFold(strings.TrimSpace(server.Hostname), node) { // as a kubelet names its Node
-			here.Insert(hosts...)
+			own.Insert(hosts...)
 		}
 	}
-	if len(here) == 0 {
-		return all, nil
+	if len(own) > 0 {
+		known, err := provenCredentials(ctx, a.self, node)
+		if err != nil {
+			return nil, nil, err
+		}
+		if !slices.Contains(known, credential) {
+			own = nil
+		}
 	}
-	known, err := provenCredentials(ctx, a.self, node)
-	if err == nil && slices.Contains(known, credential) {
-		all = all.Difference(here)
-	}
-	return all, err
+	return all, own, nil
 }
 
 // serviceRanges returns the ranges of the addresses of Services.

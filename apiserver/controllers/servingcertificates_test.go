@@ -87,7 +87,11 @@ func TestServingApprover_RefusesWhatIsAnothers(t *testing.T) {
 		if c.asked != "192.0.2.8" && net.ParseIP(c.asked) != nil {
 			addresses = append(addresses, c.asked)
 		}
-		approver := newTestApprover(newNode(c.node, addresses...))
+		nodes := []runtime.Object{newNode(c.node, addresses...)}
+		if strings.HasPrefix(c.asked, "192.0.2.") && c.node != "node-1" { // it stops no server's certificate
+			nodes = append(nodes, newNode("liar", addresses...))
+		}
+		approver := newTestApprover(nodes...)
 		if _, refused := refuse(t, approver, c.node, c.credential, c.asked); (refused == "") != c.isApproved {
 			t.Errorf("%s asks for %s by %q: %q; approved should be %v", c.node, c.asked, c.credential, refused, c.isApproved)
 		}

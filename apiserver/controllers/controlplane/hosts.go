@@ -14,9 +14,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// hostsConfigMap is the ConfigMap in kube-system in which each server publishes its ServerHosts under its ID. The
+// HostsConfigMap is the ConfigMap in kube-system in which each server publishes its ServerHosts under its ID. The
 // identity Lease would not do: a server deletes it when it stops, and its names must not become another's meanwhile.
-const hostsConfigMap = "byre-apiserver-hosts"
+const HostsConfigMap = "byre-apiserver-hosts"
 
 const (
 	// hostsLifetime is that of the certificates that byre issues: for so long after its last start a server that is gone
@@ -40,7 +40,7 @@ type ServerHosts struct {
 
 // PublishedHosts returns what the servers of a cluster have published, by their IDs.
 func PublishedHosts(ctx context.Context, client kubernetes.Interface) (map[string]ServerHosts, error) {
-	published, err := client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, hostsConfigMap, metav1.GetOptions{})
+	published, err := client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, HostsConfigMap, metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return nil, err
 	}
@@ -48,7 +48,7 @@ func PublishedHosts(ctx context.Context, client kubernetes.Interface) (map[strin
 	for id, text := range published.Data {
 		var hosts ServerHosts
 		if err := json.Unmarshal([]byte(text), &hosts); err != nil {
-			return nil, fmt.Errorf("ConfigMap %s/%s: %s: %w", metav1.NamespaceSystem, hostsConfigMap, id, err)
+			return nil, fmt.Errorf("ConfigMap %s/%s: %s: %w", metav1.NamespaceSystem, HostsConfigMap, id, err)
 		}
 		all[id] = hosts
 	}
@@ -105,7 +105,7 @@ func (c *ControlPlane) publishHosts(ctx context.Context) error {
 	if len(data) == 0 {
 		return nil
 	}
-	return PatchConfigMap(ctx, c.config.Client, hostsConfigMap, data)
+	return PatchConfigMap(ctx, c.config.Client, HostsConfigMap, data)
 }
 
 // PatchConfigMap sets and, where a value is nil, deletes keys of a ConfigMap in kube-system. It creates the ConfigMap

@@ -20,7 +20,7 @@ import (
 func TestHosts_StayReservedWhileAServerIsStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(&corev1.ConfigMap{
-			ObjectMeta: metav1.ObjectMeta{Name: hostsConfigMap, Namespace: "kube-system"},
+			ObjectMeta: metav1.ObjectMeta{Name: HostsConfigMap, Namespace: "kube-system"},
 			Data:       map[string]string{"apiserver-2": `{"hostname":"byre-2","hosts":["192.0.2.2"],"until":"` + time.Now().Add(24*time.Hour).UTC().Format(time.RFC3339) + `"}`},
 		})
 		hosts := []string{"192.0.2.1"}
