@@ -171,7 +171,7 @@ func expectHostApproved(t *testing.T, server *process, kubeconfig, host string, 
 	if _, _, errOut := call("token", "create", "--node", "node-1", "--kubeconfig", kubeconfig); !strings.Contains(errOut, "there is a Node node-1 already") {
 		t.Error(errOut)
 	}
-	token, _ := succeed(t, "token", "create", "--node", strings.ToUpper(host), "--kubeconfig", kubeconfig)
+	token, _ := succeed(t, "token", "create", "--node", strings.ToUpper(host), "--data-dir", filepath.Dir(kubeconfig))
 	config := server.config(t)
 	root := kubernetes.NewForConfigOrDie(config)
 	joining := rest.AnonymousClientConfig(config)
