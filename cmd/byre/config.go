@@ -91,10 +91,15 @@ var namedFlags = []string{"data-dir", "endpoint", "database-schema", "cert-dir",
 // --data-dir or --endpoint means another server: nothing of the configuration is about that one.
 func (c *configuration) setNamed(cmd *cobra.Command, _ []string) error {
 	flags := pflag.NewFlagSet(cmd.Name(), pflag.ContinueOnError)
-	defer sayDataDir(cmd, flags)
 	for _, name := range namedFlags {
 		if flag := cmd.Flags().Lookup(name); flag != nil {
 			flags.AddFlag(flag)
+		}
+	}
+	if execute := cmd.RunE; execute != nil {
+		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			sayDataDir(cmd, flags)
+			return execute(cmd, args)
 		}
 	}
 	switch {
