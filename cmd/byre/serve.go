@@ -148,7 +148,9 @@ func openDatabaseBehind(ctx context.Context, o options.StoreOptions, l *lease.Le
 	}
 	switch dialect {
 	case migrations.SQLite:
-		options := sqlite.Options{Volatile: o.IsVolatile(), Reserve: o.DiskReserve.Value(), Logger: logger}
+		options := sqlite.Options{
+			Volatile: o.IsVolatile(), Reserve: o.DiskReserve.Value(), Unsynced: o.IsForTest, Logger: logger,
+		}
 		if len(o.ReplicateTo) > 0 {
 			if database.Replication, err = replication.New(o.ReplicateTo, o.S3, logger); err != nil {
 				return apiserver.Database{}, err

@@ -57,7 +57,11 @@ func newStatusCommand() *cobra.Command {
 				return err
 			}
 			if n := len(s.Alarms); n > 0 {
-				return &statusError{fmt.Errorf("%d alarms", n), statusAlarms}
+				text := fmt.Sprintf("%d alarms", n)
+				if n == 1 {
+					text = "1 alarm"
+				}
+				return &statusError{errors.New(text), statusAlarms}
 			}
 			return nil
 		},

@@ -39,6 +39,9 @@ type Options struct {
 	// Reserve is the size in bytes of a file beside the database that is emptied when the disk is
 	// full, so that objects can be deleted then; 0 means none, and an existing file is emptied.
 	Reserve int64
+	// Unsynced leaves it to the operating system when commits reach the disk: a power loss may lose or damage the
+	// database, which is for a test.
+	Unsynced bool
 	// AcceptGaps opens a database whose history has gaps, so that the gaps can be
 	// compacted.
 	AcceptGaps bool
@@ -108,7 +111,7 @@ func Open(ctx context.Context, path string, options Options) (_ *Driver, err err
 			err = errors.Join(err, d.Close())
 		}
 	}()
-	d.file = &file{path: d.lock.Path, busy: cmp.Or(options.Busy, defaultBusy)}
+	d.file = &file{path: d.lock.Path, busy: cmp.Or(options.Busy, defaultBusy), unsynced: options.Unsynced}
 	path = d.lock.Path
 	d.reserve.path, d.reserve.size, d.reserve.logger = path+reserveSuffix, options.Reserve, options.Logger
 	d.checkpointer = checkpointer{file: d.file, options: &d.options, isFull: d.reserve.isInUse.Load, grown: make(chan struct{}, 1)}
