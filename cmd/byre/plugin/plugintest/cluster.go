@@ -58,6 +58,8 @@ var kinds = []Kind{
 	{schema.GroupVersion{Group: "example.com", Version: "v1"}, "gears", "Gear", false, true},
 }
 
+var shortNames = map[string][]string{"configmaps": {"cm"}, "services": {"svc"}, "deployments": {"deploy"}}
+
 // Cluster serves objects of a few kinds. It is an http.Handler and a RoundTripper.
 type Cluster struct {
 	// Allow, if set, says whether a user may do a verb to the objects of a resource in a namespace, or in all if it is
@@ -453,7 +455,7 @@ func (c *Cluster) resources(gv schema.GroupVersion) *metav1.APIResourceList {
 	for _, k := range kinds {
 		if k.GroupVersion == gv && c.isServed(&k) {
 			list.APIResources = append(list.APIResources, metav1.APIResource{
-				Name: k.Resource, Kind: k.Kind, SingularName: strings.ToLower(k.Kind), Namespaced: !k.IsCluster,
+				Name: k.Resource, Kind: k.Kind, SingularName: strings.ToLower(k.Kind), Namespaced: !k.IsCluster, ShortNames: shortNames[k.Resource],
 				Verbs: metav1.Verbs{"create", "delete", "get", "list", "patch", "update", "watch"},
 			})
 		}
