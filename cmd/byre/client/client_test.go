@@ -354,3 +354,81 @@ func TestMCP_ToolsReadTheHistory(t *testing.T) {
 		t.Errorf("the tools have written %d times", c.Requests-writes)
 	}
 }
+
+// A query asks the server for no more rows than the limits allow, and says what the server has left out.
+func TestMCP_AsksForNoMoreThanTheLimits(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	e.answers["application/json"] = twoRows
+	tools := &mcpTools{sql: e.sqlClient, limits: &mcpLimits{rows: 2, bytes: resource.QuantityValue{Quantity: resource.MustParse("1Ki")}}}
+	for limit, want := range map[int]int64{0: 2, 1: 1, 1000: 2} {
+		_, out, err := tools.query(t.Context(), nil, queryInput{SQL: "SELECT ?1", At: "-2h", Parameters: []any{"shop", 1.5, nil}, Limit: limit})
+		if err != nil || *e.asked.Spec.Limit != want || e.asked.Spec.At != "-2h" || len(e.asked.Spec.Parameters) != 3 || string(e.asked.Spec.Parameters[0]) != `"shop"` {
+			t.Errorf("a limit of %d asks %+v, %v", limit, e.asked.Spec, err)
+			continue
+		}
+		if answer := out.(*queryOutput); !strings.Contains(answer.Incomplete, "there are more rows than 2") || answer.ResourceVersion != "7" || !slices.Equal(answer.Columns, []string{"name", "n"}) {
+			t.Errorf("the answer is %+v", answer)
+		}
+	}
+	e.answers["application/json"] = `{"status":{"columns":[{"name":"name"}],"rows":[]}}`
+	if _, _, err := tools.tables(t.Context(), nil, tablesInput{Table: "gears"}); err == nil || !strings.Contains(err.Error(), `there is no table "gears"`) {
+		t.Errorf("the columns of no table: %v", err)
+	}
+}
+
+// Each tool says that it reads, what it does, and what each of its arguments is.
+func TestMCP_ToolsAreDescribed(t *testing.T) {
+	t.Parallel()
+	c := newTerminal(t)
+	var flags ClusterFlags
+	cmd := &cobra.Command{}
+	flags.AddTo(cmd)
+	limits := mcpLimits{rows: 10, bytes: resource.QuantityValue{Quantity: resource.MustParse("64Ki")}}
+	if err := cmd.ParseFlags(c.flags); err != nil {
+		t.Fatal(err)
+	}
+	server, err := newMCPServer(&flags, &limits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, theirs := mcp.NewInMemoryTransports()
+	if _, err := server.Connect(t.Context(), ours, nil); err != nil {
+		t.Fatal(err)
+	}
+	session, err := mcp.NewClient(&mcp.Implementation{Name: "test"}, nil).Connect(t.Context(), theirs, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer session.Close()
+	if instructions := session.InitializeResult().Instructions; !strings.Contains(instructions, `Call "tables"`) {
+		t.Errorf("the instructions are %q", instructions)
+	}
+	list, err := session.ListTools(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, tool := range list.Tools {
+		names = append(names, tool.Name)
+		text, err := json.Marshal(tool.InputSchema)
+		var schema struct {
+			Properties map[string]struct{ Description string }
+		}
+		if err := errors.Join(err, json.Unmarshal(text, &schema)); err != nil || !tool.Annotations.ReadOnlyHint || tool.Description == "" || len(schema.Properties) == 0 {
+			t.Errorf("%s: %q, %+v, %s, %v", tool.Name, tool.Description, tool.Annotations, text, err)
+		}
+		for name, property := range schema.Properties {
+			if property.Description == "" {
+				t.Errorf("the argument %s of %s has no description", name, tool.Name)
+			}
+		}
+	}
+	if slices.Sort(names); !slices.Equal(names, []string{"blame", "changes", "diff", "query", "show", "tables"}) {
+		t.Errorf("the tools are %q", names)
+	}
+	result, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "show", Arguments: map[string]any{"resource": "configmaps", "name": "none"}})
+	if err != nil || !result.IsError {
+		t.Errorf("what fails is told: %+v, %v", result, err)
+	}
+}
