@@ -200,7 +200,7 @@ func TestBlame_EqualsTheLogOfRandomEdits(t *testing.T) {
 	w := newWorld(t)
 	target := Object{schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}, "shop", "web"}
 	older := 0
-	w.cases(700, func(int) {
+	w.cases(400, func(int) {
 		type setter struct {
 			who, value string
 			revision   int64
@@ -276,7 +276,7 @@ func TestAt_IsWhatTheObjectWas(t *testing.T) {
 	w := newWorld(t)
 	target := Object{schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, "shop", "a"}
 	expired := 0
-	w.cases(300, func(int) {
+	w.cases(150, func(int) {
 		was := map[int64]map[string]any{w.Revision(): nil}
 		for range 1 + w.random.IntN(8) {
 			name := []string{"a", "b"}[w.random.IntN(2)]
@@ -370,7 +370,7 @@ func TestUndo_ReversesExactlyOneChange(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	outcomes := map[string]int{}
-	w.cases(1500, func(int) {
+	w.cases(800, func(int) {
 		states := map[int64]*unstructured.Unstructured{}
 		note := func(o *unstructured.Unstructured) { states[revisionOf(o)] = o.DeepCopy() }
 		first := w.Must(w.Create(w.user(), w.object("deployments", "web")))
@@ -507,7 +507,7 @@ func TestUndelete_BringsBackTheLastVersion(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	target := Object{schema.GroupVersionResource{Version: "v1", Resource: "services"}, "shop", "web"}
-	w.cases(300, func(int) {
+	w.cases(150, func(int) {
 		owner := w.Must(w.Create(w.user(), w.object("configmaps", "owner")))
 		o := w.object("services", "web")
 		isHeld := w.random.IntN(2) == 0
@@ -688,7 +688,7 @@ func TestRollback_MakesTheNamespaceWhatItWas(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	verbs := map[string]int{}
-	w.cases(100, func(int) {
+	w.cases(60, func(int) {
 		for range w.random.IntN(12) {
 			w.change()
 		}
