@@ -170,8 +170,7 @@ func openDatabaseBehind(ctx context.Context, o options.StoreOptions, l *lease.Le
 	case migrations.Postgres:
 		database.Shared = true
 		database.Driver, err = postgres.Open(ctx, dsn, postgres.Options{
-			AllowLoss: o.AllowUnsafeDurability,
-			Logger:    logger,
+			AllowLoss: o.AllowUnsafeDurability, Logger: logger, Registerer: legacyregistry.Registerer(),
 		})
 	}
 	if err != nil {

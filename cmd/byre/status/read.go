@@ -139,6 +139,10 @@ func (s *Status) addMetrics(text []byte) error {
 	if sum(families["byre_store_quota_exceeded"], "", "") > 0 {
 		s.Alarms = append(s.Alarms, "the database has reached its quota: delete objects and run \"byre compact\", or raise --database-quota")
 	}
+	if sum(families["byre_store_refused_primaries"], "", "") > 0 {
+		s.Alarms = append(s.Alarms, "two primaries: a PostgreSQL server in whose place a standby was promoted takes writes again, and this "+
+			"server does not follow it: stop it and make it a standby (pg_rewind); the server's log names it")
+	}
 	for _, backup := range families["byre_store_last_backup_timestamp_seconds"].GetMetric() {
 		revision, err := strconv.ParseInt(label(backup, "revision"), 10, 64)
 		if err != nil {
