@@ -39,7 +39,7 @@ func newTerminal(t *testing.T) *terminal {
 
 // run runs a command with an answer on its standard input.
 func (c *terminal) run(answer string, args ...string) (out, errOut string, err error) {
-	root := NewPluginCommand()
+	root := NewPluginCommand(func() string { return "" })
 	var stdout, stderr bytes.Buffer
 	root.SetIn(strings.NewReader(answer))
 	root.SetOut(&stdout)
@@ -252,7 +252,7 @@ func TestPast_IsCompleted(t *testing.T) {
 	} {
 		args := words(line)
 		args = slices.Concat([]string{"__complete", args[0]}, c.flags, args[1:])
-		root := NewPluginCommand()
+		root := NewPluginCommand(func() string { return "" })
 		var out bytes.Buffer
 		root.SetOut(&out)
 		root.SetErr(&bytes.Buffer{})

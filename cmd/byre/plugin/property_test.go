@@ -941,3 +941,23 @@ func TestChanges_OfAllPagesAreWhole(t *testing.T) {
 		}
 	}
 }
+
+// What is created again is owned by the owner that there is now, under another UID.
+func TestRollback_FindsTheOwnersOfNow(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	owner := w.Must(w.Create("alice", w.object("configmaps", "owner")))
+	owned := w.object("secrets", "owned")
+	owned.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "owner", UID: owner.GetUID()}})
+	w.Must(w.Create("alice", owned))
+	at := w.Revision()
+	w.must(w.Delete("bob", "configmaps", "shop", "owner"))
+	w.collect()
+	again := w.Must(w.Create("bob", w.object("configmaps", "owner")))
+	plan, err := w.client.PlanRollback(t.Context(), Moment{Revision: at}, labels.Everything(), false)
+	w.must(err)
+	w.carryOut(plan)
+	if o := w.Get("secrets", "shop", "owned"); o == nil || len(o.GetOwnerReferences()) != 1 || o.GetOwnerReferences()[0].UID != again.GetUID() {
+		t.Errorf("it is %v", o)
+	}
+}
