@@ -76,7 +76,8 @@ func TestMessages_RefuseToLoadNothing(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }
-	succeed(t, "export", "etcd", in("etcd.db"), "--data-dir", sharedServer(t, "sqlite").dir, "--etcd-prefix", "/one/two")
+	startServer(t, in("data"), "--controllers=").stop(t)
+	succeed(t, "export", "etcd", in("etcd.db"), "--data-dir", in("data"), "--etcd-prefix", "/one/two")
 	empty := in("empty.zst")
 	succeed(t, "backup", "--endpoint", sqliteWith(t, storetest.Rows{Header: sqlstore.Header{Epoch: "e", Time: time.Now()}}), empty)
 	for name, endpoint := range emptyDatabases(t) {
