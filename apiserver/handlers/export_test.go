@@ -130,6 +130,9 @@ func (r *Resource) PrintRow(ctx context.Context, obj runtime.Object) (func() (st
 	}, nil
 }
 
+// KeepsRows reports whether tables of the resource are made of the rows of single objects.
+func (r *Resource) KeepsRows() bool { return r.encoded != nil && r.encoded.formats.tables != nil }
+
 // OverriddenReads returns the reads that a storage, or what it embeds, does otherwise than the
 // registry that registryOf returns. The compiler generates the methods that are promoted.
 func OverriddenReads(s rest.Storage) (overridden []string) {
