@@ -79,10 +79,10 @@ func (s definitionStorage) StoreConfig(gr schema.GroupResource, example runtime.
 	return config, versioner, err
 }
 
-// perVersion undoes, in a definition that is to be validated, a part of upstream's conversion: fields by which instances can be
-// selected that all versions share are moved out of the versions, and so is a schema that they share. Validation looks for
-// the schema of such fields beside them, and refuses a definition whose versions share the fields and have different schemas.
-// The conversion to what is stored gives the same for both.
+// perVersion undoes, in a definition that is to be validated, a part of upstream's conversion: fields by which
+// instances can be selected that all versions share are moved out of the versions, and so is a schema that they
+// share. Validation looks for the schema of such fields beside them, and refuses a definition whose versions share
+// the fields and have different schemas. The conversion to what is stored gives the same for both.
 func perVersion(object runtime.Object) {
 	spec := &object.(*apiextensions.CustomResourceDefinition).Spec
 	if len(spec.SelectableFields) == 0 || spec.Validation != nil {

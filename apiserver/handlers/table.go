@@ -67,8 +67,8 @@ func (e *encoded) newTables(protobuf *protobufFormat) *tables {
 	return t
 }
 
-// printsWholeList reports whether the table of a list has other rows than the objects of the list have alone: upstream sorts
-// FlowSchemas by precedence, and marks the default one of all StorageClasses.
+// printsWholeList reports whether the table of a list has other rows than the objects of the list have alone:
+// upstream sorts FlowSchemas by precedence, and marks the default one of all StorageClasses.
 func printsWholeList(kind schema.GroupKind) bool {
 	return kind == flowcontrol.Kind("FlowSchema") || kind == storageapi.Kind("StorageClass")
 }

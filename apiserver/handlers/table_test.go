@@ -66,8 +66,8 @@ func TestPrintRow_FollowsTime(t *testing.T) {
 	}
 }
 
-// The rows of a list of three objects, whose values differ, are those of the objects alone, for every built-in kind whose
-// tables are made of such rows. It prints the others too: what is excepted has a reason.
+// The rows of a list of three objects, whose values differ, are those of the objects alone, for every built-in kind
+// whose tables are made of such rows. It prints the others too: what is excepted has a reason.
 func TestPrintRow_OfAListIsThatOfEachObject(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, nil)

@@ -127,12 +127,12 @@ func (s logSink) WithCallDepth(depth int) logr.LogSink {
 // consequences is the verbosity from which errors are logged that are consequences.
 const consequences = 2
 
-// retried matches the errors with which a controller begins a step again: its cache lacks a write of its own, or somebody
-// else has written or deleted the object meanwhile. Upstream formats them into texts before it logs them.
+// retried matches the errors with which a controller begins a step again: its cache lacks a write of its own, or
+// somebody else has written or deleted the object meanwhile. Upstream formats them into texts before it logs them.
 var retried = regexp.MustCompile(`is not as new as written version|the object has been modified; please apply|failed with [a-z.]+ "[^"]+" not found`)
 
-// isConsequence reports whether the text of an error needs nobody to act: a controller will try again, or the database is
-// not available, which the store logs once.
+// isConsequence reports whether the text of an error needs nobody to act: a controller will try again, or the
+// database is not available, which the store logs once.
 func isConsequence(text []byte) bool {
 	return bytes.Contains(text, []byte(storage.UnavailableMessage)) || bytes.Contains(text, []byte(sqlstore.ErrUnavailable.Error())) || retried.Match(text)
 }

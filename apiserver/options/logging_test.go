@@ -88,8 +88,8 @@ func TestLog_LimitsWhatOnePlaceRepeats(t *testing.T) {
 	}
 }
 
-// What a package of Kubernetes logs as an error is left out where nobody has to act: the database is away, which the store
-// logs, or a controller begins again. Its other errors stay.
+// What a package of Kubernetes logs as an error is left out where nobody has to act: the database is away, which the
+// store logs, or a controller begins again. Its other errors stay.
 func TestLog_LeavesOutConsequences(t *testing.T) {
 	reflector := cache.NewReflector(nil, nil, cache.NewStore(cache.MetaNamespaceKeyFunc), 0)
 	for name, format := range logFormats {

@@ -91,7 +91,8 @@ type Config struct {
 	IndexFields []string
 	// Transformer encrypts at rest; nil means no encryption.
 	Transformer value.Transformer
-	// Uncached says that upstream has no watch cache of the resource, as of Events: a limit counts at resourceVersion "0" too.
+	// Uncached says that upstream has no watch cache of the resource, as of Events: a limit counts at resourceVersion
+	// "0" too.
 	Uncached bool
 	// WatchTermination ends all watches before their time; nil means that nothing does.
 	WatchTermination *WatchTermination

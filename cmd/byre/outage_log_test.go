@@ -14,8 +14,8 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// The log of a server with controllers, whose database is away until they have lost their Lease, and that goes on then, names
-// the database as an error and nothing else.
+// The log of a server with controllers, whose database is away until they have lost their Lease, and that goes on
+// then, names the database as an error and nothing else.
 func TestLog_OfAnOutageNamesItsCause(t *testing.T) {
 	t.Parallel()
 	cluster, err := pgtest.Start(t.Context())

@@ -14,11 +14,11 @@ import (
 
 // serialQuota is upstream's plugin ResourceQuota, asked one request at a time in a namespace with several quotas.
 //
-// Upstream's evaluator checks the requests of a namespace that wait together. If it can't update the status of one quota, it
-// checks all of them again against that quota alone, and admits a request that another quota has refused, so that more
-// objects are created than that quota allows. Kubernetes 1.38 leaves such a request out of the second check. A request that
-// waits alone is never checked again once it is refused. TestQuota_RefusedRequestIsNotAdmittedByAnotherQuota fails when
-// upstream has mended it: then this goes.
+// Upstream's evaluator checks the requests of a namespace that wait together. If it can't update the status of one
+// quota, it checks all of them again against that quota alone, and admits a request that another quota has refused,
+// so that more objects are created than that quota allows. Kubernetes 1.38 leaves such a request out of the second
+// check. A request that waits alone is never checked again once it is refused.
+// TestQuota_RefusedRequestIsNotAdmittedByAnotherQuota fails when upstream has mended it: then this goes.
 type serialQuota struct {
 	admission.ValidationInterface
 

@@ -15,9 +15,9 @@ import (
 
 type impersonatedKey struct{}
 
-// withForwardedUser puts the real user of a request that a server has forwarded (storage.RealUserExtra) into the place of
-// the one that the request impersonates, for the audit event; withRealUser puts that one back. An impersonation can't set
-// that extra here: its headers are read after this.
+// withForwardedUser puts the real user of a request that a server has forwarded (storage.RealUserExtra) into the
+// place of the one that the request impersonates, for the audit event; withRealUser puts that one back. An
+// impersonation can't set that extra here: its headers are read after this.
 func withForwardedUser(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if who, ok := request.UserFrom(req.Context()); ok && len(who.GetExtra()[storage.RealUserExtra]) > 0 {
@@ -31,8 +31,8 @@ func withForwardedUser(handler http.Handler) http.Handler {
 	})
 }
 
-// withRealUser keeps the authenticated user of a request that impersonates another one for the
-// store, which records both. The next filter puts the impersonated user into its place; of a forwarded request this one does.
+// withRealUser keeps the authenticated user of a request that impersonates another one for the store, which records
+// both. The next filter puts the impersonated user into its place; of a forwarded request this one does.
 func withRealUser(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		ctx := req.Context()

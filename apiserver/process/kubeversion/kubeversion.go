@@ -1,10 +1,12 @@
-// Package kubeversion tells upstream's metrics of which release of Kubernetes the program is. Upstream's build writes that into
-// variables by flags of the linker, and byre takes it from the build information that the Go toolchain records.
+// Package kubeversion tells upstream's metrics of which release of Kubernetes the program is. Upstream's build writes
+// that into variables by flags of the linker, and byre takes it from the build information that the Go toolchain
+// records.
 //
-// Invariant: metrics.BuildVersion is set before any registry of metrics is made: a registry keeps the version, by which it
-// hides deprecated metrics. Go initializes packages in the order of their paths as soon as their imports are initialized
-// (https://go.dev/ref/spec#Program_initialization), so that this one, which imports component-base/metrics and nothing of
-// byre, comes before k8s.io/component-base/metrics/legacyregistry. TestRegistry_KnowsTheRelease fails if it does not.
+// Invariant: metrics.BuildVersion is set before any registry of metrics is made: a registry keeps the version, by
+// which it hides deprecated metrics. Go initializes packages in the order of their paths as soon as their imports are
+// initialized (https://go.dev/ref/spec#Program_initialization), so that this one, which imports
+// component-base/metrics and nothing of byre, comes before k8s.io/component-base/metrics/legacyregistry.
+// TestRegistry_KnowsTheRelease fails if it does not.
 package kubeversion
 
 import (
@@ -64,8 +66,8 @@ func MajorMinor(version string) (major, minor string) {
 	return parts[0], parts[1]
 }
 
-// buildInfo is upstream's metric of k8s.io/component-base/metrics/prometheus/version, which knows the variables of the linker
-// alone.
+// buildInfo is upstream's metric of k8s.io/component-base/metrics/prometheus/version, which knows the variables of
+// the linker alone.
 var buildInfo = metrics.NewGaugeVec(&metrics.GaugeOpts{
 	Name:           "kubernetes_build_info",
 	Help:           "A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, build date, Go version, and compiler from which Kubernetes was built, and platform on which it is running.",

@@ -29,9 +29,9 @@ func CompareMasked(group, resource string, before, after []byte) iter.Seq[*Diffe
 // IsSecret reports whether the objects of a resource are Secrets, whose values are masked where changes are shown.
 func IsSecret(group, resource string) bool { return group == "" && resource == "secrets" }
 
-// MaskSecret returns two versions of a Secret with masked values, as "kubectl diff" does: it shows which ones differ. The
-// annotation of "kubectl apply", which has them too, is masked as one value. A nil version stays nil, and what the caller
-// passes is not changed.
+// MaskSecret returns two versions of a Secret with masked values, as "kubectl diff" does: it shows which ones differ.
+// The annotation of "kubectl apply", which has them too, is masked as one value. A nil version stays nil, and what
+// the caller passes is not changed.
 func MaskSecret(before, after map[string]any) (maskedFrom, maskedTo map[string]any) {
 	before, after = maps.Clone(before), maps.Clone(after)
 	for _, field := range []string{"data", "stringData"} {

@@ -20,8 +20,8 @@ type CorruptError struct {
 	Err         error
 }
 
-// ConversionError says that a stored value could not be converted to the version that is read: what converts it, such as a
-// webhook, failed or refused. The value itself is not corrupt, and must not be deleted unread.
+// ConversionError says that a stored value could not be converted to the version that is read: what converts it, such
+// as a webhook, failed or refused. The value itself is not corrupt, and must not be deleted unread.
 type ConversionError struct{ Err error }
 
 // Unwrap returns the reason.

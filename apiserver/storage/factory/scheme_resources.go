@@ -58,7 +58,8 @@ func (r *SchemeResources) ResourcePrefix(gr schema.GroupResource) string {
 	return strings.ToLower(stored.Resource)
 }
 
-// events is what kube-apiserver has no watch cache of: see DefaultWatchCacheSizes of k8s.io/kubernetes/pkg/kubeapiserver.
+// events is what kube-apiserver has no watch cache of: see DefaultWatchCacheSizes of
+// k8s.io/kubernetes/pkg/kubeapiserver.
 var events = schema.GroupResource{Resource: "events"}
 
 // StoreConfig implements Resources.
