@@ -173,7 +173,6 @@ func TestConversion_FailureIsNoCorruption(t *testing.T) {
 			t.Helper()
 			for _, request := range [][3]string{
 				{http.MethodGet, "/a", ""}, {http.MethodGet, "", ""}, {http.MethodDelete, "/a", ""},
-				{http.MethodDelete, "/a", `{"kind":"DeleteOptions","apiVersion":"v1","ignoreStoreReadErrorWithClusterBreakingPotential":true}`},
 			} {
 				w := s.do(t, request[0], crontabPath("v1beta1")+request[1], request[2])
 				if body := w.Body.String(); w.Code != http.StatusInternalServerError || strings.Contains(body, "orrupt") || strings.Contains(body, "decodable") || !strings.Contains(body, want) {

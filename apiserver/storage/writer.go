@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/storage"
 
-	"byre/apiserver/storage/encoding"
 	"byre/sqlstore"
 	"byre/watch"
 )
@@ -112,9 +111,6 @@ func (w *writer) decodeState(ctx context.Context, e *watch.Entry) (*state, error
 	}
 	if err == nil {
 		return nil, storage.NewInvalidObjError(w.at.path, "unsafe deletion is not allowed because the object is decodable from storage")
-	}
-	if corrupt := (*encoding.CorruptError)(nil); !errors.As(err, &corrupt) {
-		return nil, err // a webhook that does not answer, for one: the object is sound
 	}
 	return &state{revision: e.Revision, stale: true}, nil
 }

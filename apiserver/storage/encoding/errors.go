@@ -21,7 +21,7 @@ type CorruptError struct {
 }
 
 // ConversionError says that a stored value could not be converted to the version that is read: what converts it, such
-// as a webhook, failed or refused. The value itself is not corrupt, and must not be deleted unread.
+// as a webhook, failed or refused. The value itself is not corrupt.
 type ConversionError struct{ Err error }
 
 // Unwrap returns the reason.
