@@ -160,7 +160,7 @@ func testOneThatCannotBeConverted(t *testing.T, s *server) {
 }
 
 // An object that a webhook does not convert is sound. Its reader is told of the webhook and not that the object is
-// corrupt, and a deletion of corrupt objects leaves it there.
+// corrupt.
 func TestConversion_FailureIsNoCorruption(t *testing.T) {
 	t.Parallel()
 	onDatabases(t, func(t *testing.T, s *server) {
