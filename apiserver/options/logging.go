@@ -11,7 +11,6 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/textlogger"
 
-	"byre/apiserver/storage"
 	"byre/sqlstore"
 )
 
@@ -134,7 +133,7 @@ var retried = regexp.MustCompile(`is not as new as written version|the object ha
 // isConsequence reports whether the text of an error needs nobody to act: a controller will try again, or the
 // database is not available, which the store logs once.
 func isConsequence(text []byte) bool {
-	return bytes.Contains(text, []byte(storage.UnavailableMessage)) || bytes.Contains(text, []byte(sqlstore.ErrUnavailable.Error())) || retried.Match(text)
+	return bytes.Contains(text, []byte(sqlstore.ErrUnavailable.Error())) || retried.Match(text)
 }
 
 // origin is where a line of the log comes from.

@@ -103,17 +103,15 @@ func (k *keys) keyTooLong(key sqlstore.Key) error {
 		field.ErrorList{field.TooLong(field.NewPath("metadata", "name"), key.Name, longest)})
 }
 
-// UnavailableMessage begins the message of an error for a database that is not available.
-const UnavailableMessage = "the database is not available"
-
 // unavailableMessage returns the message of a 503. It contains the cause where a client
 // may read it.
 func unavailableMessage(err error) string {
+	message := sqlstore.ErrUnavailable.Error()
 	var cause *sqlstore.Cause
 	if errors.As(err, &cause) {
-		return UnavailableMessage + ": " + cause.Error()
+		return message + ": " + cause.Error()
 	}
-	return UnavailableMessage
+	return message
 }
 
 // tooLarge is the error for a revision that does not exist yet.

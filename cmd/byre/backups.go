@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -61,7 +62,8 @@ type storedBackup struct {
 	// Cluster is sqlstore.Header.Cluster; header is what tells whether two are of one cluster.
 	Cluster string `json:"cluster,omitempty"`
 	header  *sqlstore.Header
-	// Transaction is the last one of a continuous copy that can be restored. Its Revision and Objects are not in its file's names.
+	// Transaction is the last one of a continuous copy that can be restored. Nothing tells its Revision and Objects
+	// without a restore.
 	Transaction uint64 `json:"transaction,omitempty"`
 	// Error is why the file can't be restored; empty if its first line does not show a reason.
 	Error string `json:"error,omitempty"`
@@ -272,7 +274,7 @@ func verifyCopy(cmd *cobra.Command, url string, s3 location.S3, c replication.Co
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	path := filepath.Join(dir, "byre.db")
 	if err := replication.Restore(cmd.Context(), url, s3, c, path); err != nil {
-		if cmd.Context().Err() == nil {
+		if _, isAway := errors.AsType[net.Error](err); !isAway && cmd.Context().Err() == nil {
 			err = fmt.Errorf("%w: %w", sqlstore.ErrBroken, err)
 		}
 		return "", err
@@ -349,18 +351,7 @@ func (f *backupsFlags) prune(cmd *cobra.Command, keep int, yes bool) error {
 		return err
 	}
 	backups = slices.DeleteFunc(backups, func(b storedBackup) bool { return b.Error != "" })
-	var old []storedBackup
-	for i, b := range backups {
-		newer := 0
-		for _, other := range backups[i+1:] {
-			if b.header.IsSameCluster(other.header) {
-				newer++
-			}
-		}
-		if newer >= keep {
-			old = append(old, b)
-		}
-	}
+	old := oldBackups(backups, keep)
 	if len(old) == 0 {
 		fmt.Fprintf(cmd.OutOrStdout(), "there are %d backups: nothing to delete\n", len(backups))
 		return nil
@@ -381,4 +372,21 @@ func (f *backupsFlags) prune(cmd *cobra.Command, keep int, yes bool) error {
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "deleted %d backups\n", len(old))
 	return nil
+}
+
+// oldBackups returns the backups that are older than the newest ones of their cluster, of which keep are kept. They are in order, the
+// newest last.
+func oldBackups(backups []storedBackup, keep int) (old []storedBackup) {
+	for i, b := range backups {
+		newer := 0
+		for _, other := range backups[i+1:] {
+			if b.header.IsSameCluster(other.header) {
+				newer++
+			}
+		}
+		if newer >= keep {
+			old = append(old, b)
+		}
+	}
+	return old
 }

@@ -137,7 +137,7 @@ func (c *copier) merge(ctx context.Context) {
 
 // sync brings the backlog to the destination.
 func (c *copier) sync(ctx context.Context) error {
-	end, until := c.session.position()
+	end := c.session.position()
 	f := c.folder.Load()
 	if f == nil {
 		var err error
@@ -145,7 +145,7 @@ func (c *copier) sync(ctx context.Context) error {
 			return err
 		}
 	}
-	for next := ltx.TXID(f.last.Load()) + 1; next <= end; next++ {
+	for next := ltx.TXID(f.last.Load()) + 1; next <= end.id; next++ {
 		if err := c.upload(ctx, f, next); err != nil {
 			if errors.Is(err, fs.ErrNotExist) {
 				c.folder.Store(nil) // the next attempt begins a new folder
@@ -158,7 +158,7 @@ func (c *copier) sync(ctx context.Context) error {
 	if c.folder.Load() != f {
 		return errDeleted
 	}
-	c.succeeded(ctx, until)
+	c.succeeded(ctx, end)
 	return nil
 }
 
@@ -179,8 +179,7 @@ func (c *copier) begin(ctx context.Context) (*folder, error) {
 	if err != nil {
 		return nil, err
 	}
-	end, _ := c.session.position()
-	c.needed.Store(uint64(end)) // what comes after the snapshot stays
+	c.needed.Store(uint64(c.session.position().id)) // what comes after the snapshot stays
 	name := newFolder(time.Now(), before)
 	f := &folder{client: c.bucket.client(name), snapshot: time.Now(), checked: time.Now()}
 	last, err := c.writeSnapshot(ctx, f.client)
@@ -192,6 +191,7 @@ func (c *copier) begin(ctx context.Context) (*folder, error) {
 	f.compactor = litestream.NewCompactor(f.client, c.session.db.Logger)
 	f.compactor.LocalFileOpener = c.session.open
 	c.needed.Store(uint64(last))
+	c.begins()
 	if c.session.began != nil {
 		if err := c.session.began(ctx, name); err != nil {
 			return nil, err

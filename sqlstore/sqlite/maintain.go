@@ -206,10 +206,10 @@ func (c *checkpointer) run(ctx context.Context, statement string) error {
 	return c.file.translate(err)
 }
 
-// signalGrown has Maintain measure the log, and the replication copy it.
-func (c *checkpointer) signalGrown() {
+// signalGrown has Maintain measure the log, and the replication copy it. The database has all changes up to a revision.
+func (c *checkpointer) signalGrown(revision int64) {
 	if c.options.Replication != nil {
-		c.options.Replication.Committed()
+		c.options.Replication.Committed(revision)
 	}
 	select {
 	case c.grown <- struct{}{}:

@@ -56,6 +56,8 @@ func (c *Client) Blame(ctx context.Context, o Object, showSecrets bool) ([]Leaf,
 	if content == nil {
 		return nil, fmt.Errorf("%s does not exist", o)
 	}
+	resourceVersion, _, _ := unstructured.NestedString(content, "metadata", "resourceVersion")
+	since, _ := strconv.ParseInt(resourceVersion, 10, 64)            // a revision
 	for _, name := range []string{"resourceVersion", "generation"} { // every write changes them
 		unstructured.RemoveNestedField(content, "metadata", name)
 	}
@@ -65,7 +67,6 @@ func (c *Client) Blame(ctx context.Context, o Object, showSecrets bool) ([]Leaf,
 		leaves[path] = &Leaf{Path: path, Value: value}
 	}
 	open := maps.Clone(leaves)
-	since := int64(0)
 	for _, item := range slices.Backward(listed) {
 		if len(open) == 0 {
 			break
