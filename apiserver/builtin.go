@@ -65,7 +65,19 @@ func newRegistry(o options.Completed, n network, s *storageBackend, files pki.Fi
 
 		ProxyTransport: newProxyTransport(n.egress.cluster),
 		StoreReady:     s.checkDatabase,
+		InProcess:      inProcess(o),
 	})
+}
+
+// inProcess returns the names, as component statuses have them, of the components whose work this process does.
+func inProcess(o options.Completed) (names []string) {
+	if len(o.EnabledControllers) > 0 {
+		names = append(names, "controller-manager")
+	}
+	if o.WithScheduler {
+		names = append(names, "scheduler")
+	}
+	return names
 }
 
 // Tables describes the tables of all built-in resources that have objects, enabled or not, as a server of the

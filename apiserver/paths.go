@@ -10,10 +10,10 @@ import (
 	"k8s.io/apiserver/pkg/server/mux"
 	"k8s.io/apiserver/pkg/server/routes"
 	"k8s.io/apiserver/pkg/storage/etcd3/metrics"
+	"k8s.io/component-base/metrics/legacyregistry"
 	_ "k8s.io/component-base/metrics/prometheus/clientgo" // registers rest_client_* and workqueue_*
 	"k8s.io/component-base/metrics/prometheus/slis"
-	_ "k8s.io/component-base/metrics/prometheus/version" // registers kubernetes_build_info
-	_ "k8s.io/controller-manager/pkg/features/register"  // registers a feature gate that kube-apiserver has too
+	_ "k8s.io/controller-manager/pkg/features/register" // registers a feature gate that kube-apiserver has too
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/serviceaccount"
@@ -23,6 +23,7 @@ import (
 	"byre/apiserver/delegation"
 	"byre/apiserver/handlers"
 	"byre/apiserver/options"
+	"byre/apiserver/process/kubeversion"
 	"byre/apiserver/storage/factory"
 	"byre/sqlstore"
 )
@@ -51,6 +52,7 @@ func installPaths(paths *mux.PathRecorderMux, o options.Completed, d delegation.
 		slis.SLIMetrics{}.Install(paths)
 	}
 	serviceaccount.RegisterMetrics()
+	kubeversion.Register(legacyregistry.Register)
 	metrics.SetStorageMonitorGetter(storageMonitors(s.database.Driver))
 	paths.Handle("/metrics", withStorageMetrics(s.getter, exported))
 	paths.UnlistedHandle(CompactPath, http.HandlerFunc(s.serveCompact))

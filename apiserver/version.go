@@ -2,13 +2,13 @@ package apiserver
 
 import (
 	"regexp"
-	"runtime"
 	"runtime/debug"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/version"
 	basecompatibility "k8s.io/component-base/compatibility"
 
+	"byre/apiserver/process/kubeversion"
 	"byre/apiserver/storage/factory"
 )
 
@@ -17,33 +17,16 @@ import (
 // that the Go toolchain records in every binary, so they are also right after a plain
 // `go build` or `go install`.
 func Version(effective basecompatibility.EffectiveVersion) version.Info {
-	info := version.Info{
-		GitVersion:   factory.KubernetesVersion(effective),
-		GitTreeState: "clean",
-		GoVersion:    runtime.Version(),
-		Compiler:     runtime.Compiler,
-		Platform:     runtime.GOOS + "/" + runtime.GOARCH,
-	}
-	if build, ok := debug.ReadBuildInfo(); ok {
-		for _, setting := range build.Settings {
-			switch {
-			case setting.Key == "vcs.revision":
-				info.GitCommit = setting.Value
-			case setting.Key == "vcs.time":
-				info.BuildDate = setting.Value
-			case setting.Key == "vcs.modified" && setting.Value == "true":
-				info.GitTreeState = "dirty"
-			}
-		}
-	}
-	info.Major, info.Minor = majorMinor(info.GitVersion)
+	info := kubeversion.Get()
+	info.GitVersion = factory.KubernetesVersion(effective)
+	info.Major, info.Minor = kubeversion.MajorMinor(info.GitVersion)
 	// Semantic versions that differ only in build metadata compare as equal.
 	info.GitVersion += "+byre"
 	if v := effective.EmulationVersion(); v != nil {
-		info.EmulationMajor, info.EmulationMinor = majorMinor(v.String())
+		info.EmulationMajor, info.EmulationMinor = kubeversion.MajorMinor(v.String())
 	}
 	if v := effective.MinCompatibilityVersion(); v != nil {
-		info.MinCompatibilityMajor, info.MinCompatibilityMinor = majorMinor(v.String())
+		info.MinCompatibilityMajor, info.MinCompatibilityMinor = kubeversion.MajorMinor(v.String())
 	}
 	return info
 }
@@ -101,12 +84,4 @@ func revision(build *debug.BuildInfo) string {
 		}
 	}
 	return ""
-}
-
-func majorMinor(v string) (major, minor string) {
-	parts := strings.SplitN(strings.TrimPrefix(v, "v"), ".", 3)
-	if len(parts) < 2 {
-		return "", ""
-	}
-	return parts[0], parts[1]
 }

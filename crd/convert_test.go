@@ -158,3 +158,34 @@ func testOneThatCannotBeConverted(t *testing.T, s *server) {
 		t.Errorf("list when the webhook has changed its mind: %d %s", w.Code, w.Body)
 	}
 }
+
+// An object that a webhook does not convert is sound. Its reader is told of the webhook and not that the object is
+// corrupt.
+func TestConversion_FailureIsNoCorruption(t *testing.T) {
+	t.Parallel()
+	onDatabases(t, func(t *testing.T, s *server) {
+		c := newConverter(t)
+		s.defineConverted(t, c)
+		if w := s.do(t, http.MethodPost, crontabPath("v1"), crontab("v1", "a", `{"schedule":"* *"}`)); w.Code != http.StatusCreated {
+			t.Fatalf("%d %s", w.Code, w.Body)
+		}
+		expect := func(when, want string) {
+			t.Helper()
+			for _, request := range [][3]string{
+				{http.MethodGet, "/a", ""}, {http.MethodGet, "", ""}, {http.MethodDelete, "/a", ""},
+			} {
+				w := s.do(t, request[0], crontabPath("v1beta1")+request[1], request[2])
+				if body := w.Body.String(); w.Code != http.StatusInternalServerError || strings.Contains(body, "orrupt") || strings.Contains(body, "decodable") || !strings.Contains(body, want) {
+					t.Errorf("%s, %s: %d %s", when, request, w.Code, body)
+				}
+			}
+			if w := s.do(t, http.MethodGet, crontabPath("v1")+"/a", ""); w.Code != http.StatusOK {
+				t.Errorf("%s the object is gone: %d %s", when, w.Code, w.Body)
+			}
+		}
+		c.refuse.Store(new("a"))
+		expect("when the webhook refuses", "refused")
+		c.Close()
+		expect("when the webhook is away", "conversion webhook for example.com/v1, Kind=CronTab failed")
+	})
+}

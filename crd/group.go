@@ -56,6 +56,7 @@ func newGroup(d delegation.Dependencies) (*group, error) {
 	if g.rest, err = customresourcedefinition.NewREST(g.scheme, factory.NewRESTOptionsGetter(d.Storage, stored)); err != nil {
 		return nil, fmt.Errorf("crd: storage of definitions: %w", err)
 	}
+	g.rest.CreateStrategy, g.rest.UpdateStrategy = definitionCreation{g.rest.CreateStrategy}, definitionUpdate{g.rest.UpdateStrategy}
 	var ok bool
 	if g.store, ok = g.rest.Storage.Storage.(*storage.Store); !ok {
 		return nil, fmt.Errorf("crd: storage of definitions is a %T", g.rest.Storage.Storage)
@@ -76,6 +77,39 @@ func (s definitionStorage) StoreConfig(gr schema.GroupResource, example runtime.
 		return &sqlstore.Resource{Group: group, Resource: plural, Owner: sqlstore.Custom}
 	}
 	return config, versioner, err
+}
+
+// perVersion undoes, in a definition that is to be validated, a part of upstream's conversion: fields by which
+// instances can be selected that all versions share are moved out of the versions, and so is a schema that they
+// share. Validation looks for the schema of such fields beside them, and refuses a definition whose versions share
+// the fields and have different schemas. The conversion to what is stored gives the same for both.
+func perVersion(object runtime.Object) {
+	spec := &object.(*apiextensions.CustomResourceDefinition).Spec
+	if len(spec.SelectableFields) == 0 || spec.Validation != nil {
+		return
+	}
+	for i := range spec.Versions {
+		spec.Versions[i].SelectableFields = spec.SelectableFields
+	}
+	spec.SelectableFields = nil
+}
+
+// definitionCreation is upstream's strategy of a create with perVersion, and definitionUpdate that of an update.
+type (
+	definitionCreation struct{ rest.RESTCreateStrategy }
+	definitionUpdate   struct{ rest.RESTUpdateStrategy }
+)
+
+// PrepareForCreate implements rest.RESTCreateStrategy.
+func (s definitionCreation) PrepareForCreate(ctx context.Context, object runtime.Object) {
+	s.RESTCreateStrategy.PrepareForCreate(ctx, object)
+	perVersion(object)
+}
+
+// PrepareForUpdate implements rest.RESTUpdateStrategy. Upstream's compares the objects as they were converted.
+func (s definitionUpdate) PrepareForUpdate(ctx context.Context, object, old runtime.Object) {
+	s.RESTUpdateStrategy.PrepareForUpdate(ctx, object, old)
+	perVersion(object)
 }
 
 // definitionREST is the registry of definitions, in which the deletion of a collection deletes

@@ -3,6 +3,7 @@ package crd_test
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -228,6 +229,40 @@ func TestSelectableFields_FollowTheConversion(t *testing.T) {
 		event := <-events.ResultChan()
 		if got := event.Object.(*unstructured.Unstructured).GetName(); event.Type != apiwatch.Deleted || got != "a" {
 			t.Errorf("watched %s %s, want DELETED a", event.Type, got)
+		}
+	})
+}
+
+// Versions with different schemas may have the same selectable fields, which a client reads as it has written them.
+func TestSelectableFields_AreSharedByVersions(t *testing.T) {
+	t.Parallel()
+	onDatabases(t, func(t *testing.T, s *server) {
+		crd := parse(t, crontabDefinition)
+		for i := range crd.Spec.Versions {
+			crd.Spec.Versions[i].SelectableFields = []apiextensionsv1.SelectableField{{JSONPath: ".spec.schedule"}}
+		}
+		made := s.establish(t, crd)
+		check := func(made *apiextensionsv1.CustomResourceDefinition, generation int64) {
+			t.Helper()
+			for i, v := range made.Spec.Versions {
+				if want := crd.Spec.Versions[i].SelectableFields; !slices.Equal(v.SelectableFields, want) || made.Generation != generation {
+					t.Errorf("%s has %v at generation %d, want %v at %d", v.Name, v.SelectableFields, made.Generation, want, generation)
+				}
+			}
+		}
+		check(made, 1)
+		check(s.change(t, crd.Name, func(crd *apiextensionsv1.CustomResourceDefinition) { crd.Labels = map[string]string{"a": "b"} }), 1)
+		check(s.change(t, crd.Name, func(crd *apiextensionsv1.CustomResourceDefinition) { crd.Spec.Names.ShortNames = []string{"ct"} }), 2)
+		for name, schedule := range map[string]string{"a": "1 *", "b": "2 *"} {
+			if w := s.do(t, http.MethodPost, crontabPath("v1"), crontab("v1", name, `{"schedule":"`+schedule+`"}`)); w.Code != http.StatusCreated {
+				t.Fatalf("%d %s", w.Code, w.Body)
+			}
+		}
+		for _, version := range []string{"v1", "v1beta1"} {
+			w := s.do(t, http.MethodGet, crontabPath(version)+"?fieldSelector=spec.schedule%3D2+*", "")
+			if body := w.Body.String(); w.Code != http.StatusOK || !strings.Contains(body, `"name":"b"`) || strings.Contains(body, `"name":"a"`) {
+				t.Errorf("selected in %s: %d %s", version, w.Code, body)
+			}
 		}
 	})
 }

@@ -2,6 +2,7 @@ package console
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -20,6 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"byre/apiserver/history"
+	"byre/apiserver/storage/changes"
 )
 
 // clusterScoped stands for the namespace of objects without one, in the paths of pages.
@@ -181,6 +183,11 @@ func (v *visit) showChange() error {
 	if err := v.client.get(question{path: changesPath + "/namespaces/" + namespace + "/changes/" + revision, accept: asJSON}, &c); err != nil {
 		return err
 	}
+	if c.IsOfSecret() && v.param("secrets") == "" {
+		if err := c.mask(); err != nil {
+			return err
+		}
+	}
 	lines, err := c.diff()
 	if err != nil {
 		return err
@@ -194,11 +201,33 @@ func (v *visit) showChange() error {
 			g.If(c.AuditID != "", g.Group{g.Text(", audit ID "), h.Code(say(c.AuditID))}), g.Text(".")),
 		proposed("To reverse it:", command("kubectl", "byre", "undo", revision, "-n", namespace)),
 		g.If(c.Unreadable, problem("The object can't be read any more: its key is no longer in the encryption configuration.")),
+		g.If(c.IsOfSecret() && v.param("secrets") == "", facts(g.Text("The values of Secrets are masked: "), a(v.here("secrets", "1"), "show them"), g.Text("."))),
 		h.Pre(h.Class("diff"),
 			g.Map(lines, func(l diffLine) g.Node {
 				return g.Group{h.Span(g.If(l.Kind != "", h.Class(l.Kind)), say(l.Text)), g.Text("\n")}
 			}),
 			g.If(len(lines) == 0, g.Text("No field that is shown has changed."))))
+	return nil
+}
+
+// mask masks the values of a Secret before and after the change.
+func (c *change) mask() error {
+	var versions [2]map[string]any
+	for i, version := range []*runtime.RawExtension{c.Before, c.After} {
+		if version == nil {
+			continue
+		}
+		if err := json.Unmarshal(version.Raw, &versions[i]); err != nil {
+			return err
+		}
+	}
+	versions[0], versions[1] = changes.MaskSecret(versions[0], versions[1])
+	for i, version := range []*runtime.RawExtension{c.Before, c.After} {
+		if version == nil {
+			continue
+		}
+		version.Raw = changes.Encode(versions[i])
+	}
 	return nil
 }
 

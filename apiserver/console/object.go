@@ -16,6 +16,8 @@ import (
 	g "maragu.dev/gomponents"
 	h "maragu.dev/gomponents/html"
 	"sigs.k8s.io/yaml"
+
+	"byre/apiserver/storage/changes"
 )
 
 // showObject shows an object and what happened to it. An object that is gone has its history.
@@ -111,12 +113,17 @@ func (v *visit) describe(r resource, namespace string, object *unstructured.Unst
 	owned, ownedErr := v.owned(namespace, string(object.GetUID()), all)
 	why := message(ownedErr)
 	unstructured.RemoveNestedField(object.Object, "metadata", "managedFields")
-	text, err := yaml.Marshal(object.Object)
+	shown := object.Object
+	isSecret := changes.IsSecret(r.Group, r.Resource)
+	if isSecret {
+		_, shown = changes.MaskSecret(nil, shown)
+	}
+	text, err := yaml.Marshal(shown)
 	content = g.Group{
 		h.H2(g.Text("What it controls")), problem(why),
 		g.If(len(owned) > 0, h.Ul(g.Map(owned, func(o g.Node) g.Node { return h.Li(o) }))),
 		g.If(len(owned) == 0 && why == "", h.P(h.Class("absent"), g.Text("Nothing."))),
-		h.H2(g.Text("YAML")), h.Pre(say(string(text))),
+		h.H2(g.Text("YAML")), g.If(isSecret, facts(g.Text("The values of Secrets are masked: "), a(v.here("format", "yaml"), ".yaml"), g.Text(" has them."))), h.Pre(say(string(text))),
 	}
 	return about, content, err
 }

@@ -130,13 +130,16 @@ func (r *Resource) PrintRow(ctx context.Context, obj runtime.Object) (func() (st
 	}, nil
 }
 
+// KeepsRows reports whether tables of the resource are made of the rows of single objects.
+func (r *Resource) KeepsRows() bool { return r.encoded != nil && r.encoded.formats.tables != nil }
+
 // OverriddenReads returns the reads that a storage, or what it embeds, does otherwise than the
 // registry that registryOf returns. The compiler generates the methods that are promoted.
 func OverriddenReads(s rest.Storage) (overridden []string) {
 	if _, ok := s.(registryProvider); ok || registryOf(s) == nil {
 		return nil
 	}
-	for value := reflect.ValueOf(s); value.Type() != reflect.TypeFor[*genericregistry.Store](); value = embeddedGetter(value.Elem()) {
+	for value := reflect.ValueOf(s); value.Type() != reflect.TypeFor[*genericregistry.Store](); value = embeddedGetter(reflect.Indirect(value)) {
 		for _, name := range []string{"Get", "List", "Watch"} {
 			method, ok := value.Type().MethodByName(name)
 			if !ok {

@@ -25,11 +25,11 @@ func registryOf(s rest.Storage) *genericregistry.Store {
 		return provider.Registry()
 	}
 	value := reflect.ValueOf(s)
-	for value.Kind() == reflect.Pointer && !value.IsNil() {
+	for value.Kind() == reflect.Struct || value.Kind() == reflect.Pointer && !value.IsNil() {
 		if registry, ok := value.Interface().(*genericregistry.Store); ok {
 			return registry
 		}
-		if value = value.Elem(); value.Kind() != reflect.Struct {
+		if value = reflect.Indirect(value); value.Kind() != reflect.Struct {
 			return nil
 		}
 		value = embeddedGetter(value)

@@ -40,6 +40,9 @@ var readOtherwise = map[string]string{
 	"/v1 services":               "decorated", // defaults the fields for two IP families
 }
 
+// byValue embeds a storage, and is no pointer, as the storage of package crd.
+type byValue struct{ *apiextensionsstorage.REST }
+
 // Reads go to the registry of a storage, past the storage itself. So no storage may have a Get,
 // List or Watch of its own: it would not be called. Those that are read otherwise are listed.
 func TestRegistry_ReadsAreNotOverridden(t *testing.T) {
@@ -53,6 +56,7 @@ func TestRegistry_ReadsAreNotOverridden(t *testing.T) {
 	storages := map[string]rest.Storage{
 		"customresourcedefinitions": &apiextensionsstorage.REST{Store: store},
 		"apiservices":               &apiservicestorage.REST{Store: store},
+		"a value":                   byValue{&apiextensionsstorage.REST{Store: store}},
 	}
 	all := cliflag.ConfigurationMap{"api/all": "true"}
 	for _, group := range newGroups(t, &sqlstore.Store{}, watch.New(nil, watch.Options{}), all) {

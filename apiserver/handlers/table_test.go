@@ -3,6 +3,8 @@ package handlers_test
 import (
 	"context"
 	"encoding/json"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -62,6 +64,80 @@ func TestPrintRow_FollowsTime(t *testing.T) {
 	if kept < 300 {
 		t.Errorf("only %d rows were kept", kept)
 	}
+}
+
+// The rows of a list of three objects, whose values differ, are those of the objects alone, for every built-in kind
+// whose tables are made of such rows. It prints the others too: what is excepted has a reason.
+func TestPrintRow_OfAListIsThatOfEachObject(t *testing.T) {
+	t.Parallel()
+	s := newServer(t, nil)
+	annotations := map[string]string{"storageclass.kubernetes.io/is-default-class": "true", "ingressclass.kubernetes.io/is-default-class": "true"}
+	compared, differing := 0, map[string]bool{}
+	for _, r := range s.api.Stored() {
+		if r.IsSubresource() || r.Scope().TableConvertor == nil {
+			continue
+		}
+		kind := r.GroupVersionKind()
+		for seed := range int64(20) {
+			list, err := legacyscheme.Scheme.New(schema.GroupVersionKind{Group: kind.Group, Version: runtime.APIVersionInternal, Kind: kind.Kind + "List"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var objects []runtime.Object
+			for i := range int64(3) {
+				obj := randomObject(kind, 3*seed+i)
+				if obj == nil {
+					continue
+				}
+				m, err := meta.Accessor(obj)
+				if err != nil {
+					t.Fatal(err)
+				}
+				m.SetName([]string{"c", "a", "b"}[i])
+				m.SetCreationTimestamp(metav1.NewTime(time.Now().Add(-time.Duration(1+(i+seed)%3) * 24 * time.Hour)))
+				if seed%2 == 0 || i > 0 {
+					m.SetAnnotations(annotations)
+				}
+				objects = append(objects, obj)
+			}
+			if err := meta.SetList(list, objects); err != nil {
+				t.Fatal(err)
+			}
+			var alone []string
+			for _, obj := range objects {
+				alone = append(alone, rowsOf(t, r.Scope().TableConvertor.ConvertToTable, obj)...)
+			}
+			if rows := rowsOf(t, r.Scope().TableConvertor.ConvertToTable, list); !slices.Equal(rows, alone) {
+				differing[kind.GroupKind().String()] = true
+				if r.KeepsRows() {
+					t.Errorf("%s:\n a list %s\nobjects %s", kind, rows, alone)
+				}
+			}
+			compared += len(objects)
+		}
+	}
+	if want := []string{"FlowSchema.flowcontrol.apiserver.k8s.io", "StorageClass.storage.k8s.io"}; compared < 1000 ||
+		!slices.Equal(slices.Sorted(maps.Keys(differing)), want) {
+		t.Errorf("%d objects were compared, and the lists of %q differ, want %q", compared, slices.Sorted(maps.Keys(differing)), want)
+	}
+}
+
+// rowsOf returns the rows of an object or a list, without their objects.
+func rowsOf(t *testing.T, convert func(context.Context, runtime.Object, runtime.Object) (*metav1.Table, error), of runtime.Object) (rows []string) {
+	t.Helper()
+	table, err := convert(t.Context(), of, &metav1.TableOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range table.Rows {
+		row.Object = runtime.RawExtension{}
+		text, err := json.Marshal(row)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows = append(rows, string(text))
+	}
+	return rows
 }
 
 // printed returns the row of an object, of a request for the object and of one for a list.

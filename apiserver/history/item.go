@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"iter"
 	"math"
 	"strconv"
 
@@ -61,22 +62,33 @@ func (s *Storage) item(ctx context.Context, c *sqlstore.Change, whole bool) (*Ch
 		item.Before, item.After = raw(before), raw(after)
 	}
 	if before != nil && after != nil {
-		item.setChanged(before, after, whole)
+		most := mostFields
+		if whole {
+			most = mostFieldsOfOne
+		}
+		item.setChanged(changes.CompareMasked(key.Group, key.Resource, before, after), most)
 	}
 	return item, nil
 }
 
-func (c *Change) setChanged(before, after []byte, whole bool) {
-	most := mostFields
-	if whole {
-		most = mostFieldsOfOne
-	}
-	for d := range changes.Compare(before, after) {
+func (c *Change) setChanged(differences iter.Seq[*changes.Difference], most int) {
+	c.Changed, c.MoreChanged = nil, 0
+	for d := range differences {
 		if len(c.Changed) < most {
 			c.Changed = append(c.Changed, FieldChange(d.Field(mostText)))
 		} else {
 			c.MoreChanged++
 		}
+	}
+}
+
+// IsOfSecret reports whether Changed has masked values: the object is a Secret.
+func (c *Change) IsOfSecret() bool { return changes.IsSecret(c.Object.Group, c.Object.Resource) }
+
+// ShowSecrets replaces the masked values of Changed by those of Before and After of the same change, as it is got.
+func (c *Change) ShowSecrets(got *Change) {
+	if got.Before != nil && got.After != nil {
+		c.setChanged(changes.Compare(got.Before.Raw, got.After.Raw), max(len(c.Changed), mostFields))
 	}
 }
 

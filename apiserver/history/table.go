@@ -14,13 +14,16 @@ import (
 // shownFields is how many changed fields a row of a table shows.
 const shownFields = 3
 
+// ChangedColumn is the name of the column that has the Summary of a Change.
+const ChangedColumn = "Changed"
+
 var columns = []metav1.TableColumnDefinition{
 	{Name: "Revision", Type: "string", Format: "name", Description: "The revision that the change gave to the object."},
 	{Name: "Age", Type: "string", Description: "How long ago the change was made."},
 	{Name: "Who", Type: "string", Description: "The user who made the change."},
 	{Name: "Verb", Type: "string", Description: "The verb of the request, and its subresource."},
 	{Name: "Object", Type: "string", Description: "The object that was changed."},
-	{Name: "Changed", Type: "string", Description: "The first fields that were changed."},
+	{Name: ChangedColumn, Type: "string", Description: "The first fields that were changed."},
 	{Name: "Real User", Type: "string", Priority: 1, Description: "The user who impersonated the user."},
 	{Name: "Manager", Type: "string", Priority: 1, Description: "The field manager of the request."},
 	{Name: "Audit ID", Type: "string", Priority: 1, Description: "The ID of the request in the audit log."},
@@ -61,15 +64,15 @@ func (c *Change) row() metav1.TableRow {
 	}
 	return metav1.TableRow{
 		Cells: []any{
-			c.Name, duration.HumanDuration(time.Since(c.Time.Time)), c.Who, verb, object + "/" + c.Object.Name, c.summary(),
+			c.Name, duration.HumanDuration(time.Since(c.Time.Time)), c.Who, verb, object + "/" + c.Object.Name, c.Summary(),
 			c.RealUser, c.Manager, c.AuditID,
 		},
 		Object: runtime.RawExtension{Object: c},
 	}
 }
 
-// summary shows the first changed fields.
-func (c *Change) summary() string {
+// Summary is the cell of the column Changed: the first changed fields.
+func (c *Change) Summary() string {
 	if c.Unreadable {
 		return "<unreadable>"
 	}

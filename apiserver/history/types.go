@@ -22,7 +22,7 @@ type Change struct {
 	AuditID     string                `json:"auditID,omitempty" description:"AuditID is the ID of the request in the audit log."`
 	Object      ObjectReference       `json:"object" description:"Object is what was changed."`
 	Replaces    int64                 `json:"replaces,omitempty" description:"Replaces is the revision that the object had before; absent if it did not exist."`
-	Changed     []FieldChange         `json:"changed,omitempty" description:"Changed are the fields that an update changed, without those of metadata that every write changes."`
+	Changed     []FieldChange         `json:"changed,omitempty" description:"Changed are the fields that an update changed, without those of metadata that every write changes. The values of Secrets are masked."`
 	MoreChanged int64                 `json:"moreChanged,omitempty" description:"MoreChanged is how many changed fields are left out of changed."`
 	Unreadable  bool                  `json:"unreadable,omitempty" description:"Unreadable says that the object before or after the change can't be decrypted or decoded any more."`
 	Before      *runtime.RawExtension `json:"before,omitempty" description:"Before is the object before the change, as it was stored, without managedFields. Lists leave it out."`

@@ -1,6 +1,8 @@
 package options
 
 import (
+	"bytes"
+	"regexp"
 	"runtime"
 	"strings"
 
@@ -8,6 +10,8 @@ import (
 	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/textlogger"
+
+	"byre/sqlstore"
 )
 
 // filterLog puts a logSink before the log, except where the log is split into two streams.
@@ -31,6 +35,7 @@ func setFilteredLog(sink logr.CallDepthLogSink) {
 }
 
 // logSink leaves lines out of the log:
+//   - errors that are consequences (isConsequence), unless -v=2 is set, so that a line with E names a cause.
 //   - in text and without -v, the information of upstream's packages about their own work
 //     (caches that sync, controllers that start). The log in JSON keeps it for those who
 //     filter it by machine.
@@ -63,7 +68,14 @@ func (s logSink) Info(level int, message string, keysAndValues ...any) {
 
 // Error implements logr.LogSink.
 func (s logSink) Error(err error, message string, keysAndValues ...any) {
-	if suppressed, ok := s.repeats.admit(findOrigin().callSite); ok {
+	from := findOrigin()
+	if !from.isOfStore() && (isConsequence([]byte(message)) || err != nil && isConsequence([]byte(err.Error()))) {
+		if klog.V(consequences).Enabled() {
+			s.LogSink.Info(consequences, message, append(keysAndValues[:len(keysAndValues):len(keysAndValues)], "err", err)...)
+		}
+		return
+	}
+	if suppressed, ok := s.repeats.admit(from.callSite); ok {
 		s.LogSink.Error(err, message, appendSuppressed(keysAndValues, suppressed)...)
 	}
 }
@@ -79,6 +91,9 @@ func (s logSink) writeBuffer(text textlogger.KlogBufferWriter, line []byte) {
 			return
 		}
 	default:
+		if !from.isOfStore() && isConsequence(line) && !klog.V(consequences).Enabled() {
+			return
+		}
 		suppressed, ok := s.repeats.admit(from.callSite)
 		if !ok {
 			return
@@ -108,6 +123,19 @@ func (s logSink) WithCallDepth(depth int) logr.LogSink {
 	return s
 }
 
+// consequences is the verbosity from which errors are logged that are consequences.
+const consequences = 2
+
+// retried matches the errors with which a controller begins a step again: its cache lacks a write of its own, or
+// somebody else has written or deleted the object meanwhile. Upstream formats them into texts before it logs them.
+var retried = regexp.MustCompile(`is not as new as written version|the object has been modified; please apply|failed with [a-z.]+ "[^"]+" not found`)
+
+// isConsequence reports whether the text of an error needs nobody to act: a controller will try again, or the
+// database is not available, which the store logs once.
+func isConsequence(text []byte) bool {
+	return bytes.Contains(text, []byte(sqlstore.ErrUnavailable.Error())) || retried.Match(text)
+}
+
 // origin is where a line of the log comes from.
 type origin struct {
 	callSite
@@ -120,6 +148,9 @@ type origin struct {
 func (o origin) isWanted() bool {
 	return klog.V(1).Enabled() || strings.HasPrefix(o.function, "byre/") || strings.HasPrefix(o.function, "main.")
 }
+
+// isOfStore reports whether a line comes from the store, which says why the database is not available.
+func (o origin) isOfStore() bool { return strings.HasPrefix(o.function, "byre/sqlstore") }
 
 // findOrigin finds the first caller that is not a part of the way to the log.
 func findOrigin() (o origin) {

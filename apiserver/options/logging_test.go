@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-logr/logr"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/client-go/tools/cache"
 	logsjson "k8s.io/component-base/logs/json"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/textlogger"
@@ -83,6 +84,32 @@ func TestLog_LimitsWhatOnePlaceRepeats(t *testing.T) {
 					t.Errorf("%d lines from other call sites", n)
 				}
 			})
+		})
+	}
+}
+
+// What a package of Kubernetes logs as an error is left out where nobody has to act: the database is away, which the
+// store logs, or a controller begins again. Its other errors stay.
+func TestLog_LeavesOutConsequences(t *testing.T) {
+	reflector := cache.NewReflector(nil, nil, cache.NewStore(cache.MetaNamespaceKeyFunc), 0)
+	for name, format := range logFormats {
+		t.Run(name, func(t *testing.T) {
+			defer klog.CaptureState().Restore()
+			out := new(textStream)
+			setFilteredLog(format.sink(out).(logr.CallDepthLogSink))
+			for message, want := range map[string]bool{
+				"the database is not available: the disk is full": false,
+				`sync "default/web-7b" failed with read version: 265 is not as new as written version: 276 for group resource replicasets.apps`:           false,
+				`sync "default/web-7b" failed with replicasets.apps "web-7b" not found`:                                                                   false,
+				`Operation cannot be fulfilled on nodes "n": the object has been modified; please apply your changes to the latest version and try again`: false,
+				`sync "default/web-7b" failed with replicasets.apps "web-7b" is forbidden`:                                                                true,
+			} {
+				out.Reset()
+				cache.DefaultWatchErrorHandler(t.Context(), reflector, errors.New(message))
+				if got := out.Len() > 0; got != want {
+					t.Errorf("%s: logged %t: %s", message, got, out)
+				}
+			}
 		})
 	}
 }

@@ -209,7 +209,7 @@ func (c *logCursor) compare() error {
 	if err := errors.Join(beforeErr, afterErr); err != nil {
 		return unreadable(c.past.ctx, err) // what can't be read any more has no fields
 	}
-	for d := range changes.Compare(before, after) {
+	for d := range changes.CompareMasked(change.New.Key.Group, change.New.Key.Resource, before, after) {
 		field := d.Field(maxValue)
 		size := fieldBytes + len(field.Path) + len(field.Old) + len(field.New)
 		c.charged += size

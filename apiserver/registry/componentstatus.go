@@ -24,14 +24,18 @@ const probeTimeout = 20 * time.Second
 
 // componentStatuses reports the readiness of the store under the name etcd-0, which
 // clients of this deprecated resource look for. It probes the other components at the
-// addresses that upstream probes.
+// addresses that upstream probes, unless this process does their work.
 func (p coreProvider) componentStatuses() rest.Storage {
 	return componentstatus.NewStorage(func() map[string]componentstatus.Server {
-		return map[string]componentstatus.Server{
+		servers := map[string]componentstatus.Server{
 			"controller-manager": localHealthz(controllerManagerPort),
 			"scheduler":          localHealthz(schedulerPort),
 			"etcd-0":             storeProbe(p.StoreReady),
 		}
+		for _, name := range p.InProcess {
+			servers[name] = storeProbe(func(context.Context) error { return nil })
+		}
+		return servers
 	})
 }
 

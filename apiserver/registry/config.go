@@ -64,6 +64,8 @@ type Config struct {
 	// StoreReady returns an error if the database does not answer. The component
 	// status etcd-0 reports it.
 	StoreReady func(context.Context) error
+	// InProcess are the component statuses, controller-manager and scheduler, whose work this process does.
+	InProcess []string
 }
 
 // TokenConfig configures the subresource serviceaccounts/token.

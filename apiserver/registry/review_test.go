@@ -75,6 +75,9 @@ func TestComponentStatus_ShowsTheStore(t *testing.T) {
 	if got := status(); got.Status != corev1.ConditionTrue {
 		t.Errorf("ready: %+v", got)
 	}
+	if component, err := s.client.CoreV1().ComponentStatuses().Get(t.Context(), "scheduler", metav1.GetOptions{}); err != nil || component.Conditions[0].Status != corev1.ConditionTrue {
+		t.Errorf("the scheduler in process: %+v, %v", component, err)
+	}
 	s.storeErr = errors.New("no disk")
 	if got := status(); got.Status != corev1.ConditionFalse || got.Error != "no disk" {
 		t.Errorf("not ready: %+v", got)

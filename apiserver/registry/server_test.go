@@ -86,6 +86,7 @@ func start(t *testing.T, adjust ...func(*registry.Config)) *server {
 		Kubelet:                 registry.DefaultKubelet(),
 		ProxyTransport:          &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}, //nolint:gosec // a test's own server
 		StoreReady:              func(context.Context) error { return s.storeErr },
+		InProcess:               []string{"scheduler"},
 	}
 	for _, set := range adjust {
 		set(&config)

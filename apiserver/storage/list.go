@@ -118,9 +118,9 @@ func (s *lister) itemError(ctx context.Context, p *page, err error, e *watch.Ent
 }
 
 // ListEncoded is GetList in a Format. It returns errors of resourceVersion and
-// continue. Errors of items are yielded by Items, except for a Store with
-// Config.DecodeAhead: a webhook may fail for any item, so that all are read first, and
-// the caller can still answer with the error.
+// continue. An item that can't be read ends Items with the error of GetList, which names all such items. Where
+// encrypted values have to be read, or a webhook asked (Config.DecodeAhead), any item may fail: all are read first,
+// and the caller can still answer with the error.
 func (s *Store) ListEncoded(ctx context.Context, key string, opts storage.ListOptions, f *encoding.Format) (*EncodedList, error) {
 	p, err := s.lister.page(ctx, key, opts, f)
 	if err == nil {
@@ -137,17 +137,30 @@ func (s *Store) ListEncoded(ctx context.Context, key string, opts storage.ListOp
 		s: s.lister, page: p, format: f,
 	}
 	list.Items = func(yield func(encoding.Encoded, error) bool) {
+		var corrupt corruptObjects
 		for item := range s.lister.representations(ctx, f).all(p.items) {
-			if item.err != nil {
+			switch {
+			case item.err != nil && (item.entry == nil || s.records.isLostHistory(ctx, item.err, item.entry)):
 				yield(encoding.Encoded{}, s.lister.itemError(ctx, p, item.err, item.entry))
 				return
+			case item.err != nil:
+				if !corrupt.add(item.err, s.records.pathOf(item.entry.Key)) {
+					yield(encoding.Encoded{}, corrupt.err(s.cfg.GroupResource))
+					return
+				}
+				continue
+			case len(corrupt.causes) > 0:
+				continue // the rest is read for its errors alone
 			}
 			if !yield(s.serializer.Encoded(f, item.value, item.entry, item.entry.Revision), nil) {
 				return
 			}
 		}
+		if err := corrupt.err(s.cfg.GroupResource); err != nil {
+			yield(encoding.Encoded{}, err)
+		}
 	}
-	if s.cfg.DecodeAhead != nil {
+	if s.cfg.DecodeAhead != nil || p.isEncrypted {
 		if _, err := list.readItems(); err != nil {
 			return nil, err
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -20,6 +21,8 @@ import (
 type lister struct {
 	records *records
 	*selector
+	// uncached is Config.Uncached.
+	uncached bool
 }
 
 // page is the result of a list. Its entries are those of the snapshot or of the
@@ -37,6 +40,8 @@ type page struct {
 	// readsOnce is true if items reads the database, and can therefore be iterated only
 	// once.
 	readsOnce bool
+	// isEncrypted is true if items may have encrypted values, each of which may be one that can't be decrypted.
+	isEncrypted bool
 }
 
 // listRequest is a list request with its options decoded.
@@ -72,9 +77,10 @@ func (s *lister) parseListRequest(key string, opts storage.ListOptions) (*listRe
 	if l.exact, l.continueKey, err = storage.ValidateListOptions(keys.path, versioner, opts); err != nil {
 		return nil, err
 	}
-	// Upstream's watch cache ignores a limit with resourceVersion "0"; upstream's etcd3
-	// store honours it, and so does this one.
-	if opts.Recursive && opts.Predicate.Limit > 0 {
+	// Upstream's watch cache ignores a limit with resourceVersion "0". Resources without one are read from etcd, which
+	// honours it.
+	isWhole := opts.ResourceVersion == "0" && opts.Predicate.Continue == "" && !s.uncached
+	if opts.Recursive && opts.Predicate.Limit > 0 && !isWhole {
 		l.limit = opts.Predicate.Limit
 	}
 	if l.continueKey != "" {
@@ -141,6 +147,7 @@ func (s *lister) page(ctx context.Context, key string, opts storage.ListOptions,
 	p, err := s.readPage(ctx, l)
 	if err == nil {
 		p.expired = l.expired()
+		p.isEncrypted = p.isEncrypted || !s.serializer.Transformer.IsPlain()
 	}
 	return p, err
 }
@@ -206,6 +213,13 @@ func (s *lister) pageFromSnapshot(ctx context.Context, l *listRequest, snapshot 
 	p := &page{revision: snapshot.Revision()}
 	candidates := s.candidates(l, snapshot)
 	if l.limit == 0 {
+		if l.format != nil { // values may be encrypted though nothing is any more, by a configuration that lacks their key
+			for e := range candidates {
+				if p.isEncrypted = encoding.IsWrapped(e.Value()); p.isEncrypted {
+					break
+				}
+			}
+		}
 		p.items = s.selectEntries(ctx, l, candidates)
 		return p, nil
 	}
@@ -263,6 +277,7 @@ func (s *lister) finishPage(ctx context.Context, p *page, l *listRequest, picked
 			}
 		}
 	}
+	p.isEncrypted = slices.ContainsFunc(picked, func(item selected) bool { return encoding.IsWrapped(item.entry.Value()) })
 	key := l.path
 	if last != nil {
 		key += joinName(last.Namespace, last.Name)

@@ -91,6 +91,9 @@ type Config struct {
 	IndexFields []string
 	// Transformer encrypts at rest; nil means no encryption.
 	Transformer value.Transformer
+	// Uncached says that upstream has no watch cache of the resource, as of Events: a limit counts at resourceVersion
+	// "0" too.
+	Uncached bool
 	// WatchTermination ends all watches before their time; nil means that nothing does.
 	WatchTermination *WatchTermination
 	// Clock is for expiry and bookmarks; nil means the real clock.
@@ -184,7 +187,7 @@ func New(cfg Config) (*Store, error) {
 	for _, field := range cfg.IndexFields {
 		s.selector.indexes = append(s.selector.indexes, s.selector.newIndex(field))
 	}
-	s.lister = &lister{s.records, s.selector}
+	s.lister = &lister{s.records, s.selector, cfg.Uncached}
 	return s, nil
 }
 

@@ -3,9 +3,11 @@ package storage
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/storage"
 	storagetesting "k8s.io/apiserver/pkg/storage/testing"
@@ -21,8 +23,8 @@ import (
 // (TestList_NamesCorruptObjects has their cases). Where a test can be told whether there is a watch cache before the
 // store, it is told no, though a current list is answered from memory:
 //
-//   - RunTestList would count requests to etcd, and expect that a limit is
-//     ignored at resourceVersion 0; here it is honoured, as by etcd's store.
+//   - RunTestList would count requests to etcd. Its Store is Config.Uncached, so that a limit
+//     counts at resourceVersion 0.
 //   - RunTestConsistentList would expect that resourceVersion 0 shows an older
 //     state than the latest; the feed has the latest before a writer is answered.
 var upstreamSuite = map[string]func(*testing.T, backend){
@@ -67,7 +69,7 @@ var upstreamSuite = map[string]func(*testing.T, backend){
 		storagetesting.RunTestDeleteWithSuggestionAndMissingExpectedTransformOrDecodeError(t.Context(), t, f)
 	},
 	"List": func(t *testing.T, b backend) {
-		f := newFixture(t, b.undated())
+		f := newFixture(t, b.undated(), uncached)
 		storagetesting.RunTestList(t.Context(), t, f, f.compactAndIncrease, false, nil)
 	},
 	"ConsistentList": func(t *testing.T, b backend) {
@@ -88,7 +90,7 @@ var upstreamSuite = map[string]func(*testing.T, backend){
 		storagetesting.RunTestListContinuationWithFilter(t.Context(), t, newFixture(t, b), noCallsToCount)
 	},
 	"ListInconsistentContinuation": func(t *testing.T, b backend) {
-		f := newFixture(t, b)
+		f := newFixture(t, b, uncached)
 		storagetesting.RunTestListInconsistentContinuation(t.Context(), t, f, f.compact)
 	},
 	"CompactRevision": func(t *testing.T, b backend) {
@@ -205,6 +207,35 @@ func TestStore_PassesUpstreamsSuite(t *testing.T) {
 					}
 					test(t, b)
 				})
+			}
+		})
+	}
+}
+
+// uncached makes a Store of a resource without a watch cache: the suite's tests that tell it whether there is one are
+// told that there is none.
+func uncached(cfg *Config) { cfg.Uncached = true }
+
+// A limit at resourceVersion 0 counts where upstream has no watch cache, and otherwise not.
+func TestList_LimitAtResourceVersionZero(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		adjust func(*Config)
+		want   int
+	}{"cached": {func(*Config) {}, 3}, "uncached": {uncached, 2}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, backends()[0], test.adjust)
+			for i := range 3 {
+				f.create(t, "ns", fmt.Sprint(i), "x=1")
+			}
+			for _, match := range []metav1.ResourceVersionMatch{"", metav1.ResourceVersionMatchNotOlderThan} {
+				items, list := f.listed(t, "/pods", all(func(o *storage.ListOptions) {
+					o.ResourceVersion, o.ResourceVersionMatch, o.Predicate.Limit = "0", match, 2
+				}))
+				if len(items) != test.want || (list.Continue == "") != (test.want == 3) {
+					t.Errorf("%q: %d items, continue %q", match, len(items), list.Continue)
+				}
 			}
 		})
 	}

@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"byre/apiserver/storage/encoding"
 )
 
 // convertingCodec is the storage codec of a version that a webhook converts to. All who
@@ -75,13 +77,13 @@ func (c *convertingCodec) convert(values [][]byte) ([][]byte, error) {
 	}
 	items, err := c.convertItems(in)
 	if err != nil {
-		return nil, err
+		return nil, &encoding.ConversionError{Err: err}
 	}
 	after := coercer{schemas: c.codecs.schemas} // a webhook may answer anything
 	converted := make([][]byte, len(items))
 	for i := range items {
 		if _, err := after.apply(&items[i]); err != nil {
-			return nil, err
+			return nil, &encoding.ConversionError{Err: err}
 		}
 		if converted[i], err = items[i].MarshalJSON(); err != nil {
 			return nil, err

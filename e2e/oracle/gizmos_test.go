@@ -27,6 +27,7 @@ func gizmos() []request {
 		create("a", `"color":"red","unknown":1,"note":null,"replicas":3,`+parts+`,"tags":["x","y"],"free":{"any":{"thing":[1,2]}},"place":{"x":1.5}`),
 		create("green", `"color":"green","serial":"12","until":"2030-01-01T00:00:00Z","labels":{"a":"b"}`),
 		create("blue", `"color":"blue","port":80,"template":{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p","creationTimestamp":null,"unknown":1},"spec":{"any":1}}`),
+		create("minus", `"color":"red","free":{"zero":-0.0,"exponent":-0e0,"small":-0.0e-5,"whole":-0,"one":-1.0},"place":{"x":-0.0}`),
 		refused("nothing", ``),
 		refused("a wrong color", `"color":"pink"`),
 		refused("wrong types", `"color":1,"replicas":"1","tags":{},"parts":"x","labels":[],"port":1.5`),

@@ -55,6 +55,11 @@ func compareMetrics(t *testing.T, stock, byre *peer) {
 	for _, metric := range []string{"apiserver_request_total", "apiserver_request_sli_duration_seconds_count", "apiserver_request_duration_seconds_count"} {
 		compareSeries(t, metric, ofTheTables(theirs[metric]), ofTheTables(ours[metric]), 100)
 	}
+	for labels := range ours["kubernetes_build_info"] {
+		if !strings.Contains(labels, `git_version="v1.`) || !strings.Contains(labels, `major="1",minor="`) { // stock's is not built by its release's script
+			t.Errorf("the build is %s", labels)
+		}
+	}
 	const plugins = "apiserver_admission_controller_admission_duration_seconds_count"
 	compareSeries(t, plugins, ofPlugins(theirs[plugins]), ofPlugins(ours[plugins]), 20)
 }

@@ -45,6 +45,9 @@ func reads() []request {
 	query("field selector not", "fieldSelector=metadata.name!%3Dc3", 0)
 	query("field selector of another namespace", "fieldSelector=metadata.namespace%3Dother", 0)
 	query("resourceVersion 0", "resourceVersion=0", 0)
+	query("limit at resourceVersion 0", "limit=2&resourceVersion=0", 0)
+	query("limit not older than 0", "limit=2&resourceVersion=0&resourceVersionMatch=NotOlderThan", 0)
+	query("limit not older than 1", "limit=2&resourceVersion=1&resourceVersionMatch=NotOlderThan", 0)
 	query("resourceVersion 1", "resourceVersion=1", 0)
 	query("not older than", "resourceVersion=1&resourceVersionMatch=NotOlderThan", 0)
 	query("pretty", "pretty=true", 0)
@@ -55,7 +58,20 @@ func reads() []request {
 	query("streaming list without bookmarks", "watch=true&timeoutSeconds=60&sendInitialEvents=true&resourceVersionMatch=NotOlderThan", 5)
 	query("no initial events", "watch=true&timeoutSeconds=1&sendInitialEvents=false&resourceVersionMatch=NotOlderThan", 1)
 	query("watch until its time-out", "watch=true&timeoutSeconds=1&fieldSelector=metadata.name%3Dnobody", 1)
+	const classes = "/apis/storage.k8s.io/v1/storageclasses"
+	for _, name := range []string{"slow", "fast", "other"} {
+		isDefault := name != "other"
+		requests = append(requests, request{
+			name: "storage class " + name, method: http.MethodPost, path: classes, inNextSecond: true,
+			body: fmt.Sprintf(`{"kind":"StorageClass","apiVersion":"storage.k8s.io/v1","metadata":{"name":%q,"annotations":{"storageclass.kubernetes.io/is-default-class":"%t"}},"provisioner":"example.com/disk"}`, name, isDefault),
+		})
+	}
 	return append(requests,
+		request{name: "storage classes as table", path: classes, accept: table},
+		request{name: "page of storage classes as table", path: classes + "?limit=2", accept: table},
+		request{name: "storage class as table", path: classes + "/fast", accept: table},
+		request{name: "watch of storage classes as table", path: classes + "?watch=true&timeoutSeconds=60&resourceVersion=0", accept: table, events: 3},
+		request{name: "events with a limit at resourceVersion 0", path: "/api/v1/events?limit=1&resourceVersion=0"},
 		request{name: "across namespaces", path: "/api/v1/configmaps?labelSelector=parity%3Dp0"},
 		request{name: "old watch path", path: "/api/v1/watch/namespaces/t/configmaps?timeoutSeconds=60", events: 5},
 		request{name: "old watch path of one", path: "/api/v1/watch/namespaces/t/configmaps/c1?timeoutSeconds=60", events: 1},

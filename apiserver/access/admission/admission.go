@@ -87,7 +87,7 @@ func New(ctx context.Context, cfg Config) (*Admission, error) {
 	if err != nil {
 		return nil, err
 	}
-	decorators := append(admission.Decorators{idleUnlessConfigured(cfg.Informers, cfg.FeatureGate, generic.ConfigFile != "")}, generic.Decorators...)
+	decorators := append(admission.Decorators{idleUnlessConfigured(cfg.Informers, cfg.FeatureGate, generic.ConfigFile != ""), serializeQuota(cfg.Informers)}, generic.Decorators...)
 	chain, err := generic.Plugins.NewFromPlugins(cfg.Options.EnabledPluginNames(), settings, initializers, decorators)
 	if err != nil {
 		return nil, fmt.Errorf("admission: %w", err)

@@ -150,9 +150,10 @@ func (c *chain) addAuthorizationFilters(handler http.Handler) http.Handler {
 		})
 	}
 	handler = withRealUser(handler)
-	return c.withLatencyTracking("audit", handler, func(h http.Handler) http.Handler {
+	handler = c.withLatencyTracking("audit", handler, func(h http.Handler) http.Handler {
 		return endpointfilters.WithAudit(h, c.AuditBackend, c.AuditPolicy, c.longRunning)
 	})
+	return withForwardedUser(handler)
 }
 
 // addAuthenticationFilters adds authentication. Tracing comes after it, so that only

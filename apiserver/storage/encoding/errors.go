@@ -20,6 +20,16 @@ type CorruptError struct {
 	Err         error
 }
 
+// ConversionError says that a stored value could not be converted to the version that is read: what converts it, such
+// as a webhook, failed or refused. The value itself is not corrupt.
+type ConversionError struct{ Err error }
+
+// Unwrap returns the reason.
+func (e *ConversionError) Unwrap() error { return e.Err }
+
+// Error is the reason.
+func (e *ConversionError) Error() string { return e.Err.Error() }
+
 // Unwrap returns the reason.
 func (e *CorruptError) Unwrap() error { return e.Err }
 

@@ -3,6 +3,7 @@ package encoding
 import (
 	"bytes"
 	"context"
+	"errors"
 	"reflect"
 	"sync"
 	"time"
@@ -94,6 +95,9 @@ func (s *Serializer) DecodeInto(data []byte, into runtime.Object, revision int64
 		return err
 	}
 	if _, _, err := s.Codec.Decode(data, nil, into); err != nil {
+		if unconverted := (*ConversionError)(nil); errors.As(err, &unconverted) {
+			return unconverted
+		}
 		return &CorruptError{Revision: revision, Err: err}
 	}
 	return versioner.UpdateObject(into, uint64(revision))

@@ -40,6 +40,9 @@ func NewTransformer(transformer value.Transformer) Transformer {
 	return Transformer{transformer, false}
 }
 
+// IsPlain reports whether nothing is encrypted.
+func (t *Transformer) IsPlain() bool { return t.isPlain }
+
 // Encrypt encrypts an encoded object. path is the path under which the object is stored.
 func (t *Transformer) Encrypt(ctx context.Context, data []byte, path string) ([]byte, error) {
 	if t.isPlain {

@@ -58,6 +58,10 @@ func (r *SchemeResources) ResourcePrefix(gr schema.GroupResource) string {
 	return strings.ToLower(stored.Resource)
 }
 
+// events is what kube-apiserver has no watch cache of: see DefaultWatchCacheSizes of
+// k8s.io/kubernetes/pkg/kubeapiserver.
+var events = schema.GroupResource{Resource: "events"}
+
 // StoreConfig implements Resources.
 func (r *SchemeResources) StoreConfig(gr schema.GroupResource, example runtime.Object) (storage.Config, runtime.GroupVersioner, error) {
 	stored := r.StoredAs(gr)
@@ -83,6 +87,7 @@ func (r *SchemeResources) StoreConfig(gr schema.GroupResource, example runtime.O
 		StorageVersion: version,
 		Message:        message,
 		Lossy:          r.DefaultedOnRead[stored],
+		Uncached:       stored == events,
 		Encoding:       r.Program + "/" + version.String(),
 	}, versioner, nil
 }

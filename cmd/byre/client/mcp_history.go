@@ -95,6 +95,11 @@ func (t *mcpTools) changes(ctx context.Context, _ *mcp.CallToolRequest, in chang
 	items := []mcpChange{}
 	for i := range found {
 		if !found[i].Time.Time.Before(after) {
+			if t.secrets.show {
+				if err := client.ShowSecrets(ctx, &found[i]); err != nil {
+					return nil, nil, err
+				}
+			}
 			items = append(items, newMCPChange(&found[i]))
 		}
 	}
@@ -153,6 +158,7 @@ func (t *mcpTools) diff(ctx context.Context, _ *mcp.CallToolRequest, in diffInpu
 	if err != nil {
 		return nil, nil, err
 	}
+	older.Content, newer.Content = t.secrets.mask(o, older.Content, newer.Content)
 	text, err := diff(o, older, newer)
 	if err != nil {
 		return nil, nil, err
@@ -201,6 +207,7 @@ func (t *mcpTools) show(ctx context.Context, _ *mcp.CallToolRequest, in showInpu
 	if v.Content == nil {
 		return nil, nil, fmt.Errorf("%s does not exist at %s", o, when)
 	}
+	_, v.Content = t.secrets.mask(o, nil, v.Content)
 	text, err := v.YAML()
 	if err != nil {
 		return nil, nil, err
@@ -232,7 +239,7 @@ func (t *mcpTools) blame(ctx context.Context, _ *mcp.CallToolRequest, in mcpObje
 	if err != nil {
 		return nil, nil, err
 	}
-	leaves, err := t.client.Blame(ctx, o)
+	leaves, err := t.client.Blame(ctx, o, t.secrets.show)
 	if err != nil {
 		return nil, nil, err
 	}

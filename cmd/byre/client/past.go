@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"byre/apiserver/history"
+	"byre/apiserver/storage/changes"
 	"byre/cmd/byre/cli"
 	"byre/cmd/byre/plugin"
 )
@@ -123,6 +124,7 @@ func newDiffCommand() *cobra.Command {
 	var flags ClusterFlags
 	var output cli.Output
 	var color colorFlag
+	var secrets secretsFlag
 	var at, to string
 	cmd := &cobra.Command{
 		Use:   "diff TYPE/NAME [--at T] [--to T]",
@@ -145,6 +147,7 @@ func newDiffCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			older.Content, newer.Content = secrets.mask(o, older.Content, newer.Content)
 			text, err := diff(o, older, newer)
 			if err != nil {
 				return err
@@ -167,10 +170,26 @@ func newDiffCommand() *cobra.Command {
 	flags.AddTo(cmd)
 	output.AddTo(cmd, "diff", "json", "yaml")
 	color.addTo(cmd)
+	secrets.addTo(cmd)
 	cmd.ValidArgsFunction = completeObject(&flags, false)
 	cmd.Flags().StringVar(&at, "at", "", "The first moment: "+plugin.MomentHelp+".")
 	cmd.Flags().StringVar(&to, "to", "", "The second moment: "+plugin.MomentHelp+". If not set, now.")
 	return cmd
+}
+
+// secretsFlag is the flag --show-secrets of a command.
+type secretsFlag struct{ show bool }
+
+func (f *secretsFlag) addTo(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&f.show, "show-secrets", false, "Show the values of Secrets, which are masked otherwise.")
+}
+
+// mask masks two versions of an object, if it is a Secret and the flag does not say otherwise.
+func (f *secretsFlag) mask(o plugin.Object, before, after map[string]any) (maskedBefore, maskedAfter map[string]any) {
+	if f.show || !o.IsSecret() {
+		return before, after
+	}
+	return changes.MaskSecret(before, after)
 }
 
 // compareMoments returns an object at two moments. Without the second one, it is as it is now; without the
@@ -231,6 +250,7 @@ func title(v plugin.Version) string {
 func newBlameCommand() *cobra.Command {
 	var flags ClusterFlags
 	var output cli.Output
+	var secrets secretsFlag
 	cmd := &cobra.Command{
 		Use:   "blame TYPE/NAME",
 		Short: "Show who gave each field of an object its value, and when",
@@ -240,7 +260,7 @@ func newBlameCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			leaves, err := client.Blame(cmd.Context(), o)
+			leaves, err := client.Blame(cmd.Context(), o, secrets.show)
 			if err != nil {
 				return err
 			}
@@ -252,6 +272,7 @@ func newBlameCommand() *cobra.Command {
 	flags.AddTo(cmd)
 	cmd.ValidArgsFunction = completeObject(&flags, false)
 	output.AddTo(cmd, "table", "json", "yaml")
+	secrets.addTo(cmd)
 	return cmd
 }
 

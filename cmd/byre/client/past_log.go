@@ -1,10 +1,12 @@
 package client
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -26,6 +28,7 @@ func newLogCommand() *cobra.Command {
 	var output cli.Output
 	var since, who string
 	var everywhere, withStatus, follow bool
+	var secrets secretsFlag
 	cmd := &cobra.Command{
 		Use:   "log [TYPE/NAME]",
 		Short: "List the changes of an object, or of a namespace",
@@ -62,10 +65,10 @@ func newLogCommand() *cobra.Command {
 				}
 				query.Fields["since"] = after.UTC().Format(time.RFC3339)
 			}
-			query.WithItems = output.IsData()
+			query.WithItems = output.IsData() || secrets.show
 			write := func(out io.Writer) error {
 				p := logPrinter{
-					out: out, output: &output, after: after, follow: follow,
+					out: out, output: &output, after: after, follow: follow, showSecrets: secrets.show,
 					rows: tabwriter.NewWriter(out, 0, 0, 3, ' ', 0), items: []history.Change{},
 				}
 				return p.printLog(cmd, client, query)
@@ -77,6 +80,7 @@ func newLogCommand() *cobra.Command {
 		},
 	}
 	flags.AddTo(cmd)
+	secrets.addTo(cmd)
 	output.AddTo(cmd, "table", "wide", "json", "yaml", "name")
 	cmd.ValidArgsFunction = completeObject(&flags, false)
 	cmd.Flags().StringVar(&since, "since", "", "Only changes of this time, such as 2h or 3d.")
@@ -102,6 +106,8 @@ type logPrinter struct {
 	output *cli.Output
 	after  time.Time
 	follow bool
+	// showSecrets has the values of Secrets read, change by change. The query is WithItems then.
+	showSecrets bool
 	// columns are nil before the first table.
 	columns []metav1.TableColumnDefinition
 	// rows aligns the rows that are printed at once, and widths are those of the cells of all rows
@@ -116,11 +122,12 @@ type logPrinter struct {
 // history that does not reach back to the time it prints what there is, and says so.
 func (p *logPrinter) printLog(cmd *cobra.Command, client *plugin.Client, query plugin.Query) error {
 	ctx := cmd.Context()
-	revision, err := client.Tables(ctx, query, p.print)
+	print := func(table *metav1.Table) error { return p.print(ctx, client, table) }
+	revision, err := client.Tables(ctx, query, print)
 	if query.Fields.Has("since") && p.columns == nil && apierrors.IsResourceExpired(err) {
 		fmt.Fprintln(cmd.ErrOrStderr(), "not all changes are there any more:", err)
 		delete(query.Fields, "since")
-		revision, err = client.Tables(ctx, query, p.print)
+		revision, err = client.Tables(ctx, query, print)
 	}
 	if err = errors.Join(err, p.rows.Flush()); err != nil {
 		return err
@@ -129,12 +136,12 @@ func (p *logPrinter) printLog(cmd *cobra.Command, client *plugin.Client, query p
 		return err
 	}
 	return client.Follow(ctx, query, revision, func(table *metav1.Table) error {
-		return errors.Join(p.print(table), p.rows.Flush(), p.printItems(""))
+		return errors.Join(print(table), p.rows.Flush(), p.printItems(""))
 	})
 }
 
 // print prints the rows of a table, or keeps their items.
-func (p *logPrinter) print(table *metav1.Table) error {
+func (p *logPrinter) print(ctx context.Context, client *plugin.Client, table *metav1.Table) error {
 	if p.columns == nil && len(table.ColumnDefinitions) > 0 {
 		p.columns = table.ColumnDefinitions
 		var names []any
@@ -149,6 +156,14 @@ func (p *logPrinter) print(table *metav1.Table) error {
 		var item history.Change // its metadata alone, unless the query is WithItems
 		if err := json.Unmarshal(row.Object.Raw, &item); err != nil {
 			return err
+		}
+		if p.showSecrets {
+			if err := client.ShowSecrets(ctx, &item); err != nil {
+				return err
+			}
+			if i := slices.IndexFunc(p.columns, func(c metav1.TableColumnDefinition) bool { return c.Name == history.ChangedColumn }); i >= 0 && item.IsOfSecret() {
+				row.Cells[i] = item.Summary()
+			}
 		}
 		switch {
 		case item.CreationTimestamp.Time.Before(p.after):

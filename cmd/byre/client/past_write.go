@@ -16,6 +16,8 @@ import (
 
 // writeFlags are those of commands that write.
 type writeFlags struct {
+	secretsFlag
+
 	dryRun string
 	yes    bool
 }
@@ -23,6 +25,7 @@ type writeFlags struct {
 func (f *writeFlags) addTo(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.dryRun, "dry-run", "none", "none, or server: the server checks the request and stores nothing.")
 	cmd.Flags().BoolVarP(&f.yes, "yes", "y", false, "Do not ask.")
+	f.secretsFlag.addTo(cmd)
 }
 
 // confirm asks, unless a flag says what the answer is. It reports whether the request is to be made.
@@ -79,7 +82,7 @@ func newUndoCommand() *cobra.Command {
 				return nil
 			default:
 				fmt.Fprintln(out, "patch", object)
-				printPatch(out, undo.Patch)
+				write.printPatch(out, undo)
 			}
 			if ok, err := write.confirm(cmd); err != nil || !ok {
 				return err
@@ -97,8 +100,12 @@ func newUndoCommand() *cobra.Command {
 	return cmd
 }
 
-// printPatch prints the operations of a patch; tests are not for people.
-func printPatch(out io.Writer, patch []plugin.Operation) {
+// printPatch prints the operations of a step's patch; tests are not for people.
+func (f *writeFlags) printPatch(out io.Writer, step *plugin.Step) {
+	patch := step.Patch
+	if !f.show {
+		patch = step.MaskedPatch()
+	}
 	for _, o := range patch {
 		value, _ := json.Marshal(o.Value) // it was JSON
 		switch o.Op {
@@ -222,7 +229,7 @@ func (f *writeFlags) carryOut(cmd *cobra.Command, client *plugin.Client, plan *p
 	out := cmd.OutOrStdout()
 	for _, step := range plan.Steps {
 		fmt.Fprintln(out, step.Verb, cli.Visible(step.Object.String()))
-		printPatch(out, step.Patch)
+		f.printPatch(out, step)
 	}
 	for _, what := range plan.LeftOut {
 		fmt.Fprintln(out, "left out: "+cli.Visible(what))

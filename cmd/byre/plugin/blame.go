@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"byre/apiserver/history"
+	"byre/apiserver/storage/changes"
 )
 
 // Leaf is a field of an object that has no fields below it, and the change that gave it its value.
@@ -27,15 +28,16 @@ type Leaf struct {
 }
 
 // Blame returns the leaves of an object as it is, in the order of their paths, each with the last change
-// that changed it. It reads changes from the newest back, until each leaf has one.
-func (c *Client) Blame(ctx context.Context, o Object) ([]Leaf, error) {
-	changes, err := c.Changes(ctx, o.Query(true))
+// that changed it. It reads changes from the newest back, until each leaf has one. The values of a Secret are
+// masked, unless the caller wants them shown.
+func (c *Client) Blame(ctx context.Context, o Object, showSecrets bool) ([]Leaf, error) {
+	listed, err := c.Changes(ctx, o.Query(true))
 	if err != nil {
 		return nil, err
 	}
 	now := o
-	if last := len(changes) - 1; last >= 0 {
-		change, err := c.Change(ctx, o.changesIn(), changes[last].Revision)
+	if last := len(listed) - 1; last >= 0 {
+		change, err := c.Change(ctx, o.changesIn(), listed[last].Revision)
 		if err != nil {
 			return nil, err
 		}
@@ -65,11 +67,11 @@ func (c *Client) Blame(ctx context.Context, o Object) ([]Leaf, error) {
 		leaves[path] = &Leaf{Path: path, Value: value}
 	}
 	open := maps.Clone(leaves)
-	for _, listed := range slices.Backward(changes) {
+	for _, item := range slices.Backward(listed) {
 		if len(open) == 0 {
 			break
 		}
-		change, err := c.Change(ctx, o.changesIn(), listed.Revision)
+		change, err := c.Change(ctx, o.changesIn(), item.Revision)
 		if err != nil {
 			return nil, err
 		}
@@ -80,6 +82,9 @@ func (c *Client) Blame(ctx context.Context, o Object) ([]Leaf, error) {
 		before, err := leavesOf(change, change.Before)
 		if err != nil {
 			return nil, err
+		}
+		if showSecrets && change.IsOfSecret() {
+			change.ShowSecrets(change)
 		}
 		change.Before, change.After = nil, nil
 		for path, leaf := range open {
@@ -95,6 +100,12 @@ func (c *Client) Blame(ctx context.Context, o Object) ([]Leaf, error) {
 	}
 	for _, leaf := range open {
 		leaf.Since = since
+	}
+	if o.IsSecret() && !showSecrets {
+		_, content = changes.MaskSecret(nil, content)
+		for path, value := range flatten(content) {
+			leaves[path].Value = value
+		}
 	}
 	all := make([]Leaf, 0, len(leaves))
 	for _, path := range slices.Sorted(maps.Keys(leaves)) {

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/restmapper"
 
 	"byre/apiserver/history"
+	"byre/apiserver/storage/changes"
 )
 
 // pageSize is how many changes are asked for at once.
@@ -86,6 +87,9 @@ type Object struct {
 
 // String returns an object as kubectl prints it, such as deployments.apps/web.
 func (o Object) String() string { return o.Resource.GroupResource().String() + "/" + o.Name }
+
+// IsSecret reports whether the object is a Secret, whose values are masked where its changes are shown.
+func (o Object) IsSecret() bool { return changes.IsSecret(o.Resource.Group, o.Resource.Resource) }
 
 // changesIn is the namespace in which the changes of the object are listed.
 func (o Object) changesIn() string { return cmp.Or(o.Namespace, metav1.NamespaceDefault) }
@@ -240,6 +244,18 @@ func (c *Client) Change(ctx context.Context, namespace string, revision int64) (
 	}
 	change := &history.Change{}
 	return change, json.Unmarshal(data, change)
+}
+
+// ShowSecrets shows the values that a listed change of a Secret has masked, if the user may get them.
+func (c *Client) ShowSecrets(ctx context.Context, listed *history.Change) error {
+	if !listed.IsOfSecret() || len(listed.Changed) == 0 {
+		return nil
+	}
+	got, err := c.Change(ctx, listed.Namespace, listed.Revision)
+	if err == nil {
+		listed.ShowSecrets(got)
+	}
+	return err
 }
 
 func path(namespace string) string {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"byre/apiserver/history"
+	"byre/apiserver/storage/changes"
 )
 
 // Operation is one of a JSON patch (RFC 6902).
@@ -206,6 +207,25 @@ func reverse(all []reversal, path string, after, before map[string]any) []revers
 		}
 	}
 	return all
+}
+
+// MaskedPatch returns the step's patch as people may see it: without the values of a Secret.
+func (s *Step) MaskedPatch() []Operation {
+	if !s.Object.IsSecret() {
+		return s.Patch
+	}
+	patch := slices.Clone(s.Patch)
+	for i := range patch {
+		object := patch[i].Value
+		names := strings.Split(patch[i].Path, "/")[1:]
+		for _, name := range slices.Backward(names) {
+			object = map[string]any{pointerUnescape.Replace(name): object}
+		}
+		whole, _ := object.(map[string]any)
+		_, whole = changes.MaskSecret(nil, whole)
+		patch[i].Value, _ = lookup(whole, patch[i].Path)
+	}
+	return patch
 }
 
 var (
