@@ -160,7 +160,7 @@ func checkPlans(t *testing.T, conn *pgx.Conn, when string) {
 		"compacted":     {selectCompacted, page[:3]},
 		"revision at":   {selectRevisionAt, []any{"2020-01-01T00:00:00Z"}},
 		"compact all":   {compactAll, nil},
-		"count changes": {countChanges, []any{"", "resource3", "builtin", 1000}},
+		"count changes": {countChanges, []any{"", "resource3", "builtin", int64(1_000_000), 1000}},
 		"add":           {addResources, []any{[]string{""}, []string{"resource3"}, []string{"builtin"}, "instance"}},
 		"epoch":         {beginEpoch, []any{int64(1_000_000), "1/1/1"}},
 		"lineage":       {storeLineage, []any{"1/1/1"}},
