@@ -192,7 +192,7 @@ func TestStatus_RaisesAlarms(t *testing.T) {
 	fillQuota(t, client)
 	eventually.True(t, "status tells of the quota", func() bool {
 		all := strings.Join(readJSONStatus(t, "status", "--data-dir", dir).Alarms, "\n")
-		return strings.Contains(all, "reached its quota: delete objects and run \"byre compact\"") && strings.Contains(all, "the server is not ready: database-quota")
+		return strings.Contains(all, "reached its quota: delete objects and run \"byre compact --keep 0\"") && strings.Contains(all, "the server is not ready: database-quota")
 	})
 }
 
