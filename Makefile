@@ -18,7 +18,7 @@ STORAGE      := apiserver/storage
 RACE_PKGS    := ./migrations/... ./sqlstore/... ./watch/... ./$(STORAGE) ./$(STORAGE)/changes ./$(STORAGE)/lookup
 RACE_PATTERN := byre/((migrations|sqlstore|watch)(/|$$)|$(STORAGE)(/changes|/lookup)?$$)
 
-.PHONY: all build run kubectl controller-runtime apiextensions conformance dist dist-check deb rpm image packages-test alerts-test machines-test test test-short test-setup test-postgres-versions test-race test-race-all test-unit test-e2e oracle lint fmt-check tidy-check vulncheck outdated vet transfer litestream bench shards model robustness failover growth fuzz fuzz-short clean
+.PHONY: all build run kubectl controller-runtime apiextensions conformance dist dist-check deb rpm image packages-test alerts-test machines-test test test-short test-setup test-postgres-versions test-race test-race-all test-unit test-e2e oracle lint fmt-check tidy-check vulncheck outdated night transfer litestream bench shards model robustness failover growth robustness-faults robustness-power fuzz clean
 
 all: build
 
@@ -35,10 +35,22 @@ run:
 	fi; $(MAKE) --no-print-directory build
 	exec bin/byre serve --data-dir $(DATA_DIR)
 
-# The tests run without go vet, which otherwise reads all of Kubernetes again: `make vet` does it once.
-TEST := $(GO) test -vet=off
+# The tests run without go vet, which `make lint` contains, and are linked without debug information: most of
+# the time of a short package is the linker's.
+TEST := $(GO) test -vet=off -ldflags='-s -w'
 
-test: test-race test-unit test-e2e
+# What .ci/run tests: at most some 15 minutes on two processors. What needs longer, or an idle machine, is
+# skipped here and runs where BYRE_NIGHT is set.
+test: test-setup build
+	@.ci/step "tests under the race detector" $(MAKE) --no-print-directory test-race
+	@.ci/step "unit tests" $(MAKE) --no-print-directory test-unit
+	@.ci/step "end-to-end tests" $(MAKE) --no-print-directory test-e2e
+
+# All that is too long for `make test`, in at most four hours: .ci/night has the suites. SUITES is a list of
+# regular expressions of their names; DOCS=docs writes the table into docs/reliability.md.
+SUITES ?=
+night:
+	@DOCS='$(DOCS)' .ci/night $(SUITES)
 
 # The tests of the store on each major version of PostgreSQL that byre supports, but for
 # those of standbys and of pg_dump, whose programs the versions' packages lack. Those of the
@@ -83,11 +95,11 @@ test-race-all: test-setup
 # The end-to-end tests build kubectl, kube-apiserver and etcd from their modules
 # into bin/e2e. One package at a time: each starts servers. Several tests at a time,
 # however few processors there are: most of them wait most of the time. Never from the
-# test cache: it doesn't know the program that these tests start. The release before this one
-# is emulated in a second run of the oracle.
+# test cache: it doesn't know the program that these tests start. With BYRE_NIGHT all packages
+# run, and all tests of them.
+E2E_PKGS = $(if $(BYRE_NIGHT),./...,. ./bench ./console ./document ./failover/... ./oracle ./packages/... ./robustness/...)
 test-e2e: test-setup build
-	cd e2e && $(TEST) -count=1 -p 1 -parallel 8 -timeout 60m ./...
-	$(MAKE) oracle EMULATED=1.36
+	cd e2e && $(TEST) -count=1 -p 1 -parallel 8 -timeout 60m $(E2E_PKGS)
 
 # Compares byre with a stock kube-apiserver, on both databases. EMULATED is the release that both
 # servers emulate, as in 1.36; their own where empty.
@@ -118,10 +130,6 @@ vulncheck: $(GOVULNCHECK)
 
 outdated:
 	.ci/outdated
-
-vet:
-	$(GO) vet ./...
-	cd e2e && $(GO) vet ./...
 
 GOLANGCI := bin/tools/golangci-lint-2.12.2
 # A cache of this checkout's own: the shared one remembers findings by the paths
@@ -226,13 +234,17 @@ DURATION ?= 30m
 FAULTS   ?=
 DATABASE ?=
 DOCS     ?=
-robustness: ARGS = $(if $(DOCS),-docs "$(abspath $(DOCS))")
-robustness: build test-setup
-	cd e2e && $(GO) test -count=1 -v ./robustness/inprocess -args $(ARGS)
+ROBUSTNESS = $(if $(DOCS),-docs "$(abspath $(DOCS))")
+robustness: robustness-power robustness-faults
+
+robustness-power: build test-setup
+	cd e2e && $(GO) test -count=1 -v ./robustness/inprocess -args $(ROBUSTNESS)
 	cd e2e && $(GO) test -count=1 -v -timeout 60m ./robustness/power -args -failures 3000
+	cd e2e && $(GO) test -count=1 -v -timeout 60m ./robustness/migrating -args -step 1 $(ROBUSTNESS)
+
+robustness-faults: build test-setup
 	cd e2e && $(GO) test -count=1 -v -parallel 4 -timeout 24h ./robustness -run 'TestRobustness|TestMachines' -args \
-	  -duration '$(DURATION)' -faults '$(FAULTS)' -database '$(DATABASE)' $(ARGS)
-	cd e2e && $(GO) test -count=1 -v -timeout 60m ./robustness/migrating -args -step 1 $(ARGS)
+	  -duration '$(DURATION)' -faults '$(FAULTS)' -database '$(DATABASE)' $(ROBUSTNESS)
 
 # Has PostgreSQL fail over by real failover managers while clients use byre, and judges what they
 # saw. It needs Debian 12, whose packages it unpacks below bin/tools; TOPOLOGIES and FAULTS are regular
@@ -280,7 +292,7 @@ control-plane: build test-setup
 # and moves one with PostgreSQL's tools while the others are written to. `make test` runs four.
 CONTROL_PLANES ?= 20
 control-planes: build test-setup
-	cd e2e && E2E_CONTROL_PLANES=$(CONTROL_PLANES) $(GO) test -count=1 -v -timeout 30m -run TestControlPlanes_ .
+	cd e2e && BYRE_NIGHT=1 E2E_CONTROL_PLANES=$(CONTROL_PLANES) $(GO) test -count=1 -v -timeout 30m -run TestControlPlanes_ .
 
 # Runs byre and a stock kube-apiserver with etcd under the same cluster for a long time, one
 # after the other, and judges byre; then k0smotron's loads. The results are in bin/soak;
@@ -341,18 +353,6 @@ fuzz: test-setup
 	@for p in $(FUZZ_PKGS); do for f in $(FUZZ_TARGETS); do \
 	  echo "== $$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) $$p || exit 1; \
 	done; done
-
-# A few seconds each, by test binaries that don't measure coverage: with it, all
-# of Kubernetes would be compiled a second time. The limit is a number of inputs:
-# with a limit of time Go 1.26 fails now and then at its end, "context deadline
-# exceeded" (https://go.dev/issue/75804). PostgreSQL takes longer than that to
-# start for each worker; its targets' seeds are part of the tests.
-fuzz-short:
-	@for p in $$(echo "$(FUZZ_PKGS)" | grep -v postgres); do \
-	  bin=$(CURDIR)/bin/fuzz/$$(basename $$p).test; $(GO) test -c -o $$bin $$p || exit 1; \
-	  for f in $(FUZZ_TARGETS); do \
-	    echo "== $$p $$f"; (cd $$p && $$bin -test.run '^$$' -test.fuzz "^$$f$$" -test.fuzztime 20000x -test.fuzzcachedir $(CURDIR)/bin/fuzz/cache) || exit 1; \
-	  done; done
 
 clean:
 	rm -rf bin

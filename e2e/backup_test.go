@@ -114,6 +114,7 @@ func serveRestored(t *testing.T, byre servers.Byre, c *restoreClient) {
 // ".backup", as docs/operations/backup.md says, and restores the copy. Informers that have seen
 // later changes converge by themselves.
 func TestSQLiteBackup_InformersConverge(t *testing.T) {
+	programs.Night(t)
 	t.Parallel()
 	dir := t.TempDir()
 	path, copied := filepath.Join(dir, "byre.db"), filepath.Join(dir, "copy.db")

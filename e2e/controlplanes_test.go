@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"byre/e2e/programs"
 	"byre/e2e/servers"
 	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres/pgtest"
@@ -24,6 +25,7 @@ import (
 // the others are written to. E2E_CONTROL_PLANES says how many there are; the log has what each
 // costs.
 func TestControlPlanes_ShareOnePostgres(t *testing.T) {
+	programs.Night(t)
 	t.Parallel()
 	n := 4
 	if text := os.Getenv("E2E_CONTROL_PLANES"); text != "" {

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"byre/e2e/programs"
 	"byre/e2e/servers"
 	"byre/sqlstore/postgres/pgtest"
 )
@@ -14,6 +15,7 @@ import (
 // new timeline of the server, so that byre begins an epoch: informers that have seen what
 // was written after that moment converge by themselves.
 func TestRecovery_InformersConverge(t *testing.T) {
+	programs.Night(t)
 	t.Parallel()
 	primary, err := pgtest.Config{Archive: true}.Start(t.Context())
 	if err != nil {

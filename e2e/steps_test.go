@@ -76,6 +76,7 @@ func TestSteps_EdgeNode(t *testing.T) {
 // TestSteps_UpgradeAndRecovery sets up an older byre, upgrades it, and then loses the database and
 // recovers it.
 func TestSteps_UpgradeAndRecovery(t *testing.T) {
+	programs.Night(t)
 	t.Parallel()
 	older := olderByre(t)
 	t.Run("one host on SQLite", func(t *testing.T) {

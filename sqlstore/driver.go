@@ -11,7 +11,7 @@ import (
 
 // Driver is one database. Its methods are safe for concurrent use, except that
 // Commit has one caller at a time. A driver is Exclusive or Shared too.
-type Driver interface { //nolint:interfacebloat // one database: it has no part that works alone
+type Driver interface {
 	// Commit makes the writes in one transaction, in order, and returns one Outcome for
 	// each. A failed precondition is the Outcome of its own write. The error is that of
 	// the whole batch: then no write happened, unless the error is ErrUnknown. With

@@ -84,29 +84,6 @@ func TestMigrate_UpDownStatus(t *testing.T) {
 	migrate(1, "endpoint", "up")
 }
 
-// A database that a server uses cannot be migrated down.
-func TestMigrate_DownRefusesALiveServer(t *testing.T) {
-	t.Parallel()
-	for name, flags := range databases() {
-		t.Run(name, func(t *testing.T) {
-			dir, flags := t.TempDir(), flags(t)
-			server := startServer(t, dir, flags...)
-			if name == "postgres" {
-				awaitShared(t, flags[1])
-			}
-			down := append([]string{"migrate", "down", "--data-dir", dir, "--yes-delete-all-data"}, flags...)
-			status, _, errOut := call(down...)
-			if status != 1 || !strings.Contains(errOut, "is in use by another byre process") {
-				t.Fatalf("down of a live server: status %d, %s", status, errOut)
-			}
-			server.stop(t)
-			if status, out, errOut := call(down...); status != 0 {
-				t.Errorf("down after the server has stopped: status %d, %s%s", status, out, errOut)
-			}
-		})
-	}
-}
-
 // awaitShared waits until a process shares a lock of the database.
 func awaitShared(t *testing.T, dsn string) {
 	t.Helper()

@@ -23,15 +23,13 @@ const configHeader = "apiVersion: byre.dev/v1alpha1\nkind: ServerConfiguration\n
 // Each command that opens the database, the keys or the server finds them by the configuration: the fields
 // of the file that it has no flag for change nothing.
 func TestConfiguration_IsThatOfEachCommand(t *testing.T) {
-	onDatabases(t, func(t *testing.T, flags ...string) {
-		dir := t.TempDir()
-		text := configHeader + "data-dir: " + dir + "\nbind-address: 127.0.0.1\nsecure-port: 0\nprot: 1\n"
-		if len(flags) > 0 {
-			text += "endpoint: " + flags[1] + "\n"
+	onSharedServers(t, func(t *testing.T, server *sharedByre) {
+		text := configHeader + "data-dir: " + server.dir + "\nbind-address: 127.0.0.1\nsecure-port: 0\nprot: 1\n"
+		if !strings.HasPrefix(server.endpoint, "sqlite:") {
+			text += "endpoint: " + server.endpoint + "\n"
 		}
-		startServer(t, dir, flags...)
 		t.Setenv("BYRE_CONFIG", configFile(t, text))
-		t.Setenv("HOME", dir)
+		t.Setenv("HOME", server.dir)
 		var s status.Status
 		out, _ := succeed(t, "status", "--output=json")
 		if err := json.Unmarshal([]byte(out), &s); err != nil || s.Server == nil || len(s.Certificates) != 6 || len(s.Alarms) > 0 {

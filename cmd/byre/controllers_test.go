@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -59,41 +58,6 @@ func TestControllers_PauseWhileAControllerManagerLeads(t *testing.T) {
 		_, err := client.CertificatesV1().CertificateSigningRequests().Get(ctx, "expired", metav1.GetOptions{})
 		return isGone(err)
 	})
-}
-
-// With both flags, one process creates the Pods of a Deployment and binds them to a node.
-func TestControllers_WithSchedulerAndControllerManagerRunADeployment(t *testing.T) {
-	t.Parallel()
-	server := startServer(t, t.TempDir(), "--with-scheduler", "--with-controller-manager")
-	client := kubernetes.NewForConfigOrDie(server.config(t))
-	createReadyNode(t, client, "node1")
-	labels := map[string]string{"app": "web"}
-	_, err := client.AppsV1().Deployments("default").Create(t.Context(), &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Name: "web"},
-		Spec: appsv1.DeploymentSpec{
-			Replicas: new(int32(2)),
-			Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: labels},
-				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "example.com/web"}}},
-			},
-		},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	eventually.Done(t, "two bound Pods", func(ctx context.Context) (bool, error) {
-		pods, err := client.CoreV1().Pods("default").List(ctx, metav1.ListOptions{LabelSelector: "app=web"})
-		if err != nil || len(pods.Items) != 2 {
-			return false, err
-		}
-		return pods.Items[0].Spec.NodeName == "node1" && pods.Items[1].Spec.NodeName == "node1", nil
-	})
-	t.Run("eviction by taints of devices", func(t *testing.T) { testDeviceTaintEviction(t, client) })
-	t.Run("migration of a resource", func(t *testing.T) { testStorageVersionMigration(t, client) })
-	if status := server.stop(t); status != 0 {
-		t.Errorf("exit status is %d", status)
-	}
 }
 
 // testStorageVersionMigration has every Deployment and Pod written again, one migration after the other. A migration
@@ -196,11 +160,8 @@ func testDeviceTaintEviction(t *testing.T, client kubernetes.Interface) {
 	})
 }
 
-// TestControllers_DeletePodsOfTheLastJob leaves a Pod of a Job that was deleted before its controller ran again.
-func TestControllers_DeletePodsOfTheLastJob(t *testing.T) {
-	t.Parallel()
-	server := startServer(t, t.TempDir(), "--with-controller-manager")
-	client := kubernetes.NewForConfigOrDie(server.config(t))
+// testPodOfTheLastJob leaves a Pod of a Job that was deleted before its controller ran again.
+func testPodOfTheLastJob(t *testing.T, client kubernetes.Interface) {
 	awaitAccount(t, client, "default")
 	pods := client.CoreV1().Pods("default")
 	_, err := pods.Create(t.Context(), &corev1.Pod{
@@ -208,7 +169,8 @@ func TestControllers_DeletePodsOfTheLastJob(t *testing.T) {
 			Name: "p", Finalizers: []string{batchv1.JobTrackingFinalizer},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: "deleted", UID: "1", Controller: new(true)}},
 		},
-		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "example.com/c"}}},
+		// On a node, a kubelet would have to end it.
+		Spec: corev1.PodSpec{NodeSelector: map[string]string{"no": "node"}, Containers: []corev1.Container{{Name: "c", Image: "example.com/c"}}},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)

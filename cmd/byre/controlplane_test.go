@@ -224,22 +224,6 @@ func checkFlagz(t *testing.T, server *process) {
 	}
 }
 
-// TestServe_ZPagesAndIdentityCanBeOff: with upstream's feature gates off, neither exists.
-func TestServe_ZPagesAndIdentityCanBeOff(t *testing.T) {
-	t.Parallel()
-	server := startServer(t, t.TempDir(), "--feature-gates=ComponentFlagz=false,ComponentStatusz=false,APIServerIdentity=false,UnknownVersionInteroperabilityProxy=false")
-	for _, path := range []string{"/statusz", "/flagz", "/readyz/poststarthook/start-kube-apiserver-identity-lease-controller"} {
-		if status, body := server.mustGet(t, path); status != http.StatusNotFound {
-			t.Errorf("%s: %d %s", path, status, body)
-		}
-	}
-	_, body := server.mustGet(t, "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases")
-	var leases coordinationv1.LeaseList
-	if err := json.Unmarshal([]byte(body), &leases); err != nil || len(leases.Items) != 0 {
-		t.Errorf("there are Leases: %s, %v", body, err)
-	}
-}
-
 // TestServe_RefusesWrongFeatureGates: a feature gate that cannot have the given value is
 // refused with one line.
 func TestServe_RefusesWrongFeatureGates(t *testing.T) {
@@ -259,23 +243,11 @@ func TestServe_RefusesWrongFeatureGates(t *testing.T) {
 	}
 }
 
-// TestServe_EmulatesAnOlderRelease: a server that emulates an older release has that
-// release's APIs and feature gates.
-func TestServe_EmulatesAnOlderRelease(t *testing.T) {
-	t.Parallel()
-	server := startServer(t, t.TempDir(), "--emulated-version=1.34", "--runtime-config=networking.k8s.io/v1beta1=true")
-	_, body := server.mustGet(t, "/apis")
-	// storagemigration.k8s.io/v1 came with 1.37, and networking.k8s.io/v1beta1 went.
-	if strings.Contains(body, "storagemigration.k8s.io") || !strings.Contains(body, "networking.k8s.io/v1beta1") {
-		t.Errorf("1.34 serves %s", body)
-	}
-}
-
 // TestZPages_AreForMonitoringOnly: the group system:monitoring may read the pages, also in
 // their structured form; other users are refused.
 func TestZPages_AreForMonitoringOnly(t *testing.T) {
 	t.Parallel()
-	server := startServer(t, t.TempDir())
+	server := sharedServer(t, "sqlite")
 	client := kubernetes.NewForConfigOrDie(server.config(t))
 	for _, page := range []string{"statusz", "flagz"} {
 		if status, _, err := fetch(t.Context(), anonymous(), server.config(t).Host+"/"+page); err != nil || status != http.StatusForbidden {

@@ -71,25 +71,18 @@ func TestCopy_BetweenDatabasesAndBack(t *testing.T) {
 }
 
 // A copy of a database in use is refused: clients may see revisions that the copy does not
-// have.
-func TestCopy_RefusesALiveServer(t *testing.T) {
+// have. It is not migrated down either.
+func TestDatabase_InUseIsNotCopiedAndNotMigratedDown(t *testing.T) {
 	t.Parallel()
-	for name, flags := range databases() {
-		t.Run(name, func(t *testing.T) {
-			dir, flags := t.TempDir(), flags(t)
-			startServer(t, dir, flags...)
-			endpoint := "sqlite://" + filepath.Join(dir, "byre.db")
-			for i, flag := range flags {
-				if flag == "--endpoint" {
-					endpoint = flags[i+1]
-					awaitShared(t, endpoint)
-				}
-			}
-			target := filepath.Join(t.TempDir(), "byre.db")
-			expectFailure(t, "in use by another byre process", "copy", "--from", endpoint, "--to", "sqlite://"+target)
-			expectFailure(t, "byre restore --from", "copy", "--from", endpoint, "--to", "sqlite://"+target)
-			expectFailure(t, "in use by another byre process", "copy", "--to", endpoint,
-				"--from", sqliteWith(t, storetest.RandomRows(t, rand.New(rand.NewPCG(5, 5)))))
-		})
-	}
+	onSharedServers(t, func(t *testing.T, s *sharedByre) {
+		if !strings.HasPrefix(s.endpoint, "sqlite:") {
+			awaitShared(t, s.endpoint)
+		}
+		target := filepath.Join(t.TempDir(), "byre.db")
+		expectFailure(t, "in use by another byre process", "copy", "--from", s.endpoint, "--to", "sqlite://"+target)
+		expectFailure(t, "byre restore --from", "copy", "--from", s.endpoint, "--to", "sqlite://"+target)
+		expectFailure(t, "in use by another byre process", "copy", "--to", s.endpoint,
+			"--from", sqliteWith(t, storetest.RandomRows(t, rand.New(rand.NewPCG(5, 5)))))
+		expectFailure(t, "is in use by another byre process", "migrate", "down", "--yes-delete-all-data", "--endpoint", s.endpoint)
+	})
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -31,28 +30,14 @@ func otherAuthority(t *testing.T) pki.Files {
 	return files
 }
 
-func TestServe_ClientCAFile(t *testing.T) {
-	t.Parallel()
-	other := otherAuthority(t)
-	server := startServer(t, t.TempDir(), "--client-ca-file", other.CACert) // ready by its own kubeconfig
-	config := rest.AnonymousClientConfig(server.config(t))
-	config.CertFile, config.KeyFile = other.KubeletClientCert, other.KubeletKey
-	status, body, err := get(t.Context(), config, "/apis")
-	if err != nil || status != http.StatusOK {
-		t.Errorf("a user of the given CA gets %d %s, %v", status, body, err)
-	}
-	config.CertFile, config.KeyFile = other.FrontProxyCert, other.FrontProxyKey
-	if status, _, err := get(t.Context(), config, "/apis"); err != nil || status != http.StatusUnauthorized && status != http.StatusForbidden {
-		t.Errorf("a user of a CA that was not given gets %d, %v", status, err)
-	}
-}
-
-func TestServe_TLSCertFile(t *testing.T) {
+// A server with a serving certificate, and clients, of another CA. Its own administrator is known too. Without
+// --root-ca-file it warns.
+func TestServe_FilesOfAnotherCA(t *testing.T) {
 	t.Parallel()
 	other := otherAuthority(t)
 	dir := t.TempDir()
-	server := command(t, dir, "serve", "--data-dir", dir, "--bind-address=127.0.0.1", "--secure-port=0",
-		"--tls-cert-file", other.ServingCert, "--tls-private-key-file", other.ServingKey, "--tls-min-version=VersionTLS13")
+	server := command(t, dir, serveArgs(dir, "--client-ca-file", other.CACert,
+		"--tls-cert-file", other.ServingCert, "--tls-private-key-file", other.ServingKey, "--tls-min-version=VersionTLS13")...)
 	config := waitForConfig(t, server)
 	config.CAFile, config.CAData = other.CACert, nil
 	// At the first start RBAC forbids all until it has its roles.
@@ -66,16 +51,25 @@ func TestServe_TLSCertFile(t *testing.T) {
 		const metric = "byre_certificate_expiration_timestamp_seconds"
 		return status == http.StatusOK && strings.Contains(metrics, metric+`{name="tls-cert-file"} `) && strings.Contains(metrics, metric+`{name="ca"} `), err
 	})
+	if log := server.log.String(); !strings.Contains(log, "name the CA of the certificate with --root-ca-file") {
+		t.Error("there is no warning that nothing verifies the certificate")
+	}
+	client := rest.AnonymousClientConfig(config)
+	client.CertFile, client.KeyFile = other.KubeletClientCert, other.KubeletKey
+	status, body, err := get(t.Context(), client, "/apis")
+	if err != nil || status != http.StatusOK {
+		t.Errorf("a user of the given CA gets %d %s, %v", status, body, err)
+	}
+	client.CertFile, client.KeyFile = other.FrontProxyCert, other.FrontProxyKey
+	if status, _, err := get(t.Context(), client, "/apis"); err != nil || status != http.StatusUnauthorized && status != http.StatusForbidden {
+		t.Errorf("a user of a CA that was not given gets %d, %v", status, err)
+	}
 }
 
 func TestServe_TokenAuthFile(t *testing.T) {
 	t.Parallel()
-	tokens := filepath.Join(t.TempDir(), "tokens.csv")
-	if err := os.WriteFile(tokens, []byte("secret,ada,1,\"system:masters\"\nweak,bob,2\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	server := startServer(t, t.TempDir(), "--token-auth-file", tokens)
-	for token, want := range map[string]int{"secret": http.StatusOK, "weak": http.StatusForbidden, "wrong": http.StatusUnauthorized} {
+	server := sharedServer(t, "sqlite")
+	for token, want := range map[string]int{sharedAdmin: http.StatusOK, sharedAlice: http.StatusForbidden, "wrong": http.StatusUnauthorized} {
 		config := rest.AnonymousClientConfig(server.config(t))
 		config.BearerToken = token
 		status, body, err := get(t.Context(), config, "/api/v1/nodes")
@@ -89,24 +83,25 @@ func TestServe_TokenAuthFile(t *testing.T) {
 // and may not create a Pod with a service account.
 func TestServe_KubeletIsRestricted(t *testing.T) {
 	t.Parallel()
-	server := startServer(t, t.TempDir())
+	server := sharedServer(t, "sqlite")
 	config := server.config(t)
 	admin := kubernetes.NewForConfigOrDie(config)
+	namespace, node := server.makeNamespace(t), "restricted"
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "powerful"}}
-	if _, err := admin.CoreV1().ServiceAccounts("default").Create(t.Context(), account, metav1.CreateOptions{}); err != nil {
+	if _, err := admin.CoreV1().ServiceAccounts(namespace).Create(t.Context(), account, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	config.Impersonate = rest.ImpersonationConfig{UserName: "system:node:x", Groups: []string{"system:nodes", "system:authenticated"}}
+	config.Impersonate = rest.ImpersonationConfig{UserName: "system:node:" + node, Groups: []string{"system:nodes", "system:authenticated"}}
 	kubelet := kubernetes.NewForConfigOrDie(config)
-	if _, err := kubelet.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := kubelet.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{}); err != nil {
 		t.Errorf("a kubelet registers its node: %v", err)
 	}
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "made"},
-		Spec: corev1.PodSpec{NodeName: "x", ServiceAccountName: "powerful",
+		Spec: corev1.PodSpec{NodeName: node, ServiceAccountName: "powerful",
 			Containers: []corev1.Container{{Name: "c", Image: "i:1"}}},
 	}
-	if _, err := kubelet.CoreV1().Pods("default").Create(t.Context(), pod, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
+	if _, err := kubelet.CoreV1().Pods(namespace).Create(t.Context(), pod, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("a kubelet creates a Pod with a service account: %v", err)
 	}
 }
@@ -115,7 +110,7 @@ func TestServe_KubeletIsRestricted(t *testing.T) {
 // certificate may use it is answered with yes. The certificate gives no other rights.
 func TestServe_KubeletClientMayUseKubelets(t *testing.T) {
 	t.Parallel()
-	server := startServer(t, t.TempDir(), "--controllers=")
+	server := sharedServer(t, "sqlite")
 	config := rest.AnonymousClientConfig(server.config(t))
 	config.CertFile, config.KeyFile = filepath.Join(server.dir, "pki", "apiserver-kubelet-client.crt"), filepath.Join(server.dir, "pki", "apiserver-kubelet-client.key")
 	reviews := kubernetes.NewForConfigOrDie(config).AuthorizationV1().SelfSubjectAccessReviews()

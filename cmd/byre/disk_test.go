@@ -18,22 +18,26 @@ import (
 )
 
 // On a full disk a server starts, is ready for systemd, and deletes. When the history is compacted
-// it takes all writes again, and has its reserve again.
-func TestDisk_IsEmptiedWhenFull(t *testing.T) { emptyFullDisk(t) }
-
-// The copy of a database gives up its space on a full disk.
-func TestDisk_IsEmptiedWhenFullOfAReplicatedDatabase(t *testing.T) {
+// it takes all writes again, and has its reserve again. The copy of the database gives up its space too.
+func TestDisk_IsEmptiedWhenFull(t *testing.T) {
 	emptyFullDisk(t, "--replicate-to", "file://"+t.TempDir())
+}
+
+// Without a copy SQLite writes its log back itself, as sqlstore/sqlite tests it.
+func TestDisk_IsEmptiedWhenFullWithoutACopy(t *testing.T) {
+	night(t)
+	emptyFullDisk(t)
 }
 
 func emptyFullDisk(t *testing.T, flags ...string) {
 	t.Helper()
-	disk := pgtest.NewDisk(t, 224)
+	const reserved = 24 << 20 // the least
+	disk := pgtest.NewDisk(t, 160)
 	dir := filepath.Join(disk.Dir, "data")
-	flags = append(flags, "--controllers=")
+	flags = append(flags, "--controllers=", "--disk-reserve=24Mi")
 	server := startServer(t, dir, flags...)
 	reserve := filepath.Join(dir, "byre.db-reserve")
-	if info, err := os.Stat(reserve); err != nil || info.Size() != 32<<20 {
+	if info, err := os.Stat(reserve); err != nil || info.Size() != reserved {
 		t.Fatalf("the reserve is %v, %v", info, err)
 	}
 	kube := kubernetes.NewForConfigOrDie(server.config(t))
@@ -43,7 +47,7 @@ func emptyFullDisk(t *testing.T, flags ...string) {
 		}, metav1.CreateOptions{})
 		return err
 	}
-	for range 60 {
+	for range 40 {
 		if err := create(); err != nil {
 			t.Fatal(err)
 		}
@@ -66,7 +70,7 @@ func emptyFullDisk(t *testing.T, flags ...string) {
 	}
 	eventually.True(t, "the reserve is taken back", func() bool {
 		info, err := os.Stat(reserve)
-		return err == nil && info.Size() == 32<<20 && create() == nil
+		return err == nil && info.Size() == reserved && create() == nil
 	})
 	server.stop(t)
 
@@ -105,7 +109,7 @@ func emptyFullDisk(t *testing.T, flags ...string) {
 		err := create()
 		return err == nil && server.ready(ctx), err
 	})
-	if info, err := os.Stat(reserve); err != nil || info.Size() != 32<<20 {
+	if info, err := os.Stat(reserve); err != nil || info.Size() != reserved {
 		t.Errorf("the reserve is %v, %v", info, err)
 	}
 }

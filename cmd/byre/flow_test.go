@@ -112,11 +112,9 @@ func p99(t *testing.T, config *rest.Config) time.Duration {
 
 // TestFlowControl_FloodHardlyAffectsOthers: the server refuses the requests of a client
 // that floods it, and the latency of other clients hardly changes.
-func TestFlowControl_FloodHardlyAffectsOthers(t *testing.T) { onDatabases(t, testFlood) }
-
-func testFlood(t *testing.T, flags ...string) {
-	server := startServer(t, t.TempDir(), append(flags, "--token-auth-file", flowTokens(t), "--authorization-mode=AlwaysAllow",
-		"--max-requests-inflight=40", "--max-mutating-requests-inflight=20", floodTimeout)...)
+func TestFlowControl_FloodHardlyAffectsOthers(t *testing.T) {
+	server := startServer(t, t.TempDir(), "--token-auth-file", flowTokens(t), "--authorization-mode=AlwaysAllow",
+		"--max-requests-inflight=40", "--max-mutating-requests-inflight=20", floodTimeout)
 	flooder, others := withToken(server.config(t), "flooder"), withToken(server.config(t), "others")
 	// Other processes use the machine too: compare the best of some rounds.
 	quiet, flooded := time.Hour, time.Hour
@@ -146,11 +144,10 @@ func testFlood(t *testing.T, flags ...string) {
 
 // TestFlowControl_MaxInFlightWithoutFairness: without priority and fairness there is one
 // limit for reads and one for writes, and none for watches.
-func TestFlowControl_MaxInFlightWithoutFairness(t *testing.T) { onDatabases(t, testPlainLimits) }
-
-func testPlainLimits(t *testing.T, flags ...string) {
-	server := startServer(t, t.TempDir(), append(flags, "--token-auth-file", flowTokens(t), "--authorization-mode=AlwaysAllow",
-		"--enable-priority-and-fairness=false", "--max-requests-inflight=5", "--max-mutating-requests-inflight=5", "--controllers=", floodTimeout)...)
+func TestFlowControl_MaxInFlightWithoutFairness(t *testing.T) {
+	t.Parallel()
+	server := startServer(t, t.TempDir(), "--token-auth-file", flowTokens(t), "--authorization-mode=AlwaysAllow",
+		"--enable-priority-and-fairness=false", "--max-requests-inflight=5", "--max-mutating-requests-inflight=5", "--controllers=", floodTimeout)
 	flooder := withToken(server.config(t), "flooder")
 	client, err := rest.HTTPClientFor(flooder)
 	if err != nil {
@@ -187,20 +184,4 @@ func testPlainLimits(t *testing.T, flags ...string) {
 		status, _ := (hostile{body: `{"metadata":{"name":"after"}}`}).send(t, flooder)
 		return status == http.StatusCreated, nil
 	})
-}
-
-// TestWatch_EndsWithinMinRequestTimeout: the server ends a watch after
-// --min-request-timeout at the earliest and twice that at the latest.
-func TestWatch_EndsWithinMinRequestTimeout(t *testing.T) {
-	t.Parallel()
-	server := startServer(t, t.TempDir(), "--min-request-timeout=2", "--request-timeout=1s")
-	client, err := rest.HTTPClientFor(server.config(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	started := time.Now()
-	status, body, err := fetch(t.Context(), client, server.config(t).Host+configMaps+"?watch=1&resourceVersion=0")
-	if took := time.Since(started); err != nil || status != http.StatusOK || took < 2*time.Second || took > 30*time.Second {
-		t.Errorf("a watch ended after %v with %d %s, %v", took, status, body, err)
-	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -22,6 +21,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"byre/sqlstore/eventually"
 )
 
 // hostile is a request that asks for too much work or for what its client may not have.
@@ -126,19 +127,24 @@ func named(name string) string {
 var leak = regexp.MustCompile(`(?i)sqlstate|sqlite|postgres|pgx|select .* from|byre\.db|/pki/|goroutine |\.go:\d+|PRIVATE KEY|admin-secret|` + regexp.QuoteMeta(os.TempDir()) + `/`)
 
 // TestHostile_RequestsAreRefused sends requests that the server must refuse, and checks
-// that the server and its objects are unharmed.
+// that the server and its objects are unharmed. No other test of the shared server writes ConfigMaps to
+// the namespace default.
 func TestHostile_RequestsAreRefused(t *testing.T) {
 	t.Parallel()
-	for name, flags := range databases() {
-		t.Run(name, func(t *testing.T) {
-			server := startServer(t, t.TempDir(), append(flags(t), "--token-auth-file", hostileTokens(t), "--controllers=")...)
-			config := withToken(server.config(t), "admin-secret")
+	for database, requests := range map[string][]hostile{"sqlite": slices.Concat(bombs(), sql()), "postgres": sql()} {
+		t.Run(database, func(t *testing.T) {
+			server := sharedServer(t, database)
+			config := withToken(server.config(t), sharedAdmin)
 			kube := kubernetes.NewForConfigOrDie(config)
+			eventually.Done(t, "a controller has made its ConfigMap", func(ctx context.Context) (bool, error) {
+				_, err := kube.CoreV1().ConfigMaps("default").Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
+				return err == nil, err
+			})
 			if status, answer := (hostile{body: `{"metadata":{"name":"victim"},"data":{"a":"b"}}`}).send(t, config); status != http.StatusCreated {
 				t.Fatalf("%d %s", status, answer)
 			}
 			before := everything(t, kube)
-			for _, request := range slices.Concat(bombs(), sql()) {
+			for _, request := range requests {
 				t.Run(request.name, func(t *testing.T) {
 					status, answer := request.send(t, config)
 					if request.want != 0 && status != request.want || status >= 500 {
@@ -245,7 +251,7 @@ func (h hostile) send(t *testing.T, config *rest.Config) (int, string) {
 // a user.
 func TestHostile_SpoofedHeadersAreIgnored(t *testing.T) {
 	t.Parallel()
-	server := startServer(t, t.TempDir(), "--token-auth-file", hostileTokens(t))
+	server := sharedServer(t, "sqlite")
 	config := server.config(t)
 	for _, spoofed := range []map[string]string{
 		{"X-Remote-User": "system:admin", "X-Remote-Group": "system:masters"},
@@ -255,7 +261,7 @@ func TestHostile_SpoofedHeadersAreIgnored(t *testing.T) {
 		{"Impersonate-Group": "system:masters"},
 		{"X-Forwarded-For": "127.0.0.1", "X-Forwarded-User": "admin"},
 	} {
-		for _, token := range []string{"", "alice-secret"} {
+		for _, token := range []string{"", sharedAlice} {
 			request := hostile{method: http.MethodGet, path: "/api/v1/namespaces/kube-system/secrets", header: spoofed}
 			status, answer := request.send(t, withToken(config, token))
 			if status < 400 || strings.Contains(answer, "SecretList") {
@@ -287,9 +293,11 @@ func TestProxy_ReachesNoLoopback(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	server := startServer(t, t.TempDir(), "--token-auth-file", hostileTokens(t), "--disable-admission-plugins=ServiceAccount")
-	config := withToken(server.config(t), "admin-secret")
-	pods := "/api/v1/namespaces/default/pods"
+	server := sharedServer(t, "sqlite")
+	config := withToken(server.config(t), sharedAdmin)
+	namespace := server.makeNamespace(t)
+	awaitAccount(t, kubernetes.NewForConfigOrDie(config), namespace)
+	pods := "/api/v1/namespaces/" + namespace + "/pods"
 	if status, answer := (hostile{path: pods, body: `{"metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"i"}]}}`}).send(t, config); status != http.StatusCreated {
 		t.Fatalf("%d %s", status, answer)
 	}
@@ -309,51 +317,4 @@ func TestProxy_ReachesNoLoopback(t *testing.T) {
 		t.Error("a program on this machine was asked")
 	default:
 	}
-}
-
-// TestHostile_SlowClientsTimeOut: the server ends connections of clients that send too
-// slowly.
-func TestHostile_SlowClientsTimeOut(t *testing.T) {
-	t.Parallel()
-	server := startServer(t, t.TempDir(), "--token-auth-file", hostileTokens(t), "--request-timeout=2s")
-	config := withToken(server.config(t), "admin-secret")
-	address := strings.TrimPrefix(config.Host, "https://")
-	t.Run("body", func(t *testing.T) {
-		t.Parallel()
-		body, sent := io.Pipe()
-		defer sent.Close()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		request, err := http.NewRequestWithContext(ctx, http.MethodPost, config.Host+configMaps, io.MultiReader(strings.NewReader(`{"metadata":`), body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		request.Header.Set("Authorization", "Bearer admin-secret")
-		request.Header.Set("Content-Type", "application/json")
-		response, err := anonymous().Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer response.Body.Close()
-		if response.StatusCode != http.StatusGatewayTimeout && response.StatusCode != http.StatusRequestTimeout {
-			t.Errorf("a body that does not end is answered with %s", response.Status)
-		}
-	})
-	t.Run("headers", func(t *testing.T) {
-		t.Parallel()
-		conn := dialTLS(t, address)
-		if _, err := io.WriteString(conn, "GET /api HTTP/1.1\r\nHost: h\r\nX-Slow: "); err != nil {
-			t.Fatal(err)
-		}
-		if err := conn.SetReadDeadline(time.Now().Add(90 * time.Second)); err != nil {
-			t.Fatal(err)
-		}
-		rest, err := io.ReadAll(conn)
-		if err != nil {
-			t.Errorf("headers that don't end are waited for: %v", err)
-		}
-		if bytes.Contains(rest, []byte(" 200 ")) {
-			t.Errorf("the answer is %q", rest)
-		}
-	})
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -34,7 +33,7 @@ const (
 // TestControllers_ActUnderTheirOwnNames runs a Deployment on a server with all controllers and
 // the scheduler, where a policy lets only service accounts of kube-system create Pods. History
 // in SQL, managed fields, the audit log, and priority and fairness tell one controller from the
-// other.
+// other. What else these controllers do is asked of the same server.
 func TestControllers_ActUnderTheirOwnNames(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -46,6 +45,8 @@ func TestControllers_ActUnderTheirOwnNames(t *testing.T) {
 	server := startServer(t, dir, "--with-scheduler", "--with-controller-manager", "--audit-policy-file", policy, "--audit-log-path", log)
 	client := kubernetes.NewForConfigOrDie(server.config(t))
 	createReadyNode(t, client, "node1")
+	t.Run("eviction by taints of devices", func(t *testing.T) { testDeviceTaintEviction(t, client) })
+	t.Run("a Pod of the last Job", func(t *testing.T) { testPodOfTheLastJob(t, client) })
 	letOnlyControllersCreatePods(t, client)
 	deployments := client.AppsV1().Deployments("default")
 	if _, err := deployments.Create(t.Context(), webDeployment("example.com/web:1"), metav1.CreateOptions{}); err != nil {
@@ -63,6 +64,7 @@ func TestControllers_ActUnderTheirOwnNames(t *testing.T) {
 	if manager := pods[0].ManagedFields[0].Manager; manager != "kube-controller-manager" {
 		t.Errorf("the fields of a Pod are managed by %q", manager)
 	}
+	t.Run("migration of a resource", func(t *testing.T) { testStorageVersionMigration(t, client) })
 	if err := deployments.Delete(t.Context(), "web", metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationBackground)}); err != nil {
 		t.Fatal(err)
 	}
@@ -84,6 +86,9 @@ func TestControllers_ActUnderTheirOwnNames(t *testing.T) {
 	}
 	if _, err := client.CoreV1().ServiceAccounts("kube-system").Get(t.Context(), "deployment-controller", metav1.GetOptions{}); err != nil {
 		t.Error(err)
+	}
+	if status := server.stop(t); status != 0 {
+		t.Errorf("exit status is %d", status)
 	}
 }
 
@@ -235,34 +240,4 @@ func (l *observedLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRec
 		defer l.cancel()
 	}
 	return l.Interface.Get(ctx)
-}
-
-// TestMetrics_CertificateExpiryOfEachRequest: 51 requests with a client certificate are 51
-// observations, as on a stock server.
-func TestMetrics_CertificateExpiryOfEachRequest(t *testing.T) {
-	t.Parallel()
-	server := startServer(t, t.TempDir(), "--controllers=")
-	count := func() int {
-		_, metrics := server.mustGet(t, "/metrics")
-		for line := range strings.Lines(metrics) {
-			if rest, ok := strings.CutPrefix(line, "apiserver_client_certificate_expiration_seconds_count "); ok {
-				var n int
-				if _, err := fmt.Sscan(rest, &n); err != nil {
-					t.Fatal(err)
-				}
-				return n
-			}
-		}
-		t.Fatal("there is no such metric")
-		return 0
-	}
-	before := count()
-	for range 50 {
-		if status, _ := server.mustGet(t, "/version"); status != http.StatusOK {
-			t.Fatal(status)
-		}
-	}
-	if n := count() - before; n != 51 { // with the one for the metrics
-		t.Errorf("51 requests are %d observations", n)
-	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -29,7 +30,8 @@ func freePort(t *testing.T) string {
 func TestInsecurePort_ServesHealthAndMetrics(t *testing.T) {
 	port := freePort(t)
 	// The insecure port answers every request, even if the authorizer denies all.
-	server := startServer(t, t.TempDir(), "--insecure-port", port, "--authorization-mode=AlwaysDeny")
+	server := startServer(t, t.TempDir(), "--insecure-port", port, "--authorization-mode=AlwaysDeny", "--profiling=false",
+		"--feature-gates=ComponentFlagz=false,ComponentStatusz=false,APIServerIdentity=false,UnknownVersionInteroperabilityProxy=false")
 	client := kubernetes.NewForConfigOrDie(&rest.Config{Host: "http://127.0.0.1:" + port})
 
 	review, err := client.AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
@@ -62,11 +64,51 @@ func TestInsecurePort_ServesHealthAndMetrics(t *testing.T) {
 	if answer.StatusCode != http.StatusForbidden {
 		t.Errorf("a request for another host is answered with %s", answer.Status)
 	}
+	t.Run("what is off", func(t *testing.T) { checkOff(t, "http://127.0.0.1:"+port, client) })
 	if !strings.Contains(server.log.String(), "without TLS and without credentials on 127.0.0.1:"+port) {
 		t.Error("there is no warning in the log")
 	}
 	if status := server.stop(t); status != 0 {
 		t.Errorf("exit status is %d", status)
+	}
+}
+
+// checkOff: without profiling, and with upstream's feature gates off, their pages and the identity Lease do not exist, and
+// nobody can reset the metrics.
+func checkOff(t *testing.T, url string, client kubernetes.Interface) {
+	do := func(method, path string) (int, string) {
+		t.Helper()
+		request, err := http.NewRequestWithContext(t.Context(), method, url+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		body, err := io.ReadAll(response.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return response.StatusCode, string(body)
+	}
+	for _, path := range []string{
+		"/debug/pprof/", "/debug/pprof/heap", "/debug/flags/v",
+		"/statusz", "/flagz", "/readyz/poststarthook/start-kube-apiserver-identity-lease-controller",
+	} {
+		if status, body := do(http.MethodGet, path); status != http.StatusNotFound {
+			t.Errorf("%s: %d %s", path, status, body)
+		}
+	}
+	for _, path := range []string{"/metrics", "/metrics/slis"} {
+		if status, body := do(http.MethodDelete, path); status != http.StatusOK || strings.Contains(body, "metrics reset") {
+			t.Errorf("DELETE %s: %d, %.40s", path, status, body)
+		}
+	}
+	leases, err := client.CoordinationV1().Leases("kube-system").List(t.Context(), metav1.ListOptions{LabelSelector: "apiserver.kubernetes.io/identity"})
+	if err != nil || len(leases.Items) > 0 {
+		t.Errorf("there are Leases: %v, %v", leases, err)
 	}
 }
 

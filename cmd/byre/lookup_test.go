@@ -15,8 +15,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// The server looks up the user of a token in the store without a request: neither the audit
-// log nor the metrics of requests have one, for valid and for invalid tokens.
+// The server looks up the user of a token and the endpoints of a webhook in the store without a request: neither the audit
+// log nor the metrics of requests have one.
 func TestLookup_MakesNoRequests(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -25,6 +25,12 @@ func TestLookup_MakesNoRequests(t *testing.T) {
 		t.Fatal(err)
 	}
 	server := startServer(t, dir, "--controllers=", "--enable-bootstrap-token-auth", "--audit-policy-file", policy, "--audit-log-path", log)
+	t.Run("of tokens", func(t *testing.T) { testLookupOfTokens(t, server, log) })
+	t.Run("of endpoints", func(t *testing.T) { testLookupOfEndpoints(t, server, log) })
+}
+
+// testLookupOfTokens has valid and invalid tokens looked up.
+func testLookupOfTokens(t *testing.T, server *process, log string) {
 	config := server.config(t)
 	client := kubernetes.NewForConfigOrDie(config)
 	core := client.CoreV1()

@@ -33,9 +33,7 @@ func TestMessages_NameTheFileAndTheRemedy(t *testing.T) {
 	database := sqliteWith(t, storetest.RandomRows(t, rand.New(rand.NewPCG(3, 3))))
 	file := strings.TrimPrefix(database, "sqlite://")
 	succeed(t, "backup", "--endpoint", database, backup)
-	exported := t.TempDir()
-	startServer(t, exported).stop(t)
-	succeed(t, "export", "etcd", snapshot, "--data-dir", exported)
+	succeed(t, "export", "etcd", snapshot, "--data-dir", sharedServer(t, "sqlite").dir)
 
 	const noDatabase = "there is no database in "
 	target := "sqlite://" + in("target.db")
@@ -78,8 +76,7 @@ func TestMessages_RefuseToLoadNothing(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }
-	startServer(t, in("data")).stop(t)
-	succeed(t, "export", "etcd", in("etcd.db"), "--data-dir", in("data"), "--etcd-prefix", "/one/two")
+	succeed(t, "export", "etcd", in("etcd.db"), "--data-dir", sharedServer(t, "sqlite").dir, "--etcd-prefix", "/one/two")
 	empty := in("empty.zst")
 	succeed(t, "backup", "--endpoint", sqliteWith(t, storetest.Rows{Header: sqlstore.Header{Epoch: "e", Time: time.Now()}}), empty)
 	for name, endpoint := range emptyDatabases(t) {

@@ -28,19 +28,16 @@ var shadowed = []schema.GroupVersionResource{
 // definition does and after its deletion.
 func TestDefinition_OverABuiltInResourceOwnsNothing(t *testing.T) {
 	t.Parallel()
-	for name, flags := range databases() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			client := dynamic.NewForConfigOrDie(startServer(t, t.TempDir(), flags(t)...).config(t))
-			for _, gvr := range shadowed {
-				before := uids(t, client, gvr)
-				defineOver(t, client, gvr)
-				expectUIDs(t, client, gvr, before, "while the definition is there")
-				undefine(t, client, gvr)
-				expectUIDs(t, client, gvr, before, "after the definition was deleted")
-			}
-		})
-	}
+	onSharedServers(t, func(t *testing.T, s *sharedByre) {
+		client := dynamic.NewForConfigOrDie(s.config(t))
+		for _, gvr := range shadowed {
+			before := uids(t, client, gvr)
+			defineOver(t, client, gvr)
+			expectUIDs(t, client, gvr, before, "while the definition is there")
+			undefine(t, client, gvr)
+			expectUIDs(t, client, gvr, before, "after the definition was deleted")
+		}
+	})
 }
 
 var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}

@@ -9,7 +9,7 @@ import (
 
 func TestPaths_OutsideTheAPI(t *testing.T) {
 	t.Parallel()
-	server := startServer(t, t.TempDir())
+	server := sharedServer(t, "sqlite")
 	tests := []struct {
 		path   string
 		status int
@@ -60,7 +60,7 @@ func TestPaths_OutsideTheAPI(t *testing.T) {
 
 func TestPaths_IndexListsThem(t *testing.T) {
 	t.Parallel()
-	server := startServer(t, t.TempDir())
+	server := sharedServer(t, "sqlite")
 	_, body := server.mustGet(t, "/")
 	var index struct{ Paths []string }
 	if err := json.Unmarshal([]byte(body), &index); err != nil {
@@ -82,7 +82,7 @@ func TestPaths_IndexListsThem(t *testing.T) {
 
 func TestPaths_OpenToAnonymous(t *testing.T) {
 	t.Parallel()
-	server := startServer(t, t.TempDir())
+	server := sharedServer(t, "sqlite")
 	host := server.config(t).Host
 	tests := []struct {
 		path   string

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -29,7 +31,12 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
 		os.Exit(runProcess())
 	}
-	os.Exit(m.Run())
+	status := m.Run()
+	if err := stopSharedServers(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		status = 1
+	}
+	os.Exit(status)
 }
 
 // process is a running byre.
@@ -58,14 +65,20 @@ func (b *syncBuffer) String() string {
 	return b.buf.String()
 }
 
-// command starts the program and kills it when the test ends.
-func command(t *testing.T, dir string, args ...string) *process {
+// program is the test binary's path.
+func program(t testing.TB) string {
 	t.Helper()
 	executable, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(executable, args...)
+	return executable
+}
+
+// command starts the program and kills it when the test ends.
+func command(t *testing.T, dir string, args ...string) *process {
+	t.Helper()
+	cmd := exec.Command(program(t), args...)
 	cmd.Env = append(os.Environ(), asProgram+"=1")
 	return start(t, dir, cmd)
 }
@@ -76,23 +89,73 @@ func start(t testing.TB, dir string, cmd *exec.Cmd) *process {
 	if testing.Short() {
 		t.Skip("starts byre")
 	}
+	p, err := launch(dir, cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.kill()
+		p.report(t, 0)
+	})
+	return p
+}
+
+// launch starts a process of the program. The caller must call kill.
+func launch(dir string, cmd *exec.Cmd) (*process, error) {
 	p := &process{cmd: cmd, dir: dir, log: new(syncBuffer), exited: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
 	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	go func() {
 		defer close(p.exited)
 		_ = p.cmd.Wait() // the status is in ProcessState
 	}()
-	t.Cleanup(func() {
-		_ = p.cmd.Process.Kill() // it may have exited
-		<-p.exited
-		if t.Failed() {
-			t.Logf("output of byre %s:\n%s", strings.Join(cmd.Args[1:], " "), p.log)
-		}
-	})
-	return p
+	return p, nil
+}
+
+// kill ends the process if it still runs.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill() // it may have exited
+	<-p.exited
+}
+
+// failedLogs is the folder of what the processes of failed tests printed, in the folder that git ignores.
+const failedLogs = "../../bin/failed"
+
+// report logs, if the test has failed, the last lines that the process printed after the byte from, the file that has all
+// of them, and the command that repeats the test alone.
+func (p *process) report(t testing.TB, from int) {
+	t.Helper()
+	if !t.Failed() {
+		return
+	}
+	log := p.log.String()[from:]
+	file := filepath.Join(failedLogs, fmt.Sprintf("%s-%d.log", strings.NewReplacer("/", "_", " ", "_").Replace(t.Name()), p.cmd.Process.Pid))
+	if err := errors.Join(os.MkdirAll(failedLogs, 0o750), os.WriteFile(file, []byte(log), 0o600)); err != nil {
+		t.Log(err)
+	}
+	t.Logf("to repeat: go test -vet=off ./cmd/byre -run '^%s$'\nbyre %.200s printed (all in %s):\n%s",
+		strings.ReplaceAll(t.Name(), "/", "$/^"), strings.Join(p.cmd.Args[1:], " "), strings.TrimPrefix(file, "../../"), lastLines(log))
+}
+
+// lastLines returns the last lines of a log, as many as leave place on a screen for what failed.
+func lastLines(log string) string {
+	const lines, columns = 12, 300
+	all := strings.Split(strings.TrimSuffix(log, "\n"), "\n")
+	all = all[max(0, len(all)-lines):]
+	for i, line := range all {
+		all[i] = line[:min(columns, len(line))]
+	}
+	return strings.Join(all, "\n")
+}
+
+// night skips a test that only "make night" runs, because it takes long or needs an idle machine.
+func night(t testing.TB) {
+	t.Helper()
+	if os.Getenv("BYRE_NIGHT") != "1" {
+		t.Skip("make night")
+	}
 }
 
 // startServer starts a server in dir and waits until it is ready.

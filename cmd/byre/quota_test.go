@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,7 +23,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"byre/sqlstore/eventually"
-	"byre/sqlstore/postgres/pgtest"
 )
 
 // creators is the number of clients that create concurrently.
@@ -45,21 +45,17 @@ var counted = []struct {
 		`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":%q}}`},
 }
 
+// On PostgreSQL there are two servers.
 func TestQuota_IsExact(t *testing.T) {
 	t.Parallel()
-	for name, flags := range databases() {
-		t.Run(name, func(t *testing.T) {
-			testQuota(t, startServer(t, t.TempDir(), flags(t)...).config(t))
-		})
-	}
-}
-
-func TestQuota_IsExactOnTwoReplicas(t *testing.T) {
-	t.Parallel()
-	flags := []string{"--endpoint", pgtest.DSN(t), "--cert-dir", t.TempDir()}
-	first := startServer(t, t.TempDir(), flags...)
-	second := startServer(t, t.TempDir(), flags...)
-	testQuota(t, first.config(t), second.config(t))
+	onSharedServers(t, func(t *testing.T, s *sharedByre) {
+		servers := []*rest.Config{s.config(t)}
+		if !strings.HasPrefix(s.endpoint, "sqlite:") {
+			second := startServer(t, t.TempDir(), "--endpoint", s.endpoint, "--cert-dir", filepath.Join(s.dir, "pki"))
+			servers = append(servers, second.config(t))
+		}
+		testQuota(t, servers...)
+	})
 }
 
 // testQuota has many clients create on all servers until they are refused, and once more
@@ -267,16 +263,12 @@ func deleteOne(t *testing.T, client dynamic.Interface, gvr schema.GroupVersionRe
 // would refuse what the quota allows.
 func TestQuota_HasNoStatusWithoutUsage(t *testing.T) {
 	t.Parallel()
-	for name, flags := range databases() {
-		t.Run(name, func(t *testing.T) {
-			testQuotaStatuses(t, startServer(t, t.TempDir(), flags(t)...).config(t))
-		})
-	}
+	onSharedServers(t, func(t *testing.T, s *sharedByre) { testQuotaStatuses(t, s.config(t), s.makeNamespace(t)) })
 }
 
-func testQuotaStatuses(t *testing.T, config *rest.Config) {
+func testQuotaStatuses(t *testing.T, config *rest.Config, namespace string) {
 	kube := kubernetes.NewForConfigOrDie(config)
-	quotas := kube.CoreV1().ResourceQuotas(metav1.NamespaceDefault)
+	quotas := kube.CoreV1().ResourceQuotas(namespace)
 	statuses, err := quotas.Watch(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)

@@ -28,7 +28,7 @@ type readOnlySite struct {
 	writer, reader   *process
 }
 
-func startReadOnlySite(t *testing.T) readOnlySite {
+func startReadOnlySite(t *testing.T) *readOnlySite {
 	t.Helper()
 	pgtest.DSN(t) // skips the test where there is no PostgreSQL
 	primary, err := pgtest.Start(t.Context())
@@ -41,7 +41,7 @@ func startReadOnlySite(t *testing.T) readOnlySite {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = standby.Stop() })
-	s := readOnlySite{primary: primary, standby: standby}
+	s := &readOnlySite{primary: primary, standby: standby}
 	// The Leases have the address that the servers listen on, which can't be an endpoint of the Service.
 	s.flags = []string{
 		"--endpoint", primary.DSN("postgres"), "--cert-dir", t.TempDir(),
@@ -53,9 +53,15 @@ func startReadOnlySite(t *testing.T) readOnlySite {
 	return s
 }
 
-func TestReadOnly_ForwardsWritesAndReadsThem(t *testing.T) {
+func TestReadOnly_ServesWhatAPrimaryHolds(t *testing.T) {
 	t.Parallel()
 	s := startReadOnlySite(t)
+	t.Run("forwards writes and reads them", s.testForwarding)
+	t.Run("forwards to the servers that are left", s.testServersThatAreLeft)
+	t.Run("notices migrate down and restore", s.testRestore)
+}
+
+func (s *readOnlySite) testForwarding(t *testing.T) {
 	config := s.reader.config(t)
 	client := kubernetes.NewForConfigOrDie(config)
 	maps := client.CoreV1().ConfigMaps("default")
@@ -116,15 +122,15 @@ func TestReadOnly_ForwardsWritesAndReadsThem(t *testing.T) {
 
 // "byre migrate down" and "byre restore" don't notice a server that only reads. It answers 503 until another server
 // has served what was restored, and then ends its watches.
-func TestReadOnly_NoticesMigrateDownAndRestore(t *testing.T) {
-	t.Parallel()
-	s := startReadOnlySite(t)
+func (s *readOnlySite) testRestore(t *testing.T) {
 	config, endpoint, file := s.reader.config(t), s.primary.DSN("postgres"), filepath.Join(t.TempDir(), "byre.zst")
+	writer := startServer(t, t.TempDir(), append([]string{"--endpoint", endpoint}, s.flags[2:]...)...)
 	maps := kubernetes.NewForConfigOrDie(config).CoreV1().ConfigMaps("default")
-	made, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	var made *corev1.ConfigMap
+	eventually.Succeeds(t, "the reader finds the server that writes", func() (err error) {
+		made, err = maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "restored"}}, metav1.CreateOptions{})
+		return err
+	})
 	watcher, err := maps.Watch(t.Context(), metav1.ListOptions{ResourceVersion: made.ResourceVersion})
 	if err != nil {
 		t.Fatal(err)
@@ -132,7 +138,7 @@ func TestReadOnly_NoticesMigrateDownAndRestore(t *testing.T) {
 	defer watcher.Stop()
 	expectUnavailable := func(log string) {
 		t.Helper()
-		for _, path := range []string{"configmaps", "configmaps/a", "secrets", "secrets?limit=1"} {
+		for _, path := range []string{"configmaps", "configmaps/restored", "secrets", "secrets?limit=1"} {
 			if status, answer := s.reader.mustGet(t, "/api/v1/namespaces/default/"+path); status != http.StatusServiceUnavailable {
 				t.Errorf("%s: %d %s", path, status, answer)
 			}
@@ -140,14 +146,14 @@ func TestReadOnly_NoticesMigrateDownAndRestore(t *testing.T) {
 		eventually.True(t, log, func() bool { return strings.Contains(s.reader.log.String(), log) })
 	}
 	succeed(t, "backup", "--endpoint", endpoint, file)
-	s.writer.stop(t)
+	writer.stop(t)
 	succeed(t, "migrate", "down", "--endpoint", endpoint, "--yes-delete-all-data")
 	expectUnavailable("byre migrate status")
 	succeed(t, "restore", "--endpoint", endpoint, file)
 	expectUnavailable("start a server that writes")
 	startServer(t, t.TempDir(), append([]string{"--endpoint", endpoint}, s.flags[2:]...)...)
 	eventually.Succeeds(t, "the restored object is read", func() error {
-		got, err := maps.Get(t.Context(), "a", metav1.GetOptions{})
+		got, err := maps.Get(t.Context(), "restored", metav1.GetOptions{})
 		if err == nil && got.UID != made.UID {
 			t.Errorf("another object: %+v", got)
 		}
@@ -160,12 +166,12 @@ func TestReadOnly_NoticesMigrateDownAndRestore(t *testing.T) {
 	if _, err := maps.List(t.Context(), metav1.ListOptions{ResourceVersion: made.ResourceVersion, ResourceVersionMatch: metav1.ResourceVersionMatchExact}); !apierrors.IsResourceExpired(err) {
 		t.Errorf("a list at a revision of before: %v", err)
 	}
-	eventually.Succeeds(t, "the new server takes writes", func() error { return maps.Delete(t.Context(), "a", metav1.DeleteOptions{}) })
+	eventually.Succeeds(t, "the new server takes writes", func() error { return maps.Delete(t.Context(), "restored", metav1.DeleteOptions{}) })
 }
 
 // expectRealUser expects the history to name who impersonated the author of a change, and the author to have
 // the rights of the one who was impersonated.
-func (s readOnlySite) expectRealUser(t *testing.T, config *rest.Config) {
+func (s *readOnlySite) expectRealUser(t *testing.T, config *rest.Config) {
 	t.Helper()
 	as := rest.CopyConfig(config)
 	as.Impersonate = rest.ImpersonationConfig{UserName: "alice"}
@@ -217,7 +223,7 @@ func (*readOnlySite) expectWarningOnce(t *testing.T, config *rest.Config) {
 
 // expectNoTrace expects the server that only reads to have one session on the primary, without a lock, and no
 // identity Lease and no endpoint.
-func (s readOnlySite) expectNoTrace(t *testing.T) {
+func (s *readOnlySite) expectNoTrace(t *testing.T) {
 	t.Helper()
 	if err := s.primary.Exec(t.Context(), `DO $$ BEGIN
 ASSERT (SELECT count(*) = 1 FROM pg_stat_activity WHERE application_name = 'reader'), 'not one session';
@@ -232,9 +238,7 @@ ASSERT (SELECT count(*) = 0 FROM pg_locks l JOIN pg_stat_activity a USING (pid) 
 }
 
 // Writes go to another server when the first one is killed. Without any they may be repeated, and reads go on.
-func TestReadOnly_ForwardsToTheServersThatAreLeft(t *testing.T) {
-	t.Parallel()
-	s := startReadOnlySite(t)
+func (s *readOnlySite) testServersThatAreLeft(t *testing.T) {
 	client := kubernetes.NewForConfigOrDie(s.reader.config(t))
 	create := func(ctx context.Context, name string) error {
 		_, err := client.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})

@@ -3,9 +3,11 @@ package main
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"os"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -20,32 +22,55 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// TestReplicas_LeaderHandsOver runs two servers on one database, one of which leads and
-// runs the controllers. When the leader stops, the other takes over.
+// TestReplicas_LeaderHandsOver runs two servers of one host on one database, one of which leads and runs the controllers.
+// When the leader is told to stop, it first removes its endpoint from the kubernetes Service and releases the controllers'
+// Lease, and still serves. The other takes over.
 func TestReplicas_LeaderHandsOver(t *testing.T) {
 	t.Parallel()
 	pki := t.TempDir()
 	flags := []string{"--endpoint", pgtest.DSN(t), "--cert-dir", pki}
-	first := startServer(t, t.TempDir(), flags...)
+	first := startServer(t, t.TempDir(), append(flags, "--advertise-address=192.0.2.1", "--shutdown-delay-duration=10m")...)
 	leader := waitForLeader(t, kubernetes.NewForConfigOrDie(first.config(t)), "")
-	second := startServer(t, t.TempDir(), flags...)
+	second := startServer(t, t.TempDir(), append(flags, "--advertise-address=192.0.2.2")...)
 	client := kubernetes.NewForConfigOrDie(second.config(t))
+	waitForEndpoints(t, client, "192.0.2.1", "192.0.2.2")
 
 	makeAndDeleteNamespace(t, client, "before")
+	// Of one identity Lease, each would take the renewals of the other for conflicts.
+	eventually.True(t, "byre status shows both", func() bool {
+		return len(readJSONStatus(t, "status", "--data-dir", second.dir, "--cert-dir", pki).Replicas) == 2
+	})
 	expectReplicasInStatus(t, client, leader, "--data-dir", second.dir, "--cert-dir", pki)
-	if status := first.stop(t); status != 0 {
-		t.Errorf("exit status of the first is %d", status)
-	}
-	// A leader that stops releases its Lease, so that no other process has to wait until it
-	// expires.
-	lease, err := client.CoordinationV1().Leases("kube-system").Get(t.Context(), "byre-controllers", metav1.GetOptions{})
+
+	leases, err := client.CoordinationV1().Leases("kube-system").Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=byre-controllers"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if holder := lease.Spec.HolderIdentity; holder != nil && *holder == leader {
-		t.Errorf("after it has stopped, %s still holds the lease", leader)
+	defer leases.Stop()
+	if err := first.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
 	}
+	waitForEndpoints(t, client, "192.0.2.2")
 	waitForLeader(t, client, leader)
+	// A leader that stops releases its Lease, so that no other process has to wait until it expires.
+	for event := range leases.ResultChan() {
+		holder := ""
+		if lease, ok := event.Object.(*coordinationv1.Lease); ok && lease.Spec.HolderIdentity != nil {
+			holder = *lease.Spec.HolderIdentity
+		}
+		if holder == leader {
+			continue
+		}
+		if holder != "" {
+			t.Errorf("%s took the Lease, which %s had not released", holder, leader)
+		}
+		break
+	}
+	for path, want := range map[string]int{"/readyz": http.StatusInternalServerError, "/livez": http.StatusOK, "/api/v1/namespaces/default": http.StatusOK} {
+		if status, body := first.mustGet(t, path); status != want {
+			t.Errorf("%s of the replica that left: %d %s", path, status, body)
+		}
+	}
 	makeAndDeleteNamespace(t, client, "after")
 }
 
@@ -133,18 +158,5 @@ func deleteNamespace(t *testing.T, client kubernetes.Interface, name string) {
 			return true, nil
 		}
 		return false, err
-	})
-}
-
-// Two servers of one host have an identity Lease each: of one, each would take the renewals of the
-// other for conflicts.
-func TestReplicas_OfOneHostHaveALeaseEach(t *testing.T) {
-	t.Parallel()
-	flags := []string{"--endpoint", pgtest.DSN(t), "--cert-dir", t.TempDir()}
-	dir := t.TempDir()
-	startServer(t, dir, flags...)
-	startServer(t, t.TempDir(), flags...)
-	eventually.True(t, "byre status shows both", func() bool {
-		return len(readJSONStatus(t, "status", "--data-dir", dir).Replicas) == 2
 	})
 }

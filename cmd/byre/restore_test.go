@@ -79,7 +79,8 @@ func TestRestore_FromCopiesOfTheDatabasesTools(t *testing.T) {
 }
 
 // A server on a restored database has the history of before for SQL, also where it has become older than
-// its retention meanwhile, and nothing resumes into it. The database passes "byre check".
+// its retention meanwhile, and nothing resumes into it. The database passes "byre check". Each kind of database is
+// restored to the other one.
 func TestRestore_HistoryIsForSQL(t *testing.T) {
 	t.Parallel()
 	onDatabases(t, func(t *testing.T, flags ...string) {
@@ -105,6 +106,9 @@ func TestRestore_HistoryIsForSQL(t *testing.T) {
 		succeed(t, "backup", "--endpoint", endpoint, file)
 		first.stop(t)
 		for name, target := range emptyDatabases(t) {
+			if strings.HasPrefix(endpoint, name) {
+				continue
+			}
 			succeed(t, "restore", "--endpoint", target, file)
 			succeed(t, "check", "--endpoint", target)
 			// With a retention of a second, all of the history is older.

@@ -6,8 +6,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -22,11 +20,9 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// A webhook's Service resolves to its endpoints, as an aggregated server's does: the
-// cluster IP leads nowhere here. The lookup is not a request: neither the audit log nor the
-// metrics of requests have it.
-func TestWebhook_IsFoundAtItsEndpoints(t *testing.T) {
-	t.Parallel()
+// testLookupOfEndpoints: a webhook's Service resolves to its endpoints, as an aggregated server's does: the
+// cluster IP leads nowhere here.
+func testLookupOfEndpoints(t *testing.T, server *process, log string) {
 	host := ownAddress(t)
 	chain, key, err := cert.GenerateSelfSignedCertKey("hooks.default.svc", nil, nil)
 	if err != nil {
@@ -64,12 +60,6 @@ func TestWebhook_IsFoundAtItsEndpoints(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	dir := t.TempDir()
-	policy, log := filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "audit.log")
-	if err := os.WriteFile(policy, []byte("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	server := startServer(t, dir, "--controllers=", "--audit-policy-file", policy, "--audit-log-path", log)
 	client := kubernetes.NewForConfigOrDie(server.config(t))
 	if _, err := client.CoreV1().Services("default").Create(t.Context(), &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: "hooks"},

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"byre/sqlstore/postgres/pgtest"
@@ -31,57 +29,10 @@ func onDatabases(t *testing.T, test func(t *testing.T, flags ...string)) {
 	}
 }
 
-func TestServe_KeepsDataOverARestart(t *testing.T) {
-	t.Parallel()
-	for name, flags := range databases() {
-		t.Run(name, func(t *testing.T) {
-			dir, flags := t.TempDir(), flags(t)
-			first := startServer(t, dir, flags...)
-			client := kubernetes.NewForConfigOrDie(first.config(t))
-			made, err := client.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{
-				ObjectMeta: metav1.ObjectMeta{Name: "kept"}, Data: map[string]string{"a": "b"},
-			}, metav1.CreateOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if status := first.stop(t); status != 0 {
-				t.Errorf("exit status after SIGTERM is %d", status)
-			}
-
-			second := startServer(t, dir, flags...)
-			client = kubernetes.NewForConfigOrDie(second.config(t))
-			kept, err := client.CoreV1().ConfigMaps("default").Get(t.Context(), "kept", metav1.GetOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if kept.UID != made.UID || kept.ResourceVersion != made.ResourceVersion || kept.Data["a"] != "b" {
-				t.Errorf("after a restart it is %v, want %v", kept, made)
-			}
-			if status := second.stop(t); status != 0 {
-				t.Errorf("exit status after SIGTERM is %d", status)
-			}
-		})
-	}
-}
-
-// TestServe_DataDirIsItsOwners: only the owner can read the files of a new installation.
-func TestServe_DataDirIsItsOwners(t *testing.T) {
-	t.Parallel()
-	dir := filepath.Join(t.TempDir(), "new")
-	startServer(t, dir)
-	info, err := os.Stat(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if mode := info.Mode().Perm(); mode != 0o700 {
-		t.Errorf("the data directory has mode %o", mode)
-	}
-}
-
 func TestServe_DeletesANamespace(t *testing.T) {
 	t.Parallel()
-	server := startServer(t, t.TempDir())
-	makeAndDeleteNamespace(t, kubernetes.NewForConfigOrDie(server.config(t)), "gone")
+	server := sharedServer(t, "sqlite")
+	makeAndDeleteNamespace(t, kubernetes.NewForConfigOrDie(server.config(t)), "deleted-by-a-controller")
 }
 
 func TestServe_RefusesWrongArguments(t *testing.T) {
@@ -128,10 +79,9 @@ func TestServe_RefusesWrongArguments(t *testing.T) {
 
 func TestServe_RefusesASecondServer(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	first := startServer(t, dir)
+	first := sharedServer(t, "sqlite")
 	t.Run("on the same database", func(t *testing.T) {
-		second := command(t, dir, "serve", "--data-dir", dir, "--bind-address=127.0.0.1", "--secure-port=0")
+		second := command(t, first.dir, serveArgs(first.dir)...)
 		if status := second.wait(t); status != 1 {
 			t.Errorf("exit status is %d", status)
 		}

@@ -18,6 +18,7 @@ import (
 	"byre/sqlstore/eventually"
 )
 
+// A watch ends without an error. "timeout" sends its signal to the process and to its group: that is one signal.
 func TestShutdown_WatchesEndCleanly(t *testing.T) {
 	t.Parallel()
 	server := startServer(t, t.TempDir())
@@ -28,14 +29,17 @@ func TestShutdown_WatchesEndCleanly(t *testing.T) {
 	}
 	defer w.Stop()
 	started := time.Now()
-	exit := make(chan int, 1)
-	go func() { exit <- server.stop(t) }()
+	for range 2 {
+		if err := server.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for event := range w.ResultChan() {
 		if event.Type == watch.Error {
 			t.Errorf("the watch ended with %v", event.Object)
 		}
 	}
-	if status := <-exit; status != 0 {
+	if status := server.wait(t); status != 0 {
 		t.Errorf("exit status is %d", status)
 	}
 	// A server that waits for a watch waits for --request-timeout, a minute.
@@ -44,11 +48,10 @@ func TestShutdown_WatchesEndCleanly(t *testing.T) {
 	}
 }
 
-// TestShutdown_NotReadyBeforeStopping: during the delay, on which load balancers rely, the
-// server is not ready and still serves.
-func TestShutdown_NotReadyBeforeStopping(t *testing.T) {
+// During the delay, on which load balancers rely, the server is not ready and still serves. A second SIGTERM ends it.
+func TestShutdown_ServesDuringTheDelayUntilASecondSIGTERM(t *testing.T) {
 	t.Parallel()
-	server := startServer(t, t.TempDir(), longDelay)
+	server := startServer(t, t.TempDir(), "--shutdown-delay-duration=10m")
 	if err := server.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -66,22 +69,6 @@ func TestShutdown_NotReadyBeforeStopping(t *testing.T) {
 	if _, err := kubernetes.NewForConfigOrDie(config).CoreV1().ConfigMaps("default").Create(t.Context(), made, metav1.CreateOptions{}); err != nil {
 		t.Errorf("a write during the delay: %v", err)
 	}
-	if status := server.wait(t); status != 0 {
-		t.Errorf("exit status is %d", status)
-	}
-}
-
-func TestShutdown_SecondSIGTERMExitsAtOnce(t *testing.T) {
-	t.Parallel()
-	server := startServer(t, t.TempDir(), "--shutdown-delay-duration=10m")
-	if err := server.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	config := server.config(t)
-	eventually.Done(t, "/readyz fails", func(ctx context.Context) (bool, error) {
-		status, _, err := get(ctx, config, "/readyz")
-		return status == http.StatusInternalServerError, err
-	})
 	eventually.True(t, "a later SIGTERM ends the process", func() bool {
 		_ = server.cmd.Process.Signal(syscall.SIGTERM) // it may have exited
 		select {
@@ -118,17 +105,4 @@ func TestShutdown_ASignalSentTwiceIsOne(t *testing.T) {
 			t.Error("the second signal does not end the process")
 		}
 	})
-}
-
-func TestShutdown_UnderTimeoutIsClean(t *testing.T) {
-	t.Parallel()
-	server := startServer(t, t.TempDir())
-	for range 2 {
-		if err := server.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if status := server.wait(t); status != 0 {
-		t.Errorf("exit status is %d", status)
-	}
 }

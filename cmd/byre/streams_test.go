@@ -81,11 +81,9 @@ func (f *framed) open(stream uint32, token string) error {
 // TestHTTP2_StreamsAreBounded: the server refuses streams beyond its limit. A client that
 // opens and resets streams without end is disconnected, or the server keeps up with it.
 // Other clients are served as before.
-func TestHTTP2_StreamsAreBounded(t *testing.T) { onDatabases(t, testStreamsAreBounded) }
-
-func testStreamsAreBounded(t *testing.T, flags ...string) {
-	server := startServer(t, t.TempDir(), append(flags, "--token-auth-file", hostileTokens(t))...)
-	config := withToken(server.config(t), "admin-secret")
+func TestHTTP2_StreamsAreBounded(t *testing.T) {
+	server := sharedServer(t, "sqlite")
+	config := withToken(server.config(t), sharedAdmin)
 	t.Run("open", func(t *testing.T) {
 		client := dialFramed(t, config)
 		if client.maxStream != 100 {
@@ -93,7 +91,7 @@ func testStreamsAreBounded(t *testing.T, flags ...string) {
 		}
 		const more = 20
 		for i := range client.maxStream + more {
-			if err := client.open(2*i+1, "admin-secret"); err != nil {
+			if err := client.open(2*i+1, sharedAdmin); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -118,7 +116,7 @@ func testStreamsAreBounded(t *testing.T, flags ...string) {
 		client := dialFramed(t, config)
 		go func() { _, _ = io.Copy(io.Discard, readerOf(client)) }()
 		for i := range uint32(20_000) {
-			if client.open(2*i+1, "admin-secret") != nil || client.WriteRSTStream(2*i+1, http2.ErrCodeCancel) != nil {
+			if client.open(2*i+1, sharedAdmin) != nil || client.WriteRSTStream(2*i+1, http2.ErrCodeCancel) != nil {
 				break // the server has disconnected
 			}
 		}
@@ -145,14 +143,12 @@ type readerFunc func([]byte) (int, error)
 func (r readerFunc) Read(p []byte) (int, error) { return r(p) }
 
 // TestWatch_IdleWatchesTakeLittleMemory opens thousands of watches that get no events.
-func TestWatch_IdleWatchesTakeLittleMemory(t *testing.T) { onDatabases(t, testIdleWatches) }
-
-func testIdleWatches(t *testing.T, flags ...string) {
-	server := startServer(t, t.TempDir(), append(flags, "--token-auth-file", hostileTokens(t))...)
-	config := withToken(server.config(t), "admin-secret")
+func TestWatch_IdleWatchesTakeLittleMemory(t *testing.T) {
+	server := sharedServer(t, "sqlite")
+	config := withToken(server.config(t), sharedAdmin)
 	config.Insecure, config.CAData = true, nil
 	const watches, perConnection = 2000, 100
-	before := residentMemory(t, server)
+	before := residentMemory(t, server.process)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	for range watches / perConnection {
@@ -164,7 +160,7 @@ func testIdleWatches(t *testing.T, flags ...string) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			request.Header.Set("Authorization", "Bearer admin-secret")
+			request.Header.Set("Authorization", "Bearer "+sharedAdmin)
 			response, err := client.Do(request)
 			if err != nil {
 				t.Fatal(err)
@@ -175,7 +171,7 @@ func testIdleWatches(t *testing.T, flags ...string) {
 			}
 		}
 	}
-	each := (residentMemory(t, server) - before) / watches
+	each := (residentMemory(t, server.process) - before) / watches
 	t.Logf("each watch takes %d KiB", each>>10)
 	if each > 100<<10 && !isRaceInstrumented() { // the race detector keeps a shadow of all memory
 		t.Errorf("each idle watch takes %d KiB", each>>10)

@@ -33,9 +33,8 @@ import (
 
 func TestToken_IsRefusedIfTheServerAcceptsNone(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	server := startServer(t, dir)
-	_, _, errOut := call("token", "create", "--kubeconfig", filepath.Join(dir, "admin.kubeconfig"))
+	server := sharedServer(t, "sqlite")
+	_, _, errOut := call("token", "create", "--kubeconfig", filepath.Join(server.dir, "admin.kubeconfig"))
 	if !strings.Contains(errOut, "start it with --enable-bootstrap-token-auth") {
 		t.Error(errOut)
 	}

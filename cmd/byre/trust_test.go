@@ -21,7 +21,6 @@ import (
 
 	"byre/migrations"
 	"byre/sqlstore/eventually"
-	"byre/sqlstore/postgres/pgtest"
 )
 
 // A server whose pki/ was lost reports it, and can continue with new keys.
@@ -40,9 +39,7 @@ func TestTrust_LostKeysAreReported(t *testing.T) {
 // A replica with other keys does not join.
 func TestTrust_ReplicaWithOtherKeysIsRefused(t *testing.T) {
 	t.Parallel()
-	endpoint := "--endpoint=" + pgtest.DSN(t)
-	startServer(t, t.TempDir(), endpoint)
-	expectRefusedKeys(t, t.TempDir(), endpoint)
+	expectRefusedKeys(t, t.TempDir(), "--endpoint", sharedServer(t, "postgres").endpoint)
 }
 
 // TestTrust_FollowsARotationByReloads: a CA is replaced in steps while the server runs, and then the server starts again.

@@ -9,6 +9,15 @@ import (
 	"time"
 )
 
+// Night skips a test that takes ten seconds or more though a shorter one finds the same fault, or
+// that needs an idle machine, unless BYRE_NIGHT is set, as "make night" sets it.
+func Night(t testing.TB) {
+	t.Helper()
+	if os.Getenv("BYRE_NIGHT") == "" {
+		t.Skip("runs in make night, or with BYRE_NIGHT=1")
+	}
+}
+
 // Main is the TestMain of a package whose tests run programs: it builds the programs, runs
 // the tests and returns the status to exit with. With E2E_STOCK set the tests run on stock
 // servers only, and byre is not built.

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"sync"
 	"testing"
+	"time"
 
 	"byre/apiserver/process/serving"
 	"byre/sqlstore/eventually"
@@ -81,5 +82,17 @@ func checkDisablesHTTP2(t *testing.T, o serving.Options) {
 	})
 	if _, err := connect("h2"); err == nil {
 		t.Error("a client connected with HTTP/2 alone after the certificate was replaced")
+	}
+}
+
+// Clients that send headers slowly, send too many, or keep idle connections do not hold a server's connections.
+func TestNewHTTPServer_BoundsConnections(t *testing.T) {
+	t.Parallel()
+	server, err := serving.NewHTTPServer(serving.Options{}, http.NotFoundHandler(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if server.ReadHeaderTimeout != 32*time.Second || server.IdleTimeout != 90*time.Second || server.MaxHeaderBytes != 1<<20 {
+		t.Errorf("headers within %v and %d bytes, idle for %v", server.ReadHeaderTimeout, server.MaxHeaderBytes, server.IdleTimeout)
 	}
 }

@@ -16,6 +16,9 @@ import (
 // because to start a server takes seconds, and tests of one binary share nothing else.
 var shared = sync.OnceValues(func() (*Cluster, error) { return Start(context.Background()) })
 
+// Shared returns the server whose databases DSN returns. It ends with the test process.
+func Shared() (*Cluster, error) { return shared() }
+
 // databases numbers the databases of the shared server.
 var databases atomic.Int64
 
