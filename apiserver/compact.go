@@ -61,10 +61,13 @@ type CompactResult struct {
 	Kept []string `json:"kept,omitempty"`
 }
 
-// Compact does the work of one request, for up to compactTime. If there is no resource of the name, it fails with a BadRequest.
+// Compact does the work of one request, for up to compactTime. If there is no resource of the name, it fails with a
+// BadRequest.
 func Compact(ctx context.Context, store *sqlstore.Store, request CompactRequest) (result CompactResult, err error) {
 	of := schema.ParseGroupResource(request.Resource)
-	c := sqlstore.Compaction{Keep: request.Keep, Of: sqlstore.GroupResource{Group: of.Group, Resource: of.Resource}, UpTo: request.UpTo}
+	c := sqlstore.Compaction{
+		Keep: request.Keep, Of: sqlstore.GroupResource{Group: of.Group, Resource: of.Resource}, UpTo: request.UpTo,
+	}
 	if request.UpTo == 0 {
 		if err := checkResource(ctx, store, request.Resource, c); err != nil {
 			return result, err
@@ -151,7 +154,8 @@ func (s *storageBackend) compact(req *http.Request) (CompactResult, error) {
 		return result, apierrors.NewServiceUnavailable(sqlstore.Public(err))
 	}
 	if result.Done {
-		klog.InfoS("Compacted the history, as \"byre compact\" asked", "keep", keep, "resource", request.Resource, "compacted", result.CompactedRevision)
+		klog.InfoS("Compacted the history, as \"byre compact\" asked",
+			"keep", keep, "resource", request.Resource, "compacted", result.CompactedRevision)
 	}
 	return result, nil
 }

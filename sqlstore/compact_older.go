@@ -106,7 +106,8 @@ func (s *Store) CompactOlder(ctx context.Context, c Compaction) (done Compacted,
 	return done, err
 }
 
-// ReturnSpace gives the space of deleted rows back to the file system until ctx ends, as far as the driver can. Run does it too.
+// ReturnSpace gives the space of deleted rows back to the file system until ctx ends, as far as the driver can. Run
+// does it too.
 func (s *Store) ReturnSpace(ctx context.Context) error { return s.housekeeping.endCompaction(ctx) }
 
 // selects reports whether a compaction selects a history.
@@ -119,7 +120,8 @@ func (o *Options) selects(c Compaction, h History) bool {
 }
 
 // compactionEnd returns the revision of the last change that a compaction selects; 0 if there is none. The
-// store is compacted no further for one resource: otherwise feeds that are behind could not read later changes of others.
+// store is compacted no further for one resource: otherwise feeds that are behind could not read later changes of
+// others.
 func (s *Store) compactionEnd(ctx context.Context, c Compaction) (last int64, err error) {
 	if c.Of == (GroupResource{}) {
 		state, err := s.State(ctx)

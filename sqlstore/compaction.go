@@ -25,7 +25,8 @@ func (s *Store) Compact(ctx context.Context, revision int64) error {
 	if err != nil {
 		return err
 	}
-	if _, err = s.housekeeping.compact(ctx, min(revision, state.Revision), times{}, 0, func(History) bool { return true }); err != nil {
+	all := func(History) bool { return true }
+	if _, err = s.housekeeping.compact(ctx, min(revision, state.Revision), times{}, 0, all); err != nil {
 		return err
 	}
 	return s.housekeeping.endCompaction(ctx)
@@ -108,10 +109,13 @@ func (s *housekeeping) endCompaction(ctx context.Context) error {
 	return s.recordState(ctx)
 }
 
+// chunk does a part of a compaction. waited is for how long it has waited for the writers.
+type chunk func(limit int) (isDone bool, waited time.Duration, err error)
+
 // inChunks calls do until it is done, and adapts the limit.
-func (s *housekeeping) inChunks(ctx context.Context, do func(limit int) (isDone bool, waited time.Duration, err error)) error {
+func (s *housekeeping) inChunks(ctx context.Context, do chunk) error {
 	for limit := firstChunk; ; {
-		isDone, took, err := s.chunk(ctx, limit, do)
+		isDone, took, err := s.takeTurn(ctx, limit, do)
 		if err != nil || isDone {
 			return err
 		}
@@ -119,10 +123,10 @@ func (s *housekeeping) inChunks(ctx context.Context, do func(limit int) (isDone 
 	}
 }
 
-// chunk calls do when it is its turn, and leaves time to the writers after it. waited is for how long do has waited for
-// the writers, which took is without: if that counted, chunks would be the smaller, and the pauses after them
-// the longer, the more is written.
-func (s *housekeeping) chunk(ctx context.Context, limit int, do func(limit int) (isDone bool, waited time.Duration, err error)) (isDone bool, took time.Duration, err error) {
+// takeTurn calls do when it is its turn, and leaves time to the writers after it. took is without what do has waited
+// for the writers: if that counted, chunks would be the smaller, and the pauses after them the longer, the more is
+// written.
+func (s *housekeeping) takeTurn(ctx context.Context, limit int, do chunk) (isDone bool, took time.Duration, err error) {
 	select {
 	case <-ctx.Done():
 		return false, 0, ctx.Err()

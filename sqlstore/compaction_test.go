@@ -109,8 +109,8 @@ func (returning) Shrink(context.Context, int) (done bool, err error) {
 	return false, nil
 }
 
-// The compaction of an operator takes turns with that of the server, which may work for hours: it neither waits for its end,
-// nor for longer than it may. What one call has not deleted the next one deletes.
+// The compaction of an operator takes turns with that of the server, which may work for hours: it neither waits for
+// its end, nor for longer than it may. What one call has not deleted the next one deletes.
 func TestCompactOlder_ProceedsBesideTheServersOwn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

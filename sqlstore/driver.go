@@ -102,8 +102,8 @@ type Exclusive interface {
 
 // Space is the room that a database has on its file system. Sizes are in bytes.
 type Space struct {
-	// Free is what the process may still write to the file system. NeededFree is what must be free before writes go on that
-	// make the database larger; 0 unless the disk was full.
+	// Free is what the process may still write to the file system. NeededFree is what must be free before writes go on
+	// that make the database larger; 0 unless the disk was full.
 	Free, NeededFree int64
 	// Reserve is the size of the file whose space is for deletes on a full disk, and IsReserveMissing is true
 	// if it has not the size that it should have, and not because the disk was full.

@@ -75,11 +75,15 @@ func newMetrics(r prometheus.Registerer, driver Driver, queued func() int, quota
 type spaceCollector struct{ driver Exclusive }
 
 var (
-	logDesc     = prometheus.NewDesc("byre_store_wal_bytes", "Size of the SQLite write-ahead log.", nil, nil)
-	limitDesc   = prometheus.NewDesc("byre_store_wal_limit_bytes", "Size at which the SQLite write-ahead log starts over if no reader needs it.", nil, nil)
-	readerDesc  = prometheus.NewDesc("byre_store_wal_reader_seconds", "For how long at least a reader in a transaction has kept the write-ahead log from being copied back; 0 if none does.", nil, nil)
-	freeDesc    = prometheus.NewDesc("byre_store_disk_free_bytes", "Free space of the file system of the SQLite database.", nil, nil)
-	reserveDesc = prometheus.NewDesc("byre_store_disk_reserve_missing", "1 if there is no --disk-reserve, so that deletes fail too when the disk is full.", nil, nil)
+	logDesc   = prometheus.NewDesc("byre_store_wal_bytes", "Size of the SQLite write-ahead log.", nil, nil)
+	limitDesc = prometheus.NewDesc("byre_store_wal_limit_bytes",
+		"Size at which the SQLite write-ahead log starts over if no reader needs it.", nil, nil)
+	readerDesc = prometheus.NewDesc("byre_store_wal_reader_seconds",
+		"For how long at least a reader in a transaction has kept the write-ahead log from being copied back; 0 if none does.", nil, nil)
+	freeDesc = prometheus.NewDesc("byre_store_disk_free_bytes",
+		"Free space of the file system of the SQLite database.", nil, nil)
+	reserveDesc = prometheus.NewDesc("byre_store_disk_reserve_missing",
+		"1 if there is no --disk-reserve, so that deletes fail too when the disk is full.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
@@ -99,7 +103,10 @@ func (c spaceCollector) Collect(metrics chan<- prometheus.Metric) {
 	if s.IsReserveMissing {
 		missing = 1
 	}
-	for desc, value := range map[*prometheus.Desc]float64{logDesc: float64(s.Log), limitDesc: float64(s.LogLimit), readerDesc: s.Reader.Seconds(), freeDesc: float64(s.Free), reserveDesc: missing} {
+	for desc, value := range map[*prometheus.Desc]float64{
+		logDesc: float64(s.Log), limitDesc: float64(s.LogLimit), readerDesc: s.Reader.Seconds(),
+		freeDesc: float64(s.Free), reserveDesc: missing,
+	} {
 		metrics <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value)
 	}
 }

@@ -71,8 +71,8 @@ func (w *writable) lastError() error {
 }
 
 // Writable returns nil, or why the database takes no writes, in a text that a client may
-// read (see Public); that of a full disk has what is free, and what must be before all writes go on. It does not ask the database. While transactions fail, the writer
-// tries one every Options.RetryInterval.
+// read (see Public); that of a full disk has what is free, and what must be before all writes go on. It does not
+// ask the database. While transactions fail, the writer tries one every Options.RetryInterval.
 func (s *Store) Writable() error {
 	err := s.writable.lastError()
 	if err == nil && s.inReserve() { // since the start, when no transaction has been made yet

@@ -112,7 +112,8 @@ func (c *compaction) askServer(ctx context.Context, certs certsFlags) error {
 		return fmt.Errorf("%w: %w", errNoServer, err)
 	}
 	err = c.repeat(ctx, func(request apiserver.CompactRequest) (result apiserver.CompactResult, err error) {
-		post := client.Discovery().RESTClient().Post().AbsPath(apiserver.CompactPath).Param("keep", request.Keep.String()).Param("resource", request.Resource)
+		post := client.Discovery().RESTClient().Post().AbsPath(apiserver.CompactPath).
+			Param("keep", request.Keep.String()).Param("resource", request.Resource)
 		if request.UpTo > 0 {
 			post = post.Param("upTo", strconv.FormatInt(request.UpTo, 10))
 		}
@@ -180,7 +181,9 @@ func (c *compaction) openDatabase(ctx context.Context, endpoint string) (err err
 }
 
 // repeat makes requests until the work is done.
-func (c *compaction) repeat(ctx context.Context, do func(apiserver.CompactRequest) (apiserver.CompactResult, error)) error {
+func (c *compaction) repeat(
+	ctx context.Context, do func(apiserver.CompactRequest) (apiserver.CompactResult, error),
+) error {
 	defer c.progress.end()
 	began := c.progress.clock()
 	var deletedAt time.Time
@@ -192,13 +195,16 @@ func (c *compaction) repeat(ctx context.Context, do func(apiserver.CompactReques
 		}
 		switch {
 		case ctx.Err() != nil:
-			return fmt.Errorf("interrupted: %d of about %d changes are deleted: run the command again to go on", c.deleted, c.first.Older)
+			return fmt.Errorf("interrupted: %d of about %d changes are deleted: run the command again to go on",
+				c.deleted, c.first.Older)
 		case err != nil && c.deleted > 0:
-			return fmt.Errorf("%d of about %d changes are deleted: run the command again to go on: %w", c.deleted, c.first.Older, err)
+			return fmt.Errorf("%d of about %d changes are deleted: run the command again to go on: %w",
+				c.deleted, c.first.Older, err)
 		case err != nil:
 			return err
 		case result.IsDeleted && c.deleted == 0 && c.first.Younger > 0:
-			return fmt.Errorf("nothing is deleted: the history has %d changes, all younger than --keep %s: --keep 0 deletes them too", c.first.Younger, c.request.Keep)
+			return fmt.Errorf("nothing is deleted: "+
+				"the history has %d changes, all younger than --keep %s: --keep 0 deletes them too", c.first.Younger, c.request.Keep)
 		}
 		now := c.progress.clock()
 		if result.IsDeleted && deletedAt.IsZero() {
@@ -216,24 +222,26 @@ func (c *compaction) repeat(ctx context.Context, do func(apiserver.CompactReques
 func (c *compaction) line(took time.Duration) string {
 	freed := max(0, c.first.BeforeBytes-c.last.SizeBytes)
 	if c.last.IsDeleted {
-		return fmt.Sprintf("returning space: %s returned, %s left in the file", bytesText(freed), bytesText(c.last.SizeBytes-c.last.UsedBytes))
+		return fmt.Sprintf("returning space: %s returned, %s left in the file",
+			bytesText(freed), bytesText(c.last.SizeBytes-c.last.UsedBytes))
 	}
 	total := max(c.first.Older, c.deleted)
-	return fmt.Sprintf("deleting history %s%d changes left, %.0f a second, %s free in the file", progressBar(c.deleted, total),
-		total-c.deleted, float64(c.deleted)/max(took.Seconds(), 1), bytesText(c.last.SizeBytes-c.last.UsedBytes))
+	return fmt.Sprintf("deleting history %s%d changes left, %.0f a second, %s free in the file",
+		progressBar(c.deleted, total), total-c.deleted, float64(c.deleted)/max(took.Seconds(), 1), bytesText(c.last.SizeBytes-c.last.UsedBytes))
 }
 
 // print prints the result, and how to return what the file keeps.
 func (c *compaction) print() error {
 	r := c.last
 	if len(r.Kept) > 0 {
-		fmt.Fprintf(c.out, "left out, because they keep their history for longer: %s; delete that with --resource NAME, or '*' for all\n", strings.Join(r.Kept, ", "))
+		fmt.Fprintf(c.out, "left out, because they keep their history for longer: %s; "+
+			"delete that with --resource NAME, or '*' for all\n", strings.Join(r.Kept, ", "))
 	}
 	_, err := fmt.Fprintf(c.out, "compacted up to revision %d: %d changes are deleted; the database has %s, %s less\n",
 		r.CompactedRevision, c.deleted, bytesText(r.SizeBytes), bytesText(max(0, c.first.BeforeBytes-r.SizeBytes)))
 	if !r.Done {
-		_, err = fmt.Fprintf(c.out, "the file keeps %s for what is written next, and the server returns it little by little: "+
-			"stop it and run \"byre compact\" again to return it at once\n", bytesText(r.SizeBytes-r.UsedBytes))
+		_, err = fmt.Fprintf(c.out, "the file keeps %s for what is written next, "+
+			"and the server returns it little by little: stop it and run \"byre compact\" again to return it at once\n", bytesText(r.SizeBytes-r.UsedBytes))
 	}
 	return err
 }

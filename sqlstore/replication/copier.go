@@ -27,8 +27,8 @@ const (
 	// read it.
 	level0Retention = 5 * time.Minute
 	// mergePause is the least time between two merges, and mergePauses how many of it are between them unless there are
-	// mergeBytes to merge. What is written is copied twice, once as a file of each capture and once merged: further levels,
-	// each of which copies all of it again, would save a restore little of the 300 files a day.
+	// mergeBytes to merge. What is written is copied twice, once as a file of each capture and once merged: further
+	// levels, each of which copies all of it again, would save a restore little of the 300 files a day.
 	mergePause  = 30 * time.Second
 	mergePauses = 10
 	mergeBytes  = 16 << 20
@@ -166,7 +166,9 @@ func (c *copier) sync(ctx context.Context) error {
 }
 
 // upload copies one file to a level, and returns its size. It fails with fs.ErrNotExist if the backlog has it no more.
-func (c *copier) upload(ctx context.Context, client litestream.ReplicaClient, level int, id ltx.TXID) (size int64, err error) {
+func (c *copier) upload(
+	ctx context.Context, client litestream.ReplicaClient, level int, id ltx.TXID,
+) (size int64, err error) {
 	file, err := os.Open(c.session.db.LTXPath(0, id, id))
 	if err != nil {
 		return 0, err
@@ -211,8 +213,8 @@ func (c *copier) begin(ctx context.Context) (*folder, error) {
 	return f, nil
 }
 
-// beginWith copies the whole database, and returns the last file of the backlog that is in it. The first file of the backlog is
-// such a copy: while it is there, the disk needs no space for another one.
+// beginWith copies the whole database, and returns the last file of the backlog that is in it. The first file of
+// the backlog is such a copy: while it is there, the disk needs no space for another one.
 func (c *copier) beginWith(ctx context.Context, client litestream.ReplicaClient) (last ltx.TXID, err error) {
 	if _, err := c.upload(ctx, client, litestream.SnapshotLevel, 1); !errors.Is(err, fs.ErrNotExist) {
 		return 1, err

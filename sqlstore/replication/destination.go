@@ -40,7 +40,8 @@ type Status struct {
 	// LastSuccess is when the destination last had all commits that were captured; zero if it never
 	// had in this process.
 	LastSuccess time.Time
-	// Failures counts failed attempts, and those to capture the database. Err is the error of the last attempt; nil if it succeeded.
+	// Failures counts failed attempts, and those to capture the database. Err is the error of the last attempt; nil if
+	// it succeeded.
 	Failures int64
 	Err      error
 }

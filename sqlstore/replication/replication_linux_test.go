@@ -591,7 +591,8 @@ func objects(t *testing.T, prefix string) (keys []string) {
 	return keys
 }
 
-// commitLarge creates n objects of 1.4 MB, which LZ4 can't compress, in one transaction. It returns the bytes of the values.
+// commitLarge creates n objects of 1.4 MB, which LZ4 can't compress, in one transaction. It returns the bytes of
+// the values.
 func (r *replicated) commitLarge(t *testing.T, prefix string, n int) (bytes int64) {
 	t.Helper()
 	content := rand.NewChaCha8([32]byte{})
@@ -609,8 +610,8 @@ func (r *replicated) commitLarge(t *testing.T, prefix string, n int) (bytes int6
 	return bytes
 }
 
-// TestReplicator_PutsNewValuesTwice measures what new values put into a place before anything of it is deleted: files of the
-// captures, and what they are merged into.
+// TestReplicator_PutsNewValuesTwice measures what new values put into a place before anything of it is deleted:
+// files of the captures, and what they are merged into.
 func TestReplicator_PutsNewValuesTwice(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -663,8 +664,8 @@ func onSmallDisk(t *testing.T, megabytes int64) (disk *pgtest.Disk, path string)
 	return disk, path
 }
 
-// TestReplicator_BeginsOnASmallDisk has a disk with space for one copy of the database. An attempt without it counts as a failure of
-// the destination.
+// TestReplicator_BeginsOnASmallDisk has a disk with space for one copy of the database. An attempt without it
+// counts as a failure of the destination.
 func TestReplicator_BeginsOnASmallDisk(t *testing.T) {
 	disk, path := onSmallDisk(t, 112)
 	ballast := filepath.Join(disk.Dir, "other")
@@ -690,8 +691,8 @@ func TestReplicator_BeginsOnASmallDisk(t *testing.T) {
 	}
 }
 
-// TestReplicator_SaysThatThereIsNoSpaceForAnotherCopy has a disk with space for commits, and none for the copy with which
-// another folder begins after the first one was lost: who waits for a copy is told so.
+// TestReplicator_SaysThatThereIsNoSpaceForAnotherCopy has a disk with space for commits, and none for the copy with
+// which another folder begins after the first one was lost: who waits for a copy is told so.
 func TestReplicator_SaysThatThereIsNoSpaceForAnotherCopy(t *testing.T) {
 	disk, path := onSmallDisk(t, 224)
 	s3(t)

@@ -23,8 +23,8 @@ var errMissing = errors.New("is missing its value")
 // nextWhenDamaged is the next step of an operator whose file is damaged.
 const nextWhenDamaged = "stop byre, keep a copy of the file and its -wal, run \"byre check\" to see what is damaged, and restore a backup"
 
-// nextWhenFull is the next step of an operator whose disk is full. The last hour may have filled it, which "byre compact"
-// keeps by default.
+// nextWhenFull is the next step of an operator whose disk is full. The last hour may have filled it, which "byre
+// compact" keeps by default.
 const nextWhenFull = "delete objects and run \"byre compact --keep 0\", or free space on its file system"
 
 // diagnose returns the diagnosis of a result code; see https://sqlite.org/rescode.html.

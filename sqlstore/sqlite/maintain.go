@@ -96,9 +96,9 @@ func (d *Driver) Shrink(ctx context.Context, limit int) (done bool, err error) {
 	return err == nil && excess <= limit, err
 }
 
-// Rewrite has SQLite write the file anew if it has more free pages than Shrink leaves. That takes a fraction of the time that
-// Shrink takes of each page, twice the space of the pages in use, and all of the writers' time: it is for a process that
-// serves nobody.
+// Rewrite has SQLite write the file anew if it has more free pages than Shrink leaves. That takes a fraction of the
+// time that Shrink takes of each page, twice the space of the pages in use, and all of the writers' time: it is for
+// a process that serves nobody.
 func (d *Driver) Rewrite(ctx context.Context) error {
 	if done, err := d.Shrink(ctx, 0); err != nil || done {
 		return err
@@ -144,7 +144,8 @@ const (
 	// starts the log over. If that never happens, the writer runs a checkpoint of its own
 	// at Options.LogPages.
 	checkpoint = `PRAGMA wal_checkpoint(PASSIVE)`
-	// truncateLog returns the space of a log that is copied back. It fails at once, or does nothing, if a reader or writer uses the log.
+	// truncateLog returns the space of a log that is copied back. It fails at once, or does nothing, if a reader or
+	// writer uses the log.
 	truncateLog = `PRAGMA wal_checkpoint(TRUNCATE)`
 	// measureLog returns how many pages the log has, and how many of them are copied back.
 	measureLog = `PRAGMA wal_checkpoint(NOOP)`
@@ -247,8 +248,8 @@ func (c *checkpointer) run(ctx context.Context, statement string) error {
 	return c.file.translate(err)
 }
 
-// record notes whether a part of the log that is long enough is not copied back, and logs when the log becomes too long, and
-// when it is not any more.
+// record notes whether a part of the log that is long enough is not copied back, and logs when the log becomes too
+// long, and when it is not any more.
 func (c *checkpointer) record(ctx context.Context, isBlocked bool, copied int, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -263,8 +264,10 @@ func (c *checkpointer) record(ctx context.Context, isBlocked bool, copied int, n
 	case err != nil:
 	case !c.isLong && size >= 2*c.options.logLimit():
 		c.isLong = true
-		c.options.Logger.ErrorContext(ctx, "store: the write-ahead log grows, because a reader stays in a transaction: end that program; \"fuser -v\" and the path name those that have the file open",
-			"path", c.file.path, "bytes", size, "limit", c.options.logLimit(), "seconds", int(now.Sub(cmp.Or(c.blocked, now)).Seconds()))
+		c.options.Logger.ErrorContext(ctx, "store: the write-ahead log grows, because a reader stays in a transaction: "+
+			"end that program; \"fuser -v\" and the path name those that have the file open",
+			"path", c.file.path, "bytes", size, "limit", c.options.logLimit(),
+			"seconds", int(now.Sub(cmp.Or(c.blocked, now)).Seconds()))
 	case c.isLong && size <= c.options.logLimit():
 		c.isLong = false
 		c.options.Logger.InfoContext(ctx, "store: the write-ahead log is short again", "path", c.file.path, "bytes", size)

@@ -81,7 +81,8 @@ func (r *diskReserve) open() error {
 		r.logger.Error("store: the disk has no space for --disk-reserve: "+nextWhenFull, "path", r.path, "needed", r.needed())
 		return nil
 	}
-	r.logger.Warn("store: the disk has no space for --disk-reserve: when it is full, deletes fail too: free space on it and start again", "path", r.path, "needed", r.needed())
+	r.logger.Warn("store: the disk has no space for --disk-reserve: when it is full, deletes fail too: "+
+		"free space on it and start again", "path", r.path, "needed", r.needed())
 	return remove(r.path)
 }
 
@@ -105,7 +106,8 @@ func (r *diskReserve) release() {
 		return // it was never taken
 	}
 	r.isInUse.Store(true)
-	r.logger.Error("store: the disk is full: the reserve is released for deletes: "+nextWhenFull, "path", r.path, "needed", r.needed(), "err", err)
+	r.logger.Error("store: the disk is full: the reserve is released for deletes: "+nextWhenFull,
+		"path", r.path, "needed", r.needed(), "err", err)
 }
 
 // run runs a transaction. If it does not make the database larger, the disk was too full for it and the
@@ -137,8 +139,8 @@ func (r *diskReserve) inUse() bool {
 	return false
 }
 
-// needed is the free space with which the file is given its size: an eighth more, because otherwise the disk would be full
-// again at once.
+// needed is the free space with which the file is given its size: an eighth more, because otherwise the disk would
+// be full again at once.
 func (r *diskReserve) needed() int64 { return r.size + r.size/8 }
 
 // measure returns the size of the file, and the space that must be free before it is taken back; 0 if it is not in use.
@@ -153,8 +155,8 @@ func (r *diskReserve) measure() (size, needed int64, isMissing bool) {
 	return size, 0, size < r.size
 }
 
-// take gives the file its size, if the disk has the space. It reports whether the file has its size. If not, the file is empty
-// or missing.
+// take gives the file its size, if the disk has the space. It reports whether the file has its size. If not, the
+// file is empty or missing.
 func (r *diskReserve) take() bool {
 	if free, err := freeSpace(r.path); err != nil || free < r.needed() {
 		return false

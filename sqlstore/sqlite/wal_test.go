@@ -15,8 +15,8 @@ import (
 	"byre/sqlstore/sqlite"
 )
 
-// A reader that stays in a transaction keeps the log from being copied back. Its age and the size of the log are measured, one
-// line of the log says what to do, and the quota counts the log. All of that ends with the reader.
+// A reader that stays in a transaction keeps the log from being copied back. Its age and the size of the log are
+// measured, one line of the log says what to do, and the quota counts the log. All of that ends with the reader.
 func TestWAL_OfAReaderThatStaysIsAnAlarm(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer

@@ -150,17 +150,22 @@ func (s *Status) addMetrics(text []byte) error {
 	}
 	s.Server.Watchers = sum(families["apiserver_longrunning_requests"], "verb", "WATCH")
 	if sum(families["byre_store_quota_exceeded"], "", "") > 0 {
-		s.Alarms = append(s.Alarms, "the database has reached its quota: delete objects and run \"byre compact --keep 0\", or raise --database-quota")
+		s.Alarms = append(s.Alarms, "the database has reached its quota: "+
+			"delete objects and run \"byre compact --keep 0\", or raise --database-quota")
 	}
 	if free := families["byre_store_disk_free_bytes"]; free != nil {
 		d.Disk = &Disk{FreeBytes: sum(free, "", ""), LogBytes: sum(families["byre_store_wal_bytes"], "", "")}
 	}
-	if limit := sum(families["byre_store_wal_limit_bytes"], "", ""); limit > 0 && d.Disk != nil && d.Disk.LogBytes >= 2*limit {
-		s.Alarms = append(s.Alarms, fmt.Sprintf("the write-ahead log has %d MiB, because a reader has been in a transaction for %d s: end that program; \"fuser -v\" and the path of the database name those that have the file open",
+	limit := sum(families["byre_store_wal_limit_bytes"], "", "")
+	if d.Disk != nil && limit > 0 && d.Disk.LogBytes >= 2*limit {
+		s.Alarms = append(s.Alarms, fmt.Sprintf("the write-ahead log has %d MiB, "+
+			"because a reader has been in a transaction for %d s: end that program; "+
+			"\"fuser -v\" and the path of the database name those that have the file open",
 			d.Disk.LogBytes>>20, sum(families["byre_store_wal_reader_seconds"], "", "")))
 	}
 	if sum(families["byre_store_disk_reserve_missing"], "", "") > 0 {
-		s.Alarms = append(s.Alarms, "there is no --disk-reserve: deletes fail too when the disk is full: free space on the file system, and start byre again")
+		s.Alarms = append(s.Alarms, "there is no --disk-reserve: "+
+			"deletes fail too when the disk is full: free space on the file system, and start byre again")
 	}
 	for _, backup := range families["byre_store_last_backup_timestamp_seconds"].GetMetric() {
 		revision, err := strconv.ParseInt(label(backup, "revision"), 10, 64)
