@@ -88,6 +88,9 @@ func (s *Server) build(ctx, base context.Context, config Config) error {
 	if s.storage.fork != nil {
 		s.network.egress.cluster = refuseDial
 	}
+	if err := auth.CheckMissing(ctx, s.storage.database.Driver, o.Auth.Authentication, o.CertDir, o.Store.AcceptNewKeys); err != nil {
+		return err
+	}
 	if s.certificates, err = ensureCertificates(o, s.network); err != nil {
 		return err
 	}

@@ -18,7 +18,7 @@ type BackupOptions struct {
 // AddFlags adds the flags.
 func (o *BackupOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.Schedule, "backup-schedule", o.Schedule,
-		"When to make a backup of the database: the five fields of cron, such as '0 3 * * *', in local time, or @hourly, @daily, @weekly, '@every 6h'. Of the servers on one PostgreSQL one makes it. A backup that was due while no server ran is made at the next start. If not set, none is made.")
+		"When to make a backup of the database: the five fields of cron, such as 'CRON_TZ=UTC 0 3 * * *', in local time without CRON_TZ (a time that the clocks skip in spring has no run that day), or @hourly, @daily, @weekly, '@every 6h'. Of the servers on one PostgreSQL one makes it. A backup that was due while no server ran is made at the next start. If not set, none is made.")
 	fs.StringVar(&o.To, "backup-to", o.To,
 		"Where --backup-schedule writes to: a directory, which must exist, s3://BUCKET or s3://BUCKET/PREFIX.")
 	fs.IntVar(&o.Keep, "backup-keep", o.Keep,

@@ -161,9 +161,6 @@ func (f *pkiFlags) identities() (by []age.Identity, err error) {
 
 // extract writes the certificates of a restored database.
 func (f *pkiFlags) extract(out io.Writer, dataDir string, archive pkiarchive.Archive) error {
-	if archive == nil {
-		return nil
-	}
 	if err := archive.Extract(f.dir(dataDir)); err != nil {
 		return fmt.Errorf("the database is restored, but not the certificates: %w", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -18,10 +19,16 @@ import (
 	"byre/sqlstore"
 	"byre/sqlstore/backup"
 	"byre/sqlstore/backup/location"
+	"byre/sqlstore/replication"
+	"byre/sqlstore/snapshot"
 )
 
 const directoryHelp = "LOCATION is a directory, s3://BUCKET or s3://BUCKET/PREFIX; without one it is that of --backup-to,\n" +
 	"which the configuration of the server names. Its backups are the files whose names end with " + location.Suffix + "."
+
+// copiesHelp is of the commands that know continuous copies.
+const copiesHelp = directoryHelp + "\n" +
+	"A place of --replicate-to is a LOCATION too: each folder in it is a continuous copy, which one process has written."
 
 // backupsFlags name a directory of backups.
 type backupsFlags struct{ location.Directory }
@@ -36,6 +43,7 @@ func (f *backupsFlags) setArgs(args []string) error {
 	if len(args) > 0 {
 		f.Name = args[0]
 	}
+	f.Name = strings.TrimPrefix(f.Name, "file://")
 	if f.Name == "" {
 		return errors.New("name a directory of backups, or set --backup-to")
 	}
@@ -53,6 +61,8 @@ type storedBackup struct {
 	// Cluster is sqlstore.Header.Cluster; header is what tells whether two are of one cluster.
 	Cluster string `json:"cluster,omitempty"`
 	header  *sqlstore.Header
+	// Transaction is the last one of a continuous copy that can be restored. Its Revision and Objects are not in its file's names.
+	Transaction uint64 `json:"transaction,omitempty"`
 	// Error is why the file can't be restored; empty if its first line does not show a reason.
 	Error string `json:"error,omitempty"`
 }
@@ -95,6 +105,23 @@ func (f *backupsFlags) list(ctx context.Context) ([]storedBackup, error) {
 	return backups, nil
 }
 
+// copies returns the continuous copies in the directory, the newest last; none where no --replicate-to can write.
+func (f *backupsFlags) copies(ctx context.Context) (url string, copies []replication.Copy, err error) {
+	url = f.Name
+	if !strings.HasPrefix(url, "s3:") {
+		path, err := filepath.Abs(url)
+		if err != nil {
+			return "", nil, err
+		}
+		url = "file://" + path
+	}
+	if replication.Check(url, f.S3) != nil { // such as s3://BUCKET
+		return "", nil, nil
+	}
+	copies, err = replication.Copies(ctx, url, f.S3)
+	return url, copies, err
+}
+
 func newBackupListCommand() *cobra.Command {
 	var flags backupsFlags
 	var output cli.Output
@@ -102,7 +129,9 @@ func newBackupListCommand() *cobra.Command {
 		Use:   "list [LOCATION]",
 		Short: "List the backups in a directory or a bucket",
 		Long: "List the backups in a directory or a bucket, the newest last: the time and the revision of what\n" +
-			"each holds, its size, and the program that wrote it. Only the beginning of each is read.\n\n" + directoryHelp,
+			"each holds, its size, and the program that wrote it. Only the beginning of each is read.\n" +
+			"Of each continuous copy it tells the time and the transaction up to which it can be restored, and\n" +
+			"whether files are missing. \"byre backup verify\" tells the revision.\n\n" + copiesHelp,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := flags.setArgs(args); err != nil {
@@ -111,6 +140,13 @@ func newBackupListCommand() *cobra.Command {
 			backups, err := flags.list(cmd.Context())
 			if err != nil {
 				return err
+			}
+			_, copies, err := flags.copies(cmd.Context())
+			if err != nil {
+				return err
+			}
+			for _, c := range copies {
+				backups = append(backups, storedBackup{Name: c.Folder, Time: c.Time, Transaction: c.Last, SizeBytes: c.SizeBytes, Error: c.Hole()})
 			}
 			return output.Print(cmd.OutOrStdout(), backups, func(w io.Writer) error { return printBackups(w, backups) })
 		},
@@ -124,8 +160,12 @@ func printBackups(out io.Writer, backups []storedBackup) error {
 	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(w, "NAME\tTIME\tREVISION\tOBJECTS\tSIZE\tPROGRAM")
 	for _, b := range backups {
-		if b.Error != "" {
-			cli.PrintRow(w, []any{b.Name, "-", "-", "-", bytesText(b.SizeBytes), b.Error})
+		if b.Error != "" || b.Transaction > 0 {
+			at := "-"
+			if !b.Time.IsZero() {
+				at = b.Time.UTC().Format(time.RFC3339)
+			}
+			cli.PrintRow(w, []any{b.Name, at, "-", "-", bytesText(b.SizeBytes), cmp.Or(b.Error, fmt.Sprintf("continuous copy, up to transaction %d", b.Transaction))})
 			continue
 		}
 		cli.PrintRow(w, []any{b.Name, b.Time.UTC().Format(time.RFC3339), b.Revision, b.Objects, bytesText(b.SizeBytes), b.Program})
@@ -140,42 +180,63 @@ func newBackupVerifyCommand() *cobra.Command {
 		Short: "Read backups to their end, and check that they can be restored",
 		Long: "Read a backup, or all of a directory or a bucket, to the end, and check what \"byre restore\" checks\n" +
 			"before it does anything: that the file is complete, its checksum is right, and its rows can be\n" +
-			"loaded. The exit status is 2 if one can't be restored, and 1 if one can't be read.\n\n" + directoryHelp,
-		Example: "  byre backup verify /backup/byre.zst\n  byre backup verify s3://backups/cluster",
+			"loaded. Of a continuous copy it restores each folder to a temporary file, below $TMPDIR. The exit status is 2 if\n" +
+			"one can't be restored or lacks files, and 1 if one can't be read.\n\n" + copiesHelp,
+		Example: "  byre backup verify /backup/byre.zst\n  byre backup verify s3://backups/cluster-1",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := flags.setArgs(args); err != nil {
 				return err
 			}
 			files := []location.Location{{Name: flags.Name, S3: flags.S3, Stdin: cmd.InOrStdin()}}
+			var url string
+			var copies []replication.Copy
 			if info, err := os.Stat(flags.Name); err == nil && info.IsDir() || strings.HasPrefix(flags.Name, "s3:") && !strings.HasSuffix(flags.Name, location.Suffix) {
 				entries, err := flags.List(cmd.Context())
 				if err != nil {
 					return err
 				}
-				if len(entries) > 0 || info != nil { // else it may be the key of a backup
+				if url, copies, err = flags.copies(cmd.Context()); err != nil {
+					return err
+				}
+				if len(entries)+len(copies) > 0 || info != nil { // else it may be the key of a backup
 					files = files[:0]
 				}
 				for _, entry := range entries {
 					files = append(files, flags.File(entry.Name))
 				}
 			}
-			return verifyBackups(cmd, files)
+			var all []verification
+			for _, file := range files {
+				all = append(all, verification{file.Name, func() (string, error) { return verifyBackup(cmd, file) }})
+			}
+			for _, c := range copies {
+				if c.Seen > 0 { // else its process ended before it had copied anything
+					all = append(all, verification{url + "/" + c.Folder, func() (string, error) { return verifyCopy(cmd, url, flags.S3, c) }})
+				}
+			}
+			return verifyAll(cmd, all)
 		},
 	}
 	flags.addTo(cmd)
 	return cmd
 }
 
-func verifyBackups(cmd *cobra.Command, files []location.Location) error {
-	if len(files) == 0 {
+// verification reads something that a restore reads, and returns what it holds.
+type verification struct {
+	name string
+	run  func() (string, error)
+}
+
+func verifyAll(cmd *cobra.Command, all []verification) error {
+	if len(all) == 0 {
 		return errors.New("there is no backup there: name another directory, or make one with \"byre backup\"")
 	}
 	broken, errs := 0, []error{}
-	for _, file := range files {
-		text, err := verifyBackup(cmd, file)
+	for _, v := range all {
+		text, err := v.run()
 		switch {
-		case errors.Is(err, sqlstore.ErrBroken), errors.Is(err, backup.ErrNewer), errors.Is(err, errNoObjects):
+		case errors.Is(err, sqlstore.ErrBroken), errors.Is(err, sqlstore.ErrDamaged), errors.Is(err, backup.ErrNewer), errors.Is(err, errNoObjects), errors.Is(err, errHole):
 			broken++
 			text = err.Error()
 		case cmd.Context().Err() != nil:
@@ -184,15 +245,54 @@ func verifyBackups(cmd *cobra.Command, files []location.Location) error {
 			errs = append(errs, err)
 			continue
 		}
-		fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", file.Name, cli.Visible(text))
+		fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", v.name, cli.Visible(text))
 	}
 	if broken > 0 {
-		errs = append(errs, &statusError{fmt.Errorf("%d of %d backups can't be restored: keep the others, and make a new one", broken, len(files)), statusDamaged})
+		errs = append(errs, &statusError{fmt.Errorf("%d of %d backups can't be restored, or lack something: keep the others, and make a new one", broken, len(all)), statusDamaged})
 	}
 	return errors.Join(errs...)
 }
 
-var errNoObjects = errors.New("it has no objects")
+var (
+	errNoObjects = errors.New("it has no objects")
+	errHole      = errors.New("make a new copy: restart the server that writes it")
+)
+
+// verifyCopy restores a continuous copy to a temporary file, and reads that.
+func verifyCopy(cmd *cobra.Command, url string, s3 location.S3, c replication.Copy) (text string, err error) {
+	if c.Last == 0 {
+		return "", fmt.Errorf("%s: %w", c.Hole(), errHole)
+	}
+	p := newProgress(cmd.ErrOrStderr(), "verifying")
+	defer p.end()
+	dir, err := os.MkdirTemp("", "byre-verify-*")
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	path := filepath.Join(dir, "byre.db")
+	if err := replication.Restore(cmd.Context(), url, s3, c, path); err != nil {
+		if cmd.Context().Err() == nil {
+			err = fmt.Errorf("%w: %w", sqlstore.ErrBroken, err)
+		}
+		return "", err
+	}
+	err = readDatabase(cmd.Context(), "sqlite://"+path, func(s sqlstore.Snapshot) error {
+		digest, err := snapshot.DigestOf(p.follow(s))
+		if err == nil && digest.Objects == 0 {
+			err = errNoObjects
+		}
+		text = fmt.Sprintf("revision %d of %s, %d objects, %d changes", s.Revision, c.Time.Format(time.RFC3339), digest.Objects, digest.Changes)
+		return err
+	})
+	switch {
+	case err != nil:
+		return "", err
+	case c.HasHole():
+		return "", fmt.Errorf("%s: it can be restored up to %s: %w", c.Hole(), text, errHole)
+	}
+	return "complete, " + text, nil
+}
 
 // verifyBackup returns what a backup that can be restored holds.
 func verifyBackup(cmd *cobra.Command, l location.Location) (string, error) {

@@ -198,7 +198,11 @@ func TestBackups_AreListedVerifiedAndPruned(t *testing.T) {
 	verify := new(cobra.Command)
 	verify.SetContext(t.Context())
 	verify.SetOut(&verified)
-	if err := verifyBackups(verify, []location.Location{{Name: filepath.Join(dir, "deleted.zst")}, {Name: filepath.Join(dir, "a.zst")}}); !errors.Is(err, os.ErrNotExist) {
+	of := func(name string) verification {
+		file := location.Location{Name: filepath.Join(dir, name)}
+		return verification{file.Name, func() (string, error) { return verifyBackup(verify, file) }}
+	}
+	if err := verifyAll(verify, []verification{of("deleted.zst"), of("a.zst")}); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("of a file that was deleted meanwhile: %v", err)
 	}
 	if !strings.Contains(verified.String(), "a.zst: complete, revision ") {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
@@ -146,8 +147,12 @@ func showResult(cmd *cobra.Command, result integrity.Result, readErr error, outp
 		if readErr != nil {
 			return nil
 		}
-		_, err := fmt.Fprintf(out, "checked %d objects and %d changes at revision %d, %d values encrypted, %d of them decrypted: %d findings\n",
-			result.Objects, result.Changes, result.Revision, result.Encrypted, result.Decrypted, result.FindingCount)
+		last := "none was made"
+		if !result.LastChange.IsZero() {
+			last = result.LastChange.UTC().Format(time.RFC3339)
+		}
+		_, err := fmt.Fprintf(out, "checked %d objects and %d changes at revision %d, %d values encrypted, %d of them decrypted: %d findings; the last change: %s\n",
+			result.Objects, result.Changes, result.Revision, result.Encrypted, result.Decrypted, result.FindingCount, last)
 		return err
 	})
 }

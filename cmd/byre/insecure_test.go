@@ -28,6 +28,7 @@ func freePort(t *testing.T) string {
 }
 
 func TestInsecurePort_ServesHealthAndMetrics(t *testing.T) {
+	t.Parallel()
 	port := freePort(t)
 	// The insecure port answers every request, even if the authorizer denies all.
 	server := startServer(t, t.TempDir(), "--insecure-port", port, "--authorization-mode=AlwaysDeny", "--profiling=false",

@@ -47,6 +47,7 @@ func fillFile(t *testing.T, path string) {
 // TestServe_ChecksALargeFileWhileItServes crashes a server with a file whose check takes longer than a start waits for. The next one
 // serves at once, and tells whether the file is sound when it knows.
 func TestServe_ChecksALargeFileWhileItServes(t *testing.T) {
+	night(t) // sqlite.InspectAfterCrash has short tests
 	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "byre.db")

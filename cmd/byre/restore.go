@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -31,6 +32,9 @@ type restoreFlags struct {
 	from   string
 	at     string
 	moment plugin.Moment
+	// folder and upTo are for a continuous copy of which files are missing.
+	folder string
+	upTo   int64
 	bump   int64
 	pki    pkiFlags
 }
@@ -53,6 +57,8 @@ func newRestoreCommand() *cobra.Command {
 			"It must lie within the history that the backup, or the database of --from, has of every\n" +
 			"resource: by default that is 24 hours. Restore into a new database: the first one stays as\n" +
 			"it is. Nothing is restored if there were no objects.\n\n" +
+			"Files of a continuous copy may be missing: the error then names what is left. --up-to restores the\n" +
+			"copy up to there, and --folder an older copy of \"byre backup list\".\n\n" +
 			"With --with-pki, the certificates and keys are restored too, that \"byre backup --with-pki\", or\n" +
 			"a server with --age-recipient, has written beside the backup or the continuous copy.",
 		Example: "  byre restore --data-dir /var/lib/byre-restored /backup/byre.zst\n" +
@@ -70,6 +76,9 @@ func newRestoreCommand() *cobra.Command {
 			if f.bump < 1 {
 				return errors.New("--bump-revision must be positive: clients have seen the revisions up to the last one")
 			}
+			if !replication.IsURL(f.from) && (f.folder != "" || f.upTo != 0) {
+				return errors.New("--folder and --up-to are for what --replicate-to has copied: name it with --from")
+			}
 			if f.at != "" {
 				var err error
 				if f.moment, err = plugin.ParseMoment(f.at); err != nil {
@@ -83,7 +92,7 @@ func newRestoreCommand() *cobra.Command {
 			case f.from != "" && f.pki.with:
 				return errors.New("--with-pki is for a backup, or for what --replicate-to has copied: a database has no certificates beside it")
 			case f.from != "":
-				return f.restoreDatabase(cmd, f.from)
+				restore = func(cmd *cobra.Command) error { return f.restoreDatabase(cmd, f.from) }
 			default:
 				f.source.Name, f.source.Stdin = args[0], cmd.InOrStdin()
 			}
@@ -94,6 +103,14 @@ func newRestoreCommand() *cobra.Command {
 			if err := restore(cmd); err != nil {
 				return err
 			}
+			if keys == nil {
+				dir := f.pki.dir(f.store.DataDir)
+				if f.store.Endpoint != "" {
+					dir = "pki/ in the --data-dir of each server"
+				}
+				fmt.Fprintf(cmd.OutOrStdout(), "next, before a start: %s must be the pki/ of the server that was backed up; a start with other keys is refused\n", dir)
+				return nil
+			}
 			return f.pki.extract(cmd.OutOrStdout(), f.store.DataDir, keys)
 		},
 	}
@@ -101,7 +118,10 @@ func newRestoreCommand() *cobra.Command {
 	f.source.S3.AddFlags(cmd.Flags())
 	f.pki.addToRestore(cmd)
 	cmd.Flags().StringVar(&f.from, "from", "", "Instead of a backup, read this database, which may be in use: sqlite:///PATH or postgres://...; or the latest that --replicate-to of a server has copied: file:///PATH or s3://BUCKET/PATH, through a temporary file in $TMPDIR.")
+	cmd.Flags().StringVar(&f.folder, "folder", "", "With --from and a continuous copy: the folder to restore, of those that \"byre backup list\" shows; if not set, the newest.")
+	cmd.Flags().Int64Var(&f.upTo, "up-to", 0, "With --from and a continuous copy of which files are missing: restore what was written up to this revision, without what came later.")
 	cmd.Flags().StringVar(&f.at, "at", "", "Restore the objects of a moment: "+plugin.MomentHelp+".")
+	cmd.MarkFlagsMutuallyExclusive("at", "up-to")
 	cmd.Flags().Int64Var(&f.bump, "bump-revision", bumpRevision,
 		"How far to move the revision forward: beyond every revision that a client may have seen since the backup.")
 	return cmd
@@ -115,16 +135,65 @@ func (f *restoreFlags) restoreDatabase(cmd *cobra.Command, endpoint string) erro
 
 // restoreReplica restores from what --replicate-to has copied. It downloads to a temporary file.
 func (f *restoreFlags) restoreReplica(cmd *cobra.Command) (err error) {
+	copies, err := replication.Copies(cmd.Context(), f.from, f.source.S3)
+	if err != nil {
+		return err
+	}
+	chosen, err := f.choose(copies)
+	if err != nil {
+		return err
+	}
+	if chosen.Last == 0 {
+		return fmt.Errorf("%s/%s: %s: nothing was restored%s", f.from, chosen.Folder, chosen.Hole(), olderCopy(copies, chosen))
+	}
 	dir, err := os.MkdirTemp("", "byre-restore-*")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	path := filepath.Join(dir, "byre.db")
-	if err := replication.Restore(cmd.Context(), f.from, f.source.S3, path); err != nil {
-		return err
+	if err := replication.Restore(cmd.Context(), f.from, f.source.S3, chosen, path); err != nil {
+		return fmt.Errorf("%w: nothing was restored%s", err, olderCopy(copies, chosen))
 	}
-	return f.restoreDatabase(cmd, "sqlite://"+path)
+	return readDatabase(cmd.Context(), "sqlite://"+path, func(s sqlstore.Snapshot) error {
+		switch {
+		case f.upTo > s.Revision:
+			return fmt.Errorf("%s/%s reaches up to revision %d, not %d: nothing was restored", f.from, chosen.Folder, s.Revision, f.upTo)
+		case f.upTo > 0:
+			f.moment.Revision = f.upTo
+		case chosen.HasHole():
+			return fmt.Errorf("%s/%s: %s: nothing was restored; restore what is left, up to revision %d of %s, with --up-to %d%s", f.from, chosen.Folder,
+				chosen.Hole(), s.Revision, chosen.Time.Format(time.RFC3339), s.Revision, olderCopy(copies, chosen))
+		}
+		return f.restore(cmd, newProgress(cmd.ErrOrStderr(), "restoring"), s)
+	})
+}
+
+// choose returns the copy of --folder, or else the newest.
+func (f *restoreFlags) choose(copies []replication.Copy) (replication.Copy, error) {
+	if f.folder == "" {
+		latest, err := replication.Latest(copies)
+		if err != nil {
+			err = fmt.Errorf("%s: %w", f.from, err)
+		}
+		return latest, err
+	}
+	for _, c := range copies {
+		if c.Folder == f.folder {
+			return c, nil
+		}
+	}
+	return replication.Copy{}, fmt.Errorf("%s has no folder %s: see \"byre backup list %s\"", f.from, f.folder, f.from)
+}
+
+// olderCopy says how to restore the newest copy before one that has all of its files; empty if there is none.
+func olderCopy(copies []replication.Copy, than replication.Copy) string {
+	for _, c := range slices.Backward(copies) {
+		if c.Folder < than.Folder && c.Last > 0 && !c.HasHole() {
+			return fmt.Sprintf("; or restore an older copy, of %s, with --folder %s", c.Time.Format(time.RFC3339), c.Folder)
+		}
+	}
+	return ""
 }
 
 func (f *restoreFlags) restoreBackup(cmd *cobra.Command) error {

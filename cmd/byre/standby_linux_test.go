@@ -345,8 +345,12 @@ func TestStandby_AStoppedHolderAcknowledgesNothing(t *testing.T) {
 // TestStandby_StartsOnAFullDisk fills the disk of the server that has served last: it serves again, as one without a
 // standby does, so that objects can be deleted.
 func TestStandby_StartsOnAFullDisk(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"--replicate-sync=false", "--replicate-sync"} {
-		t.Run(mode, func(t *testing.T) { testStartOnAFullDisk(t, mode) })
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			testStartOnAFullDisk(t, mode)
+		})
 	}
 }
 

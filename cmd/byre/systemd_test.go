@@ -24,6 +24,7 @@ import (
 // then. It creates its own objects, such as those that a new version of it adds. Nodes and servers
 // can create their Leases, and the log has one line of the quota.
 func TestSystemd_IsReadyAtTheQuota(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	first := startServer(t, dir, "--database-quota=3Mi")
 	client := kubernetes.NewForConfigOrDie(first.config(t))
@@ -33,8 +34,8 @@ func TestSystemd_IsReadyAtTheQuota(t *testing.T) {
 		t.Fatal(err)
 	}
 	first.stop(t)
-	receive := listenForSystemd(t)
-	server := command(t, dir, serveArgs(dir, "--database-quota=3Mi")...)
+	receive, env := listenForSystemd(t)
+	server := commandWith(t, env, dir, serveArgs(dir, "--database-quota=3Mi")...)
 	if got := receive(); !strings.HasPrefix(got, "READY=1\n") {
 		t.Fatalf("the first message is %q", got)
 	}
@@ -102,8 +103,8 @@ func fillQuota(t *testing.T, client kubernetes.Interface) {
 }
 
 // listenForSystemd makes the socket that systemd reads for Type=notify, and returns what reads the
-// next message from it.
-func listenForSystemd(t *testing.T) (receive func() string) {
+// next message from it, and the environment of the program that writes to it.
+func listenForSystemd(t *testing.T) (receive func() string, env []string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "notify") // a socket's path is short
 	if err != nil {
@@ -116,7 +117,6 @@ func listenForSystemd(t *testing.T) (receive func() string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	t.Setenv("NOTIFY_SOCKET", socket)
 	return func() string {
 		t.Helper()
 		if err := conn.SetReadDeadline(time.Now().Add(2 * time.Minute)); err != nil {
@@ -128,16 +128,16 @@ func listenForSystemd(t *testing.T) (receive func() string) {
 			t.Fatal(err)
 		}
 		return string(message[:n])
-	}
+	}, []string{"NOTIFY_SOCKET=" + socket}
 }
 
 // TestSystemd_IsNotifiedOfStartLifeAndStop reads the socket that systemd reads for
 // Type=notify and WatchdogSec=.
 func TestSystemd_IsNotifiedOfStartLifeAndStop(t *testing.T) {
-	receive := listenForSystemd(t)
-	t.Setenv("WATCHDOG_USEC", "30000000")
+	t.Parallel()
+	receive, env := listenForSystemd(t)
 	data := t.TempDir()
-	server := command(t, data, "serve", "--data-dir", data, "--bind-address=127.0.0.1", "--secure-port=0")
+	server := commandWith(t, append(env, "WATCHDOG_USEC=30000000"), data, serveArgs(data)...)
 	if got := receive(); !strings.HasPrefix(got, "READY=1\nSTATUS=Serving on 127.0.0.1:") {
 		t.Fatalf("the first message is %q", got)
 	}

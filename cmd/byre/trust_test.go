@@ -104,7 +104,10 @@ func expectRefusedKeys(t *testing.T, dir string, args ...string) {
 	status := p.wait(t)
 	lines := strings.Split(strings.TrimSpace(p.log.String()), "\n")
 	said := lines[len(lines)-1]
-	if status != 1 || !strings.HasPrefix(said, "byre: the CA has the key sha256:") || !strings.Contains(said, filepath.Join(dir, "pki")) || !strings.Contains(said, "--accept-new-keys") {
+	if status != 1 || !strings.HasPrefix(said, "byre: there is no "+filepath.Join(dir, "pki", "ca.crt")+", and the database was served with the key sha256:") || !strings.Contains(said, filepath.Join(dir, "pki")) || !strings.Contains(said, "--accept-new-keys") {
 		t.Errorf("status %d, %s", status, said)
+	}
+	if made, _ := filepath.Glob(filepath.Join(dir, "pki", "*")); len(made) > 0 {
+		t.Errorf("a start that is refused has made %q", made)
 	}
 }

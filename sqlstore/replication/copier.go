@@ -1,7 +1,6 @@
 package replication
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -238,41 +237,17 @@ func (c *copier) check(ctx context.Context, f *folder) error {
 	if _, err := c.bucket.folders(ctx); err != nil { // such as a directory that is not mounted
 		return err
 	}
-	want := ltx.TXID(f.last.Load())
-	last, err := lastOf(ctx, f.client)
+	want := f.last.Load()
+	there, err := scan(ctx, f.client)
 	if err != nil {
 		return err
 	}
 	f.checked = time.Now()
-	if last < want && c.folder.CompareAndSwap(f, nil) {
+	if there.Last < want && c.folder.CompareAndSwap(f, nil) {
 		c.lost(ctx, f.checked, errDeleted)
 		signal(c.captured)
 	}
 	return nil
-}
-
-// lastOf returns the last transaction up to which the files of a folder have all; 0 if there is no snapshot.
-func lastOf(ctx context.Context, client litestream.ReplicaClient) (last ltx.TXID, err error) {
-	var all []*ltx.FileInfo
-	for _, level := range []int{litestream.SnapshotLevel, 3, 2, 1, 0} { // a file is merged into a higher level before it goes
-		files, err := client.LTXFiles(ctx, level, 0, false)
-		if err != nil {
-			return 0, err
-		}
-		for files.Next() {
-			all = append(all, files.Item())
-		}
-		if err := errors.Join(files.Err(), files.Close()); err != nil {
-			return 0, err
-		}
-	}
-	slices.SortFunc(all, func(a, b *ltx.FileInfo) int { return cmp.Compare(a.MinTXID, b.MinTXID) })
-	for _, info := range all {
-		if info.MinTXID <= last+1 {
-			last = max(last, info.MaxTXID)
-		}
-	}
-	return last, nil
 }
 
 // deleteOld deletes the folders that are older than one. That takes a request for each file, of which there are

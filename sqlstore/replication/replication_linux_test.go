@@ -121,14 +121,34 @@ func digest(t *testing.T, path string) (d snapshot.Digest) {
 	return d
 }
 
+// latest returns the latest copy in the destination of a URL.
+func latest(t *testing.T, url string) replication.Copy {
+	t.Helper()
+	copies, err := replication.Copies(t.Context(), url, location.S3{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := replication.Latest(copies)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// restore restores a copy to a new file.
+func restore(t *testing.T, url string, c replication.Copy) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "restored.db")
+	if err := replication.Restore(t.Context(), url, location.S3{}, c, path); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 // expectRestored restores from a URL and compares with the database at path.
 func expectRestored(t *testing.T, url, path string) {
 	t.Helper()
-	restored := filepath.Join(t.TempDir(), "restored.db")
-	if err := replication.Restore(t.Context(), url, location.S3{}, restored); err != nil {
-		t.Fatal(err)
-	}
-	if got, want := digest(t, restored), digest(t, path); got != want {
+	if got, want := digest(t, restore(t, url, latest(t, url))), digest(t, path); got != want {
 		t.Errorf("%s has %v, want %v", url, got, want)
 	}
 }
@@ -524,9 +544,11 @@ func localFiles(t *testing.T, path string) int {
 
 func TestRestore_NamesWhatIsMissing(t *testing.T) {
 	t.Parallel()
-	empty := "file://" + t.TempDir()
-	err := replication.Restore(t.Context(), empty, location.S3{}, filepath.Join(t.TempDir(), "restored.db"))
-	if !errors.Is(err, replication.ErrEmpty) {
+	copies, err := replication.Copies(t.Context(), "file://"+t.TempDir(), location.S3{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := replication.Latest(copies); !errors.Is(err, replication.ErrEmpty) {
 		t.Errorf("an empty directory: %v", err)
 	}
 	for _, url := range []string{"file://host/path", "file:relative", "file:///", "s3://bucket", "s3:///path", "http://example.com/path", "s3://key:secret@bucket/path"} {

@@ -103,10 +103,10 @@ func texts(ctx context.Context, q querier, query string) ([]string, error) {
 	})(q.QueryContext(ctx, query)) //nolint:rowserrcheck // collect checks it
 }
 
-// InspectAfterCrash checks the file at path if the last process that had it open did not close
-// it. The caller calls it before anything else opens the file. It fails with
-// sqlstore.ErrDamaged if the file is damaged. It changes nothing. If the check takes longer than limit, it
-// returns false: then the caller calls CheckFile of the Driver that it opens.
+// InspectAfterCrash checks the file at path if the last process that had it open did not close it, or if that had
+// another file: a copy that was made while a process wrote may be damaged. The caller calls it before anything else
+// opens the file. It fails with sqlstore.ErrDamaged if the file is damaged. It changes nothing. If the check takes
+// longer than limit, it returns false: then the caller calls CheckFile of the Driver that it opens.
 //
 // It recognizes an unclean stop by a write-ahead log that is not empty. A Driver writes to the
 // log when it is opened, and the last connection that closes copies the log back and deletes
@@ -115,8 +115,11 @@ func texts(ctx context.Context, q querier, query string) ([]string, error) {
 // superfluous and does no harm.
 func InspectAfterCrash(ctx context.Context, path string, limit time.Duration, logger *slog.Logger) (complete bool, err error) {
 	resolved, err := dbfile.Resolve(path)
-	if err != nil || !hasLog(resolved) {
+	if err != nil {
 		return true, nil //nolint:nilerr // the file does not exist yet
+	}
+	if _, err := os.Stat(resolved); err != nil {
+		return true, nil //nolint:nilerr // as above
 	}
 	lock, err := dbfile.Acquire(path)
 	if err != nil {
@@ -133,14 +136,20 @@ func hasLog(path string) bool {
 }
 
 func (f *file) inspectAfterCrash(ctx context.Context, limit time.Duration, logger *slog.Logger) (complete bool, err error) {
-	if !hasLog(f.path) { // another process had the file open and has closed it meanwhile
-		return true, nil
-	}
 	if fresh, err := dbfile.Inspect(f.path); err != nil || fresh {
 		return true, err
 	}
-	if err := f.compareWithLog(ctx); err != nil {
-		return false, f.damaged(ctx, err)
+	cause := "byre was not stopped cleanly"
+	if hasLog(f.path) {
+		if err := f.compareWithLog(ctx); err != nil {
+			return false, f.damaged(ctx, err)
+		}
+	} else {
+		isLeft, err := f.isLeft(ctx)
+		if isLeft && err == nil {
+			return true, nil
+		}
+		cause = "the file was copied, restored or moved" // or a page is damaged that says which store it is
 	}
 	start := time.Now()
 	limited, cancel := context.WithTimeout(ctx, limit)
@@ -149,12 +158,12 @@ func (f *file) inspectAfterCrash(ctx context.Context, limit time.Duration, logge
 	err = f.quickCheck(limited)
 	switch {
 	case limited.Err() != nil && ctx.Err() == nil:
-		logger.Info("store: byre was not stopped cleanly: the database file is checked while it is served", "path", f.path)
+		logger.Info("store: "+cause+": the database file is checked while it is served", "path", f.path)
 		return false, nil
 	case err != nil:
 		return false, f.damaged(ctx, err)
 	}
-	logger.Info("store: byre was not stopped cleanly, and the database file is sound", "path", f.path, "took", time.Since(start).Round(time.Millisecond))
+	logger.Info("store: "+cause+", and the database file is sound", "path", f.path, "took", time.Since(start).Round(time.Millisecond))
 	return true, nil
 }
 

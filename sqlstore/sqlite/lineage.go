@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"database/sql"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -79,9 +80,15 @@ func (c *committer) resumeLineage(ctx context.Context, state *sqlstore.State) er
 	default:
 		now.id, now.revision = rand.Text(), sqlstore.NextEpoch(max(state.Revision, left.revision))
 		statement, arguments = beginEpoch, append(arguments, now.id, now.revision)
-		c.options.Logger.LogAttrs(ctx, slog.LevelWarn, "sqlite: the database may have lost commits: its file was restored or moved, or a crash "+
+		var objects int64
+		var last sql.NullString
+		if err := c.readers.db.QueryRowContext(ctx, selectExtent).Scan(&objects, &last); err != nil {
+			return err
+		}
+		c.options.Logger.LogAttrs(ctx, slog.LevelWarn, "sqlite: the database may have lost commits: its file was copied, restored or moved, or a crash "+
 			"lost volatile changes; a new epoch begins: watches end with 410 and clients list again",
-			slog.String("path", c.file.path), slog.Int64("was", left.revision), slog.Int64("is", state.Revision), slog.Int64("revision", now.revision))
+			slog.String("path", c.file.path), slog.String("lastChange", last.String), slog.Int64("objects", objects),
+			slog.Int64("was", left.revision), slog.Int64("is", state.Revision), slog.Int64("revision", now.revision))
 	}
 	if c.lineage.file, err = fileowner.Open(c.file.path+lineageSuffix, os.O_RDWR, 0o600); err != nil {
 		return err
@@ -104,8 +111,27 @@ func (c *committer) resumeLineage(ctx context.Context, state *sqlstore.State) er
 	}); err != nil {
 		return err
 	}
+	// The file alone says from now on which store it is: a copy of it is recognized, whatever of the log it lacks. On
+	// a full disk it does so later.
+	_, _ = c.writer.conn.ExecContext(ctx, checkpoint)
 	*state, err = c.readers.state(ctx)
 	return err
+}
+
+// isLeft reports whether the database is what the last process has left, or a new one.
+func (f *file) isLeft(ctx context.Context) (bool, error) {
+	db := f.connect(1, f.reading())
+	defer db.Close()
+	var stored string
+	var state sqlstore.State
+	if err := db.QueryRowContext(ctx, selectLineage).Scan(&stored); err != nil || stored == "" {
+		return true, err
+	}
+	if err := db.QueryRowContext(ctx, selectState).Scan(&state.Revision, &state.Compacted, &state.Epoch); err != nil {
+		return false, err
+	}
+	left, now, err := f.origins(stored, state.Revision)
+	return left.precedes(now), err
 }
 
 // origins returns what the file says, and what the database is; stored is the lineage in it. left is

@@ -1,11 +1,17 @@
 package sqlite_test
 
 import (
+	"bytes"
 	"database/sql"
 	"errors"
+	"fmt"
+	"log/slog"
 	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"byre/migrations"
 	"byre/sqlstore"
@@ -88,6 +94,72 @@ func TestLineage_PutBackBeginsAnEpoch(t *testing.T) {
 				t.Errorf("the start after that: %+v, %v; want %+v", again, err, state)
 			}
 		})
+	}
+}
+
+// A copy of the file without its log, which cp makes of a database in use, is recognized, also where the file does not have
+// any object yet. The log says what the copy has.
+func TestLineage_ACopyWithoutTheLogIsRecognized(t *testing.T) {
+	t.Parallel()
+	driver, path := open(t)
+	defer driver.Close()
+	commitPods(t, driver, "a", "b")
+	expect := func(objects int, what string) {
+		t.Helper()
+		content, err := os.ReadFile(path)
+		copied := filepath.Join(t.TempDir(), "byre.db")
+		if err := errors.Join(err, os.WriteFile(copied, content, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		var log bytes.Buffer
+		logger := slog.New(slog.NewTextHandler(&log, nil))
+		if complete, err := sqlite.InspectAfterCrash(t.Context(), copied, time.Minute, logger); err != nil || !complete ||
+			!strings.Contains(log.String(), "the file was copied, restored or moved, and the database file is sound") {
+			t.Errorf("%s: %t, %v: %s", what, complete, err, &log)
+		}
+		served, err := sqlite.Open(t.Context(), copied, sqlite.Options{Logger: logger})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer served.Close()
+		time := `lastChange=""`
+		if objects > 0 {
+			time = "lastChange=20"
+		}
+		if text := log.String(); !strings.Contains(text, "level=WARN") || !strings.Contains(text, fmt.Sprintf("objects=%d ", objects)) || !strings.Contains(text, time) {
+			t.Errorf("%s: %s", what, text)
+		}
+	}
+	expect(0, "nothing is copied back")
+	if _, err := foreign(t, path).ExecContext(t.Context(), `PRAGMA wal_checkpoint(PASSIVE)`); err != nil {
+		t.Fatal(err)
+	}
+	expect(2, "the log is copied back")
+}
+
+// A copy that was made while pages were written is damaged. It is not served.
+func TestInspectAfterCrash_RefusesADamagedCopy(t *testing.T) {
+	t.Parallel()
+	driver, path := open(t)
+	for i := range 50 {
+		if err := commits(t, driver, strconv.Itoa(i), 20_000); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := driver.Close(); err != nil {
+		t.Fatal(err)
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied := filepath.Join(t.TempDir(), "byre.db")
+	if err := os.WriteFile(copied, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	overwrite(t, copied)
+	if _, err := sqlite.InspectAfterCrash(t.Context(), copied, time.Minute, slog.New(slog.DiscardHandler)); !errors.Is(err, sqlstore.ErrDamaged) {
+		t.Errorf("a damaged copy: %v", err)
 	}
 }
 

@@ -136,9 +136,9 @@ const (
 	// reservePages is that length on a full disk. There the log is truncated too.
 	reservePages = 1
 	// checkpointIdle is how long after the last commit Maintain copies the log back,
-	// whatever its length, so that the file alone is nearly complete while nothing is
-	// written.
-	checkpointIdle = 5 * time.Minute
+	// whatever its length, so that the file alone is complete while nothing is written:
+	// it is what cp copies.
+	checkpointIdle = 5 * time.Second
 	// checkpoint copies the part of the log that no reader needs back into the file. It
 	// waits for no reader and no writer. When all of the log is copied back, the writer
 	// starts the log over. If that never happens, the writer runs a checkpoint of its own

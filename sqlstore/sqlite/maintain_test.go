@@ -2,15 +2,61 @@ package sqlite_test
 
 import (
 	"context"
+	"errors"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"byre/sqlstore"
 	"byre/sqlstore/eventually"
+	"byre/sqlstore/sqlite"
 )
+
+// Some seconds after the last commit the file alone has everything, as cp copies it.
+func TestMaintain_CopiesTheLogBackWhenIdle(t *testing.T) {
+	t.Parallel()
+	path, copied := migrated(t), filepath.Join(t.TempDir(), "byre.db")
+	synctest.Test(t, func(t *testing.T) {
+		driver, err := sqlite.Open(t.Context(), path, sqlite.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer driver.Close()
+		ctx, cancel := context.WithCancel(t.Context())
+		var maintenance sync.WaitGroup
+		maintenance.Go(func() {
+			if err := driver.Maintain(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+		defer maintenance.Wait()
+		defer cancel()
+		commitPods(t, driver, "a", "b")
+		objects := func() (count int64) {
+			content, err := os.ReadFile(path)
+			if err := errors.Join(err, os.WriteFile(copied, content, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			if err := sqlite.ReadSnapshot(t.Context(), copied, func(s sqlstore.Snapshot) error { count = s.ObjectCount; return nil }); err != nil {
+				t.Fatal(err)
+			}
+			return count
+		}
+		if n := objects(); n != 0 {
+			t.Errorf("a copy of the file alone has %d objects at once: this test tests nothing", n)
+		}
+		time.Sleep(10 * time.Second) // of the bubble's clock
+		synctest.Wait()
+		if n := objects(); n != 2 {
+			t.Errorf("after ten seconds a copy of the file alone has %d objects of 2", n)
+		}
+	})
+}
 
 // Maintain copies the log back while others write and read. The log does not grow much beyond
 // Options.LogPages.

@@ -113,6 +113,9 @@ SELECT 1 FROM current_objects WHERE resource_id = ? AND namespace = ? AND name =
 	// store.
 	compactAll = `UPDATE resources SET compacted = (SELECT compacted FROM store WHERE id = 1)`
 
+	// selectExtent counts the objects, and has the time of the last change; NULL if it is not in the history.
+	selectExtent = `SELECT (SELECT count(*) FROM current_objects), (SELECT time FROM undo_log ORDER BY revision DESC LIMIT 1)`
+
 	// touchStore changes a row and its page; untouchStore undoes the change.
 	touchStore   = `UPDATE store SET revision = revision + 1 WHERE id = 1`
 	untouchStore = `UPDATE store SET revision = revision - 1 WHERE id = 1`

@@ -9,6 +9,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -206,6 +208,39 @@ type (
 	}
 )
 
+// CheckMissing returns an *UntrustedKeyError if a key that byre makes where there is none is missing in certDir, and
+// the database was served with another one: Check would refuse the new key. The caller calls it before it makes keys, so
+// that a start that is refused leaves no file where the administrator puts those of a backup.
+func CheckMissing(ctx context.Context, database keyReader, o AuthenticationOptions, certDir string, acceptNew bool) error {
+	stored, _, err := readRecord(ctx, database, TrustedKeysKey)
+	if acceptNew || errors.Is(err, sqlstore.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, key := range []struct {
+		file, flag string
+		stored     []string
+	}{
+		{o.ClientCert.ClientCA, "client-ca-file", stored.ClientCAs},
+		{o.SigningKeyFile, "service-account-signing-key-file", stored.ServiceAccountKeys},
+	} {
+		if _, err := os.Stat(key.file); !errors.Is(err, fs.ErrNotExist) || filepath.Dir(key.file) != filepath.Clean(certDir) || len(key.stored) == 0 {
+			continue
+		}
+		k := &TrustedKeys{files: keyFiles(o), certDir: certDir}
+		return k.refuse(&UntrustedKeyError{flag: key.flag, reason: fmt.Sprintf("there is no %s, and the database was served with the key %s",
+			key.file, strings.Join(key.stored, " "))})
+	}
+	return nil
+}
+
+// refuse adds to an error what an administrator can do.
+func (k *TrustedKeys) refuse(e *UntrustedKeyError) error {
+	return fmt.Errorf("%w: %s; if the old keys are not wanted any more, start with --accept-new-keys once", e, k.remedy(e))
+}
+
 // Check returns an *UntrustedKeyError if this server and the others would not accept each
 // other's credentials, unless the server may have new keys. It also fails if the tokens of a fork
 // would be those of the cluster that it was made of.
@@ -288,8 +323,7 @@ func (k *TrustedKeys) compare(ctx context.Context, database keyReader) (*sqlstor
 	}
 	var untrusted *UntrustedKeyError
 	if errors.As(k.own.check(stored), &untrusted) && !k.acceptNew {
-		return nil, fmt.Errorf("%w: %s; if the old keys are not wanted any more, start with --accept-new-keys once",
-			untrusted, k.remedy(untrusted))
+		return nil, k.refuse(untrusted)
 	}
 	w.Op, w.Replaces, w.Author.Verb = sqlstore.Update, revision, "update"
 	return w, nil

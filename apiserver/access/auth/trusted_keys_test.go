@@ -137,6 +137,45 @@ func TestTrustedKeys_RefusalNamesWhereTheKeysCameFrom(t *testing.T) {
 	}
 }
 
+// A start that would make keys other than those of the database is refused before it makes them.
+func TestTrustedKeys_MissingKeysAreRefusedBeforeOthersAreMade(t *testing.T) {
+	t.Parallel()
+	empty, served := runStore(t), runStore(t)
+	if err := (&TrustedKeys{own: trustedKeys{[]string{"ca"}, []string{"a"}, "a"}}).Record(t.Context(), served); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	in := func(name string) string {
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	files := pki.Paths(dir)
+	ca, key := in("own-ca.crt"), in("own-sa.key")
+	for _, test := range []struct {
+		name, ca, key string
+		store         *sqlstore.Store
+		accept        bool
+		want          string
+	}{
+		{"a new database", files.CACert, files.ServiceAccountKey, empty, false, ""},
+		{"all are missing", files.CACert, files.ServiceAccountKey, served, false, "there is no " + files.CACert + ", and the database was served with the key ca: put the pki/"},
+		{"the service account key is missing", ca, files.ServiceAccountKey, served, false, "there is no " + files.ServiceAccountKey},
+		{"none is missing", ca, key, served, false, ""},
+		{"the administrator's own, which byre does not make", "/nowhere/ca.crt", key, served, false, ""},
+		{"new keys on purpose", files.CACert, files.ServiceAccountKey, served, true, ""},
+	} {
+		o := newAuthenticationOptions()
+		o.ClientCert.ClientCA, o.SigningKeyFile = test.ca, test.key
+		err := CheckMissing(t.Context(), test.store, o, dir, test.accept)
+		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), "--accept-new-keys")) {
+			t.Errorf("%s: %v, want %q", test.name, err, test.want)
+		}
+	}
+}
+
 // A signing key may have any form that kube-apiserver reads: OpenSSL and cert-manager
 // write PKCS #8.
 func TestTrustedKeys_ReadEachFormOfAPrivateKey(t *testing.T) {

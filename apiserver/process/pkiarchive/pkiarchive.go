@@ -71,7 +71,7 @@ type file struct {
 	content []byte
 }
 
-// Recipients parses public keys, as age-keygen prints them.
+// Recipients parses public keys, as age-keygen prints them. It fails if age does not encrypt for all of them together.
 func Recipients(keys []string) (to []age.Recipient, err error) {
 	for _, key := range keys {
 		recipients, err := age.ParseRecipients(strings.NewReader(key))
@@ -79,6 +79,11 @@ func Recipients(keys []string) (to []age.Recipient, err error) {
 			return nil, fmt.Errorf("--age-recipient %q: %w", key, err)
 		}
 		to = append(to, recipients...)
+	}
+	if len(to) > 0 {
+		if _, err := age.Encrypt(io.Discard, to...); err != nil {
+			return nil, fmt.Errorf("--age-recipient: %w", err)
+		}
 	}
 	return to, nil
 }

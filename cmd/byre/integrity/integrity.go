@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"byre/sqlstore"
 )
@@ -16,6 +17,8 @@ type Result struct {
 	Revision int64 `json:"revision"`
 	Objects  int64 `json:"objects"`
 	Changes  int64 `json:"changes"`
+	// LastChange is when the last object or change was written; zero if there is none.
+	LastChange time.Time `json:"lastChange,omitzero"`
 	// Encrypted is the number of encrypted values. Decrypted is how many of them were
 	// decrypted; of the others only the envelope was checked.
 	Encrypted int64 `json:"encrypted"`
@@ -38,6 +41,13 @@ func (r *Result) Add(f sqlstore.Finding) {
 	r.FindingCount++
 	if len(r.Findings) < maxFindings {
 		r.Findings = append(r.Findings, f)
+	}
+}
+
+// follow notes when something was written.
+func (r *Result) follow(t time.Time) {
+	if t.After(r.LastChange) {
+		r.LastChange = t
 	}
 }
 
@@ -96,6 +106,7 @@ func (c *checker) read(s sqlstore.Snapshot) error {
 			return err
 		}
 		c.checkObject(row)
+		c.result.follow(row.Time)
 	}
 	c.allocations.compare(c.report)
 	c.customs.compare(c.report)
@@ -110,6 +121,7 @@ func (c *checker) read(s sqlstore.Snapshot) error {
 		}
 		c.checkDensity(max(last, s.Compacted)+1, row.Revision)
 		c.checkChange(row)
+		c.result.follow(row.Time)
 		last = row.Revision
 	}
 	if last = max(last, s.Compacted); last < s.Revision {

@@ -85,8 +85,16 @@ func (r *replicated) expectCopied(t *testing.T, name string) {
 	if err := r.create(t, name, 1, 10); err != nil {
 		t.Fatal(err)
 	}
+	copies, err := replication.Copies(t.Context(), r.place, location.S3{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	latest, err := replication.Latest(copies)
+	if err != nil {
+		t.Fatal(err)
+	}
 	restored := filepath.Join(t.TempDir(), "restored.db")
-	if err := replication.Restore(t.Context(), r.place, location.S3{}, restored); err != nil {
+	if err := replication.Restore(t.Context(), r.place, location.S3{}, latest, restored); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := digest(t, restored), digest(t, r.path); got != want {

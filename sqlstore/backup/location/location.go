@@ -44,8 +44,8 @@ func (l Location) Write(ctx context.Context, fill func(io.Writer) error) error {
 	return l.writeFile(fill)
 }
 
-// Open opens the file for reading and seeking. It copies standard input that can't seek, and
-// an object of S3, to a temporary file that has no name. The caller closes the file.
+// Open opens the file for reading, from its beginning, and seeking. It copies standard input that can't seek,
+// and an object of S3, to a temporary file that has no name. The caller closes the file.
 func (l Location) Open(ctx context.Context) (*os.File, error) {
 	if l.Name == "-" {
 		return spool(l.Stdin)
@@ -141,6 +141,9 @@ func spool(r io.Reader) (_ *os.File, err error) {
 	}
 	if _, err := io.Copy(file, r); err != nil {
 		return nil, errors.Join(fmt.Errorf("copy to a temporary file: %w", err), file.Close())
+	}
+	if _, err := file.Seek(0, io.SeekStart); err != nil {
+		return nil, errors.Join(err, file.Close())
 	}
 	return file, nil
 }

@@ -40,11 +40,11 @@ func expectContent(t *testing.T, l location.Location, want []byte) {
 	}
 	defer file.Close()
 	for range 2 { // a backup can be read more than once
-		if _, err := file.Seek(0, io.SeekStart); err != nil {
-			t.Fatal(err)
-		}
 		if got, err := io.ReadAll(file); err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%s: read %d bytes, %v; want %d", l.Name, len(got), err, len(want))
+		}
+		if _, err := file.Seek(0, io.SeekStart); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

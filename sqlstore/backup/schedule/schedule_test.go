@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -419,6 +420,37 @@ func TestSchedule_DeletesWhatAKilledProcessLeft(t *testing.T) {
 			t.Errorf("there are %q, want %q\n%s", got, want, log)
 		}
 	})
+}
+
+// The documented schedule has a run each day, also where the clocks skip its hour in spring.
+func TestParse_TheDocumentedScheduleRunsEveryDay(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../../docs/operations/backup.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documented := regexp.MustCompile(`backup-schedule: "(.*?)"`).FindSubmatch(page)
+	if documented == nil {
+		t.Fatal("there is no schedule in docs/operations/backup.md")
+	}
+	times, err := schedule.Parse(string(documented[1]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"Europe/Athens", "Europe/Berlin", "America/New_York", "UTC"} {
+		zone, err := time.LoadLocation(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		last := time.Date(2027, 1, 1, 12, 0, 0, 0, zone)
+		for last.Year() == 2027 {
+			next := times.Next(last)
+			if gap := next.Sub(last); gap > 25*time.Hour {
+				t.Errorf("%s: %v without a backup until %s", name, gap, next)
+			}
+			last = next
+		}
+	}
 }
 
 func TestParse_RefusesWhatNeverComes(t *testing.T) {
