@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"math"
 	"os"
-	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
