@@ -3,6 +3,7 @@ package apiserver
 import (
 	"context"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/request/union"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/component-base/tracing"
@@ -15,6 +16,7 @@ import (
 	"byre/apiserver/access/filters"
 	"byre/apiserver/options"
 	"byre/apiserver/process/loopback"
+	"byre/apiserver/query"
 )
 
 // access decides which requests are served: authentication, authorization, audit, admission, and
@@ -69,7 +71,8 @@ func newAccess(ctx context.Context, o options.Completed, n network, s *storageBa
 	}
 	var flow *filters.FlowControl
 	if o.Features.EnablePriorityAndFairness {
-		flow = filters.NewFlowControl(o.Generic.MaxRequestsInFlight+o.Generic.MaxMutatingRequestsInFlight, c.informers, c.kube, s.getter.Stats)
+		flow = filters.NewFlowControl(o.Generic.MaxRequestsInFlight+o.Generic.MaxMutatingRequestsInFlight, c.informers, c.kube, s.getter.Stats,
+			schema.GroupResource{Group: query.GroupName, Resource: "queries"})
 	}
 	return &access{authenticated, audited, admitted, flow}, nil
 }

@@ -1,21 +1,21 @@
 package apiserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"path/filepath"
 	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/client-go/util/cert"
+	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/kubeapiserver/authorizer/modes"
 
 	"byre/apiserver/access/auth"
-	"byre/apiserver/controllers"
 	"byre/apiserver/options"
 	"byre/apiserver/process/lifecycle"
 	"byre/apiserver/process/pki"
@@ -25,8 +25,7 @@ import (
 type certificates struct {
 	config pki.Config
 	files  pki.Files
-	// foreign are the files of those that it serves with and did not issue.
-	foreign []string
+	sni    []cliflag.NamedCertKey
 }
 
 // newPKIConfig returns what package pki needs to know of the server that listens on port.
@@ -72,37 +71,37 @@ func ensureCertificates(o options.Completed, n network) (*certificates, error) {
 				"give it a certificate of --requestheader-client-ca-file by --proxy-client-cert-file", err)
 		}
 	}
-	var foreign []string
-	if slices.Contains(report.Foreign, filepath.Base(files.ServingCert)) {
-		foreign = append(foreign, files.ServingCert)
-	}
-	if o.Serving.CertFile != "" {
-		foreign = append(foreign, o.Serving.CertFile)
-	}
-	for _, sni := range o.Serving.SNICertKeys {
-		foreign = append(foreign, sni.CertFile)
-	}
-	return &certificates{config, files, foreign}, nil
+	return &certificates{config, files, o.Serving.SNICertKeys}, nil
 }
 
-// hosts returns the names and addresses that clients find the server by. They are its own if no other server has
-// them: if it is alone.
-func (c *certificates) hosts(o options.Completed, alone bool) (controllers.Hosts, error) {
-	hosts := controllers.Hosts{All: o.CertificateHosts(), Own: o.OwnHosts()}
-	for _, file := range c.foreign {
+// hosts returns the names and addresses that clients find the server by: those of its flags, and those of the
+// certificates that it serves with now. They are sorted.
+func (c *certificates) hosts() ([]string, error) {
+	hosts := slices.Clone(c.config.Hosts)
+	for _, sni := range c.sni {
+		hosts = append(hosts, sni.Names...)
+	}
+	for _, file := range c.served() {
 		chain, err := cert.CertsFromFile(file)
 		if err != nil {
-			return hosts, err
+			return nil, err
 		}
-		hosts.All = append(hosts.All, chain[0].DNSNames...)
+		hosts = append(hosts, chain[0].DNSNames...)
 		for _, ip := range chain[0].IPAddresses {
-			hosts.All = append(hosts.All, ip.String())
+			hosts = append(hosts, ip.String())
 		}
 	}
-	if alone {
-		hosts.Own = hosts.All
+	slices.Sort(hosts)
+	return slices.Compact(hosts), nil
+}
+
+// served are the files of the certificates that the server serves with.
+func (c *certificates) served() []string {
+	files := []string{cmp.Or(c.config.ServingCert, c.files.ServingCert)}
+	for _, sni := range c.sni {
+		files = append(files, sni.CertFile)
 	}
-	return hosts, nil
+	return files
 }
 
 // renew renews certificates until ctx ends.

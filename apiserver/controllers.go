@@ -20,10 +20,6 @@ func newControllers(o options.Completed, n network, s *storageBackend, certs *ce
 	if err != nil {
 		return nil, err
 	}
-	hosts, err := certs.hosts(o, !s.database.Shared && !o.Store.Standby)
-	if err != nil {
-		return nil, err
-	}
 	config := controllers.Config{
 		Controllers:           o.EnabledControllers,
 		ClientConfig:          c.as,
@@ -37,7 +33,7 @@ func newControllers(o options.Completed, n network, s *storageBackend, certs *ce
 		},
 		NewMetadataWatch: func(gr schema.GroupResource) *storage.MetadataWatch { return watchStored(s.getter, others.servers, gr) },
 		ServerID:         n.id,
-		Hosts:            hosts,
+		Hosts:            certs.hosts,
 		Shared:           s.database.Shared,
 		EpochEnded:       s.Feed.EpochEnded,
 	}

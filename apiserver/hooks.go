@@ -28,7 +28,7 @@ type hooks struct {
 	controlplane *controlplane.ControlPlane
 }
 
-func newHooks(o options.Completed, n network, s *storageBackend, c clients, a *auth.Auth, trust *auth.TrustedKeys, ready *lifecycle.Signal) (*hooks, error) {
+func newHooks(o options.Completed, n network, s *storageBackend, certs *certificates, c clients, a *auth.Auth, trust *auth.TrustedKeys, ready *lifecycle.Signal) (*hooks, error) {
 	objects, err := newBootstrap(o, n, s, c, a, ready)
 	if err != nil {
 		return nil, err
@@ -45,6 +45,7 @@ func newHooks(o options.Completed, n network, s *storageBackend, c clients, a *a
 			ServerID:                n.id,
 			Hostname:                hostname,
 			PeerAddress:             o.Peers.Address(o.AdvertiseAddress, n.port),
+			Hosts:                   certs.hosts,
 			Client:                  c.kube,
 			Loopback:                c.loopback,
 			Informers:               c.informers,

@@ -118,7 +118,7 @@ func (s *Server) build(ctx, base context.Context, config Config) error {
 	var beside sync.WaitGroup
 	defer beside.Wait()
 	beside.Go(s.api.types.Prepare)
-	if s.hooks, err = newHooks(o, s.network, s.storage, s.clients, s.access.auth, trust, s.signals.HasBeenReady); err != nil {
+	if s.hooks, err = newHooks(o, s.network, s.storage, s.certificates, s.clients, s.access.auth, trust, s.signals.HasBeenReady); err != nil {
 		return err
 	}
 	checks := newChecks(o, s.storage, s.clients, s.access, s.registry, s.hooks, s.signals)

@@ -36,9 +36,7 @@ func start(t *testing.T, b servers.Byre) *servers.Server {
 		if err := s.Stop(); err != nil {
 			t.Errorf("byre ended with: %v", err)
 		}
-		if t.Failed() {
-			t.Logf("byre's log ends with:\n%s", s.LogTail())
-		}
+		s.Report(t)
 	})
 	return s
 }

@@ -67,9 +67,7 @@ func startSingleNode(t *testing.T, db database) *singleNode {
 	}
 	t.Cleanup(func() {
 		kwok.Kill()
-		if t.Failed() {
-			t.Logf("kwok's log ends with:\n%s", kwok.LogTail())
-		}
+		kwok.Report(t)
 	})
 	f.populate(t)
 	return f

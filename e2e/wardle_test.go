@@ -52,9 +52,7 @@ func testAggregated(t *testing.T, db database) {
 	}
 	t.Cleanup(func() {
 		a.wardle.Close()
-		if t.Failed() {
-			t.Logf("the sample server's log ends with:\n%s", a.wardle.LogTail())
-		}
+		a.wardle.Report(t)
 	})
 	runKubectl(t, a.Server, "wait", "--for=condition=Available", wardleService, "--timeout=300s")
 	t.Run("kubectl", a.testKubectl)

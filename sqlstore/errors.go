@@ -22,7 +22,7 @@ var (
 	ErrFuture = errors.New("revision is in the future")
 	// ErrUnavailable means that the database can't be reached or can't write now; the
 	// change did not happen.
-	ErrUnavailable = errors.New("database is unavailable")
+	ErrUnavailable = errors.New("the database is not available")
 	// ErrUnknown means that the connection broke while COMMIT was under way; the change
 	// happened once or not at all.
 	ErrUnknown = errors.New("outcome of the commit is unknown")

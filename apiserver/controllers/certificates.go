@@ -16,20 +16,24 @@ import (
 // certificateWorkers is kube-controller-manager's number.
 const certificateWorkers = 5
 
-// newCertificateApproving builds upstream's approver of client certificates, and beside it one of
-// serving certificates, which kube-controller-manager does not have.
+// newCertificateApproving builds upstream's approver of client certificates, and beside it those of
+// serving certificates and of tokens for one node, which kube-controller-manager does not have.
 func newCertificateApproving(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
 	requests := cc.InformerFactory.Certificates().V1().CertificateSigningRequests()
-	forClients := approver.NewCSRApprovingController(ctx, cc.kube, requests)
-	serving, err := newServingApprover(cc.Self, cc.Hosts)
-	if err != nil {
+	tokens := nodeTokens{cc.Self}
+	if err := tokens.follow(ctx, requests.Informer()); err != nil {
 		return nil, err
 	}
-	forServers := certificates.NewCertificateController(ctx, "csrapproving-kubelet-serving", cc.kube, requests, serving.handle)
-	return together(
-		func(ctx context.Context) { forClients.Run(ctx, certificateWorkers) },
-		func(ctx context.Context) { forServers.Run(ctx, certificateWorkers) },
-	), nil
+	serving := &servingApprover{self: cc.Self, id: cc.ServerID, hosts: cc.Hosts}
+	var runs []func(context.Context)
+	for _, c := range []*certificates.CertificateController{
+		approver.NewCSRApprovingController(ctx, cc.kube, requests),
+		certificates.NewCertificateController(ctx, "csrapproving-node-token", cc.kube, requests, tokens.handle),
+		certificates.NewCertificateController(ctx, "csrapproving-kubelet-serving", cc.kube, requests, serving.handle),
+	} {
+		runs = append(runs, func(ctx context.Context) { c.Run(ctx, certificateWorkers) })
+	}
+	return together(runs...), nil
 }
 
 func newCertificateCleaner(_ context.Context, cc *controllerContext) (func(context.Context), error) {

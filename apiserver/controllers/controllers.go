@@ -52,8 +52,8 @@ type Config struct {
 	WithControllerManager, WithScheduler bool
 	// ServerID is the name of this server, which the holders of its Leases begin with.
 	ServerID string
-	// Hosts are in the serving certificate of this server.
-	Hosts Hosts
+	// Hosts returns the names and addresses under which this server is reached now.
+	Hosts func() ([]string, error)
 	// Shared says that other servers use the database too. One of them at a time runs the
 	// controllers: the one that holds the Lease ReplicasLease.
 	Shared bool
@@ -61,9 +61,6 @@ type Config struct {
 	// they compare what they have seen and written with what is newer.
 	EpochEnded func() <-chan struct{}
 }
-
-// Hosts are names and addresses of this server. Own are those of All that no other server has.
-type Hosts struct{ All, Own []string }
 
 // Files are paths of PEM files. A controller that needs a file that does not exist does
 // not run: the key is kept elsewhere.

@@ -3,109 +3,186 @@ package controllers
 import (
 	"crypto/x509"
 	"net"
+	"os"
+	"strings"
 	"testing"
-	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 )
 
-// TestServingApprover_KeepsTheServersNames: the Node byre-1 is on the host of the server, which has the addresses
-// 192.0.2.1 and 192.0.2.100.
-func TestServingApprover_KeepsTheServersNames(t *testing.T) {
+// TestServingApprover_RefusesWhatIsAnothers: this server and one on byre-2 have published their hosts, and a third
+// server is an endpoint of the Service kubernetes.
+func TestServingApprover_RefusesWhatIsAnothers(t *testing.T) {
 	t.Parallel()
+	hostname, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	hostname = strings.ToLower(hostname)
+	const proven = "X509SHA256=byre-2"
 	for _, c := range []struct {
-		node, asked string
-		isAllowed   bool
+		node, credential, asked string
+		isApproved              bool
 	}{
-		{"liar", "192.0.2.1", false},
-		{"liar", "192.0.2.2", false},
-		{"liar", "192.0.2.100", false},
-		{"liar", "2001:db8::1", false},
-		{"liar", "192.0.2.9", true},
-		{"liar", "liar", true},
-		{"api.example.com", "api.example.com", false},
-		{"API.Example.com", "API.Example.com", false},
-		{"*.example.com", "*.example.com", false},
-		{"*.default.svc", "*.default.svc", false},
-		{"Kubernetes.default.svc", "Kubernetes.default.svc", false},
-		{"byre-1", "192.0.2.1", true},
-		{"byre-1", "192.0.2.2", true},
-		{"byre-1", "192.0.2.100", false},
-		{"byre-1", "byre-1", true},
+		{"node-1", "", "node-1", true},
+		{"node-1", "", "192.0.2.9", true},
+		{"node-1", "", "2001:db8::9", true},
+		{"node-1", "", "192.0.2.8", false}, // in no status
+		{"node-1", "", "node-2", false},
+
+		// this server's
+		{"node-1", "", "192.0.2.1", false},
+		{"node-1", "", "192.0.2.100", false},
+		{"node-1", "", "2001:db8::1", false},
+		{"api.example.com", "", "api.example.com", false},
+		{"API.Example.com", "", "API.Example.com", false},
+		{"*.example.com", "", "*.example.com", false},
+		{"foo.wildcard.example.com", "", "foo.wildcard.example.com", false},
+		{"foo.bar.wildcard.example.com", "", "foo.bar.wildcard.example.com", true},
+		{hostname, "", hostname, false},
+		{hostname, proven, hostname, false},
+		{hostname, "", "192.0.2.1", false},
+
+		// the other one's
+		{"node-1", "", "192.0.2.2", false},
+		{"node-1", "", "192.0.2.102", false},
+		{"two.example.com", "", "two.example.com", false},
+		{"byre-2", "", "byre-2", false},
+		{"byre-2", "", "192.0.2.2", false},
+		{"byre-2", "X509SHA256=another", "192.0.2.2", false},
+		{"byre-2", proven, "byre-2", true},
+		{"byre-2", proven, "192.0.2.2", true},
+		{"byre-2", proven, "192.0.2.102", true},
+		{"byre-2", proven, "192.0.2.1", false},
+		{"byre-2", proven, "192.0.2.3", false},
+		{"node-1", proven, "192.0.2.2", false},
+
+		// the third one's
+		{"node-1", "", "192.0.2.3", false},
+
+		{"*.default.svc", "", "*.default.svc", false},
+		{"kubernetes", "", "kubernetes", false},
+		{"kubernetes.default.svc", "", "kubernetes.default.svc", false},
+		{"localhost", "", "localhost", false},
+		{"node-1", "", "10.0.0.1", false}, // Services
+		{"node-1", "", "10.0.255.7", false},
+		{"node-1", "", "fd00::7", false},
+		{"node-1", "", "127.0.0.1", false},
+		{"byre-2", proven, "127.0.0.1", false},
+		{"node-1", "", "::1", false},
+		{"node-1", "", "0.0.0.0", false},
+		{"node-1", "", "::", false},
+		{"node-1", "", "169.254.169.254", false},
+		{"node-1", "", "fe80::1", false},
+		{"node-1", "", "224.0.0.1", false},
+		{"node-1", "", "ff02::1", false},
+		{"node-1", "", "255.255.255.255", false},
 	} {
-		approver := &servingApprover{
-			self: newClusterOf(c.node, c.asked),
-			host: "byre-1",
-			hosts: Hosts{
-				Own: []string{"192.0.2.1", "Byre-1"},
-				All: []string{"192.0.2.1", "Byre-1", "192.0.2.100", "2001:0DB8::1", "API.example.com."},
-			},
+		var addresses []string
+		if c.asked != "192.0.2.8" && net.ParseIP(c.asked) != nil {
+			addresses = append(addresses, c.asked)
 		}
-		expectRefused(t, approver, c.node, c.asked, !c.isAllowed)
+		nodes := []runtime.Object{newNode(c.node, addresses...)}
+		if strings.HasPrefix(c.asked, "192.0.2.") && c.node != "node-1" { // it stops no server's certificate
+			nodes = append(nodes, newNode("liar", addresses...))
+		}
+		approver := newTestApprover(nodes...)
+		if _, refused := refuse(t, approver, c.node, c.credential, c.asked); (refused == "") != c.isApproved {
+			t.Errorf("%s asks for %s by %q: %q; approved should be %v", c.node, c.asked, c.credential, refused, c.isApproved)
+		}
 	}
 }
 
-// TestServingApprover_KnowsTheHostsOfReplicas: byre-1 leads, and another server with an identity Lease is on byre-2.
-func TestServingApprover_KnowsTheHostsOfReplicas(t *testing.T) {
+// TestServingApprover_KeepsAnAddressForItsNode: a node that says that it has the address of another neither gets a
+// certificate for it, nor stops those of the other one.
+func TestServingApprover_KeepsAnAddressForItsNode(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct {
-		name, node, asked string
-		unseen            time.Duration
-		isAllowed         bool
-	}{
-		{"endpoint", "byre-2", "192.0.2.2", 30 * time.Second, true},
-		{"name", "byre-2", "byre-2", 30 * time.Second, true},
-		{"other node", "node-3", "192.0.2.2", 30 * time.Second, false},
-		{"leader's address", "byre-2", "192.0.2.1", 30 * time.Second, false},
-		{"external hostname", "byre-2", "192.0.2.100", 30 * time.Second, false},
-		{"expired", "byre-2", "192.0.2.2", 2 * time.Hour, false},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			renewed := metav1.NewMicroTime(time.Now().Add(-c.unseen))
-			approver := &servingApprover{
-				self: newClusterOf(c.node, c.asked, &coordinationv1.Lease{
-					ObjectMeta: metav1.ObjectMeta{Name: "apiserver-2", Namespace: "kube-system", Labels: map[string]string{
-						"apiserver.kubernetes.io/identity": "kube-apiserver", corev1.LabelHostname: "Byre-2",
-					}},
-					Spec: coordinationv1.LeaseSpec{HolderIdentity: new("apiserver-2_1"), LeaseDurationSeconds: new(int32(3600)), RenewTime: &renewed},
-				}),
-				host:  "byre-1",
-				hosts: Hosts{Own: []string{"192.0.2.1"}, All: []string{"192.0.2.1", "192.0.2.100", "byre-2"}},
-			}
-			expectRefused(t, approver, c.node, c.asked, !c.isAllowed)
-		})
+	for _, address := range []string{"192.0.2.9", "2001:db8::9"} {
+		approver := newTestApprover(newNode("node-1", address), newNode("liar"))
+		claims, refused := refuse(t, approver, "node-1", "", address)
+		if refused != "" || len(claims) != 1 {
+			t.Fatalf("%q, %v", refused, claims)
+		}
+		if err := approver.claim(t.Context(), "node-1", claims); err != nil {
+			t.Fatal(err)
+		}
+		nodes := approver.self.CoreV1().Nodes()
+		liar := newNode("liar", strings.ToUpper(address))
+		if _, err := nodes.Update(t.Context(), liar, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, refused := refuse(t, approver, "liar", "", address); refused == "" {
+			t.Errorf("another node has been given a certificate for %s", address)
+		}
+		if claims, refused := refuse(t, approver, "node-1", "", address); refused != "" || len(claims) > 0 {
+			t.Errorf("the node is refused its own address %s: %q, %v", address, refused, claims)
+		}
+		// The address is another's once the Node has left it.
+		kept, err := nodes.Get(t.Context(), "node-1", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept.Status.Addresses = nil
+		if _, err := nodes.UpdateStatus(t.Context(), kept, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, refused := refuse(t, approver, "liar", "", address); refused != "" {
+			t.Error(refused)
+		}
 	}
 }
 
-// newClusterOf returns a cluster whose Service kubernetes has the endpoint 192.0.2.2, and in which one Node says that
-// it has an address.
-func newClusterOf(node, address string, more ...runtime.Object) *fake.Clientset {
-	return fake.NewClientset(append(more,
-		&corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes", Namespace: "default"}},
+// TestServingApprover_LetsAHumanDecide: of two nodes with one address, neither of which has a certificate for it yet,
+// none gets it.
+func TestServingApprover_LetsAHumanDecide(t *testing.T) {
+	t.Parallel()
+	approver := newTestApprover(newNode("node-1", "192.0.2.9"), newNode("node-2", "192.0.2.9"))
+	for _, node := range []string{"node-1", "node-2"} {
+		if _, refused := refuse(t, approver, node, "", "192.0.2.9"); refused == "" {
+			t.Errorf("%s has been given the address", node)
+		}
+	}
+}
+
+func newNode(name string, addresses ...string) *corev1.Node {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	for _, address := range addresses {
+		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: address})
+	}
+	return node
+}
+
+// newTestApprover returns the approver of a server in a cluster with other servers and some Nodes.
+func newTestApprover(nodes ...runtime.Object) *servingApprover {
+	published := `{"hostname":"Byre-2","hosts":["192.0.2.2","192.0.2.102","two.example.com"],"until":"2999-01-01T00:00:00Z"}`
+	client := fake.NewClientset(append(nodes,
+		&networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.0.0.0/16", "fd00::/108"}}},
 		&discoveryv1.EndpointSlice{
 			ObjectMeta: metav1.ObjectMeta{Name: "kubernetes", Namespace: "default", Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"}},
-			Endpoints:  []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.2"}}},
+			Endpoints:  []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.3"}}},
 		},
-		&corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: node},
-			Status:     corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Address: address}}},
-		},
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "byre-apiserver-hosts", Namespace: "kube-system"}, Data: map[string]string{"apiserver-2": published}},
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "byre-node-credentials", Namespace: "kube-system"}, Data: map[string]string{"byre-2": "X509SHA256=older X509SHA256=byre-2"}},
 	)...)
+	return &servingApprover{self: client, id: "apiserver-1", hosts: func() ([]string, error) {
+		return []string{"192.0.2.1", "192.0.2.100", "2001:0DB8::1", "API.example.com.", "*.wildcard.example.com"}, nil
+	}}
 }
 
-func expectRefused(t *testing.T, approver *servingApprover, node, asked string, want bool) {
+func refuse(t *testing.T, approver *servingApprover, node, credential, asked string) (claims []string, refused string) {
 	t.Helper()
 	request := &x509.CertificateRequest{DNSNames: []string{asked}}
 	if ip := net.ParseIP(asked); ip != nil {
 		request = &x509.CertificateRequest{IPAddresses: []net.IP{ip}}
 	}
-	if refused, err := approver.refuse(t.Context(), node, request); err != nil || (refused != "") != want {
-		t.Errorf("%s asks for %s: %q, %v; refused should be %v", node, asked, refused, err, want)
+	claims, refused, err := approver.refuse(t.Context(), node, credential, request)
+	if err != nil {
+		t.Fatal(err)
 	}
+	return claims, refused
 }

@@ -39,6 +39,7 @@ func NewClusterOptions() ClusterOptions {
 		NodePortRange:      registry.DefaultNodePortRange(),
 		EndpointReconciler: string(reconcilers.LeaseEndpointReconcilerType),
 		EventTTL:           time.Hour,
+		AllowPrivileged:    true, // network and storage plugins need it; kubeadm, k3s and kind set it
 		// A server that is not on a node of the cluster cannot reach cluster IPs.
 		RouteToEndpoints: true,
 		RejectRedirects:  true,
@@ -59,7 +60,7 @@ func (o *ClusterOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.EventTTL, "event-ttl", o.EventTTL,
 		"How long events are kept.")
 	fs.BoolVar(&o.AllowPrivileged, "allow-privileged", o.AllowPrivileged,
-		"Allow privileged containers.")
+		"Allow privileged containers. Who may run them is for Pod Security admission to say.")
 	fs.Int64Var(&o.MaxConnectionBytesPerSec, "max-connection-bytes-per-sec", o.MaxConnectionBytesPerSec,
 		"Throttle each long-running connection of a user to this many bytes a second; 0 doesn't.")
 	fs.StringVar(&o.ProxyCertFile, "proxy-client-cert-file", o.ProxyCertFile,

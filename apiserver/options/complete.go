@@ -157,24 +157,21 @@ func (c *Completed) completeResources() error {
 
 // CertificateHosts are the names and addresses that the serving certificate must cover.
 func (c *Completed) CertificateHosts() []string {
-	hosts := append([]string{
+	hosts := []string{
 		"localhost", "127.0.0.1", "::1",
 		"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
-		c.ServiceIP.String(),
-	}, c.OwnHosts()...)
-	if name := c.Generic.ExternalHost; name != "" {
-		hosts = append(hosts, name)
+		c.ServiceIP.String(), c.AdvertiseAddress.String(),
 	}
-	return hosts
-}
-
-// OwnHosts are those of CertificateHosts that are of this machine, not of several.
-func (c *Completed) OwnHosts() []string {
-	hosts := []string{c.AdvertiseAddress.String()}
 	if ip := c.Serving.BindAddress; !ip.IsUnspecified() {
 		hosts = append(hosts, ip.String())
 	}
 	if name, err := os.Hostname(); err == nil && name != "" {
+		hosts = append(hosts, name)
+	}
+	if name := c.Generic.ExternalHost; name != "" {
+		if host, _, err := net.SplitHostPort(name); err == nil {
+			name = host
+		}
 		hosts = append(hosts, name)
 	}
 	return hosts

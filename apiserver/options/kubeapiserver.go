@@ -39,6 +39,7 @@ type KubeAPIServer struct {
 func NewKubeAPIServer() *KubeAPIServer {
 	s := &KubeAPIServer{Options: New(), EtcdPrefix: "/registry"}
 	s.Controllers = []string{}
+	s.Cluster.AllowPrivileged = false // as kube-apiserver
 	return s
 }
 

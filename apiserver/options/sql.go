@@ -37,7 +37,7 @@ func (o *SQLOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.Var(&o.Memory, "sql-memory",
 		"How much memory the engine of a query of sql.byre.dev may take, such as 64Mi, and what the server keeps for it beside.")
 	fs.IntVar(&o.Concurrency, "sql-concurrency", o.Concurrency,
-		"How many queries of sql.byre.dev run at a time; others wait for 5 seconds and are then refused with 429. 0 is half the processors, and at least 1.")
+		"How many queries of sql.byre.dev run at a time, of one user at most half as many; others wait for 5 seconds and are then refused with 429. 0 is half the processors, and at least 2.")
 	fs.StringVar(&o.Schema, "sql-schema", o.Schema,
 		"PostgreSQL: keep a view and a function of the past for each resource in the schema of this name, such as k8s, for who owns the database. It is made if there is none. If not set, there are no such views.")
 }
@@ -47,7 +47,7 @@ func (o *SQLOptions) Parallel() int {
 	if o.Concurrency > 0 {
 		return o.Concurrency
 	}
-	return max(1, runtime.GOMAXPROCS(0)/2)
+	return max(2, runtime.GOMAXPROCS(0)/2) // with one, a user's query would wait for another's
 }
 
 // smallestSQLMemory is what the engine needs for any query.

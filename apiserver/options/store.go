@@ -43,6 +43,8 @@ type StoreOptions struct {
 	DeleteCollectionWorkers                     int
 	EncryptionConfig                            string
 	EncryptionReload                            bool
+	// IsForTest has no flag: the database is for one test. It has no reserve, and nothing is synced.
+	IsForTest bool
 }
 
 // smallestReserve is 24Mi. When the disk is full, the part of the write-ahead log that is not in the

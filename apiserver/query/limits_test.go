@@ -74,23 +74,28 @@ func TestLimits_CancelEndsAQuery(t *testing.T) {
 	}
 }
 
-// More queries than --sql-concurrency wait, and the answer of those that wait too long is 429.
+// More queries than --sql-concurrency wait, and the answer of those that wait too long is 429. Those of another user wait
+// for one of their own.
 func TestLimits_QueriesWaitForOthers(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.config.Timeout = 2 * patience
 	var running sync.WaitGroup
-	for range f.config.Concurrency {
-		running.Go(func() {
-			if _, err := f.ask("admin", bombs[0]); err == nil {
-				t.Error("a bomb was answered")
-			}
-		})
+	running.Go(func() {
+		if _, err := f.ask("greedy", bombs[0]); err == nil {
+			t.Error("a bomb was answered")
+		}
+	})
+	isRunning := func() bool {
+		f.turns.mutex.Lock()
+		defer f.turns.mutex.Unlock()
+		return f.turns.begun > 0
 	}
-	for len(f.slots) < f.config.Concurrency {
+	for !isRunning() {
 		runtime.Gosched()
 	}
-	_, err := f.ask("admin", "SELECT 1")
+	f.expect("admin", "SELECT 1", "1")
+	_, err := f.ask("greedy", "SELECT 1")
 	if got, message := code(err); got != 429 {
 		t.Error(got, message)
 	}

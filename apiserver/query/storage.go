@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
 
 	"byre/apiserver/query/catalog"
@@ -25,7 +26,7 @@ const (
 	// mostRows and mostStreamed bound the rows of an answer.
 	mostRows     = 10_000
 	mostStreamed = 100_000
-	// patience is how long a query waits for others to end.
+	// patience is how long a query waits for others to end; see turns.
 	patience = 5 * time.Second
 )
 
@@ -46,7 +47,7 @@ type Config struct {
 // Storage is the rest.Storage of queries. It is safe for concurrent use.
 type Storage struct {
 	config Config
-	slots  chan struct{}
+	turns  *turns
 	// requests counts all requests, for which queries make way.
 	requests atomic.Int64
 }
@@ -60,7 +61,7 @@ var (
 
 // New makes a Storage. It starts nothing.
 func New(config Config) *Storage {
-	return &Storage{config: config, slots: make(chan struct{}, config.Concurrency)}
+	return &Storage{config: config, turns: newTurns(config.Concurrency, patience, config.Timeout)}
 }
 
 // New implements rest.Storage.
@@ -156,7 +157,11 @@ func (s *Storage) run(ctx context.Context, q *Spec, most int64, out result) erro
 	if q.TimeoutSeconds != nil {
 		timeout = min(timeout, time.Duration(*q.TimeoutSeconds)*time.Second)
 	}
-	release, err := s.acquire(ctx)
+	name := ""
+	if who, ok := request.UserFrom(ctx); ok {
+		name = who.GetName()
+	}
+	release, err := s.turns.acquire(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -164,18 +169,6 @@ func (s *Storage) run(ctx context.Context, q *Spec, most int64, out result) erro
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errTimeout)
 	defer cancel()
 	return apiError(ctx, q.SQL, timeout, atLowPriority(func() error { return s.execute(ctx, q, parameters, most, out) }))
-}
-
-// acquire waits until a query may run. The caller calls release.
-func (s *Storage) acquire(ctx context.Context) (release func(), err error) {
-	select {
-	case s.slots <- struct{}{}:
-		return func() { <-s.slots }, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-time.After(patience):
-		return nil, apierrors.NewTooManyRequests("all of --sql-concurrency are in use: try again", 1)
-	}
 }
 
 // check returns the parameters.

@@ -16,6 +16,7 @@ import (
 // different are the flags whose default or form differs from kube-apiserver's, with the
 // reason. Each of them must really differ.
 var different = map[string]string{
+	"allow-privileged":          "as kubeadm, k3s and kind set it: network and storage plugins are privileged",
 	"authorization-mode":        "kubeadm's Node,RBAC: kube-apiserver's AlwaysAllow hands a new server to anyone with a credential",
 	"cert-dir":                  "the certificates are below --data-dir",
 	"enable-aggregator-routing": "a server that is no node of the cluster has no way to cluster IPs",

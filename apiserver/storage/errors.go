@@ -106,7 +106,7 @@ func (k *keys) keyTooLong(key sqlstore.Key) error {
 // unavailableMessage returns the message of a 503. It contains the cause where a client
 // may read it.
 func unavailableMessage(err error) string {
-	const message = "the database is not available"
+	message := sqlstore.ErrUnavailable.Error()
 	var cause *sqlstore.Cause
 	if errors.As(err, &cause) {
 		return message + ": " + cause.Error()

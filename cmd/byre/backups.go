@@ -349,18 +349,7 @@ func (f *backupsFlags) prune(cmd *cobra.Command, keep int, yes bool) error {
 		return err
 	}
 	backups = slices.DeleteFunc(backups, func(b storedBackup) bool { return b.Error != "" })
-	var old []storedBackup
-	for i, b := range backups {
-		newer := 0
-		for _, other := range backups[i+1:] {
-			if b.header.IsSameCluster(other.header) {
-				newer++
-			}
-		}
-		if newer >= keep {
-			old = append(old, b)
-		}
-	}
+	old := oldBackups(backups, keep)
 	if len(old) == 0 {
 		fmt.Fprintf(cmd.OutOrStdout(), "there are %d backups: nothing to delete\n", len(backups))
 		return nil
@@ -381,4 +370,21 @@ func (f *backupsFlags) prune(cmd *cobra.Command, keep int, yes bool) error {
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "deleted %d backups\n", len(old))
 	return nil
+}
+
+// oldBackups returns the backups that are older than the newest ones of their cluster, of which keep are kept. They are in order, the
+// newest last.
+func oldBackups(backups []storedBackup, keep int) (old []storedBackup) {
+	for i, b := range backups {
+		newer := 0
+		for _, other := range backups[i+1:] {
+			if b.header.IsSameCluster(other.header) {
+				newer++
+			}
+		}
+		if newer >= keep {
+			old = append(old, b)
+		}
+	}
+	return old
 }

@@ -128,29 +128,36 @@ func TestServe_RefusesAScheduleThatCannotBe(t *testing.T) {
 	}
 }
 
-// Two clusters may share a directory: the newest backups of each stay.
+// Clusters may share a directory: exactly the newest backups of each stay. Those of programs that did not write down their cluster
+// are known by their epoch.
 func TestBackups_ArePrunedByCluster(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	for i, cluster := range []string{"one", "two", "one", "one"} {
-		rows := storetest.RandomRows(t, rand.New(rand.NewPCG(1, uint64(i))))
-		rows.Objects = append(rows.Objects, &sqlstore.ObjectRow{Time: rows.Time, Author: rows.Objects[0].Author, Record: sqlstore.Record{
-			Key: sqlstore.Key{Resource: "namespaces", Name: "kube-system"}, UID: cluster, Created: 1, Revision: 1, Value: []byte("{}"),
-		}})
-		rows.Compacted, rows.Changes, rows.ObjectCount = rows.Revision, nil, -1
-		rows.Objects = rows.Objects[len(rows.Objects)-1:]
-		succeed(t, "backup", "--endpoint", sqliteWith(t, rows), filepath.Join(dir, fmt.Sprintf("%d-%s.zst", i, cluster)))
-	}
-	succeed(t, "backup", "prune", dir, "--keep=1", "--yes")
-	var left []string
-	for _, b := range backupsIn(t, dir) {
-		left = append(left, b.Name)
-		if !strings.HasSuffix(b.Name, b.Cluster+".zst") {
-			t.Errorf("%s is of the cluster %q", b.Name, b.Cluster)
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 5000 {
+		var all []storedBackup
+		for i := range random.IntN(12) {
+			cluster, epoch := []string{"", "one", "two"}[random.IntN(3)], []string{"x", "y"}[random.IntN(2)]
+			if cluster != "" {
+				epoch = cluster // each cluster has its own
+			}
+			all = append(all, storedBackup{Name: fmt.Sprint(i), Cluster: cluster, header: &sqlstore.Header{Cluster: cluster, Epoch: epoch}})
 		}
-	}
-	if !slices.Equal(left, []string{"1-two.zst", "3-one.zst"}) {
-		t.Errorf("left are %q", left)
+		keep := 1 + random.IntN(4)
+		var want []string
+		left := map[string]int{}
+		for _, b := range slices.Backward(all) {
+			if left[b.header.Epoch]++; left[b.header.Epoch] > keep {
+				want = append(want, b.Name)
+			}
+		}
+		slices.Reverse(want)
+		var got []string
+		for _, b := range oldBackups(all, keep) {
+			got = append(got, b.Name)
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("of %+v all but %d: %q, want %q", all, keep, got, want)
+		}
 	}
 }
 

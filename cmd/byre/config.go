@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -95,13 +96,19 @@ func (c *configuration) setNamed(cmd *cobra.Command, _ []string) error {
 			flags.AddFlag(flag)
 		}
 	}
+	if execute := cmd.RunE; execute != nil {
+		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			sayDataDir(cmd, flags)
+			return execute(cmd, args)
+		}
+	}
 	switch {
 	case cmd.Flags().Lookup("kubeconfig") != nil:
 		return c.setKubeconfig(cmd.Flags())
 	case !flags.HasFlags() || c.path == "" && namesServer(flags):
 		return nil
 	}
-	if err := c.set(flags, configfile.LoadKnown); err != nil || c.unread == nil {
+	if err := c.set(flags, serverFlags(options.New().Flags())); err != nil || c.unread == nil {
 		return err
 	}
 	run := cmd.RunE
@@ -115,9 +122,25 @@ func (c *configuration) setNamed(cmd *cobra.Command, _ []string) error {
 	return nil
 }
 
-// setKubeconfig has a client use the administrator's kubeconfig of the server, if it would find no other
-// one and its command line names none.
+// sayDataDir says where a command works if nobody has named a data directory, or another database.
+func sayDataDir(cmd *cobra.Command, flags *pflag.FlagSet) {
+	dir := flags.Lookup("data-dir")
+	if dir == nil || namesServer(flags) || cmd.Flags().Lookup("kubeconfig") != nil {
+		return
+	}
+	path := dir.Value.String()
+	if abs, err := filepath.Abs(path); err == nil {
+		path = abs
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "no --data-dir is named: using %s\n", path)
+}
+
+// setKubeconfig has a client use the administrator's kubeconfig of the server: that of its --data-dir, or that of the
+// configuration if it would find no other one and its command line names none.
 func (c *configuration) setKubeconfig(flags *pflag.FlagSet) error {
+	if dir := flags.Lookup("data-dir"); dir != nil && dir.Changed && !flags.Changed("kubeconfig") {
+		return flags.Set("kubeconfig", (&certsFlags{dataDir: dir.Value.String()}).config().Kubeconfig)
+	}
 	if _, err := os.Stat(clientcmd.RecommendedHomeFile); err == nil || os.Getenv(clientcmd.RecommendedConfigPathEnvVar) != "" ||
 		slices.ContainsFunc([]string{"kubeconfig", clientcmd.FlagAPIServer, clientcmd.FlagClusterName, clientcmd.FlagContext}, flags.Changed) {
 		return nil
@@ -125,7 +148,7 @@ func (c *configuration) setKubeconfig(flags *pflag.FlagSet) error {
 	store := options.NewStoreOptions()
 	named := pflag.NewFlagSet("", pflag.ContinueOnError)
 	store.AddDatabaseFlags(named)
-	if err := c.set(named, configfile.LoadKnown); err != nil || !named.Changed("data-dir") {
+	if err := c.set(named, serverFlags(options.New().Flags())); err != nil || !named.Changed("data-dir") {
 		return err
 	}
 	path := (&certsFlags{dataDir: store.DataDir}).config().Kubeconfig
@@ -135,8 +158,8 @@ func (c *configuration) setKubeconfig(flags *pflag.FlagSet) error {
 	return flags.Set("kubeconfig", path)
 }
 
-// set sets the flags that are not set yet. load reads a file.
-func (c *configuration) set(flags *pflag.FlagSet, load func(path string, flags *pflag.FlagSet) error) error {
+// set sets the flags that are not set yet. server are all flags of the server.
+func (c *configuration) set(flags, server *pflag.FlagSet) error {
 	c.recordSource(flags, func(string) string { return "flag" })
 	if err := setVariables(flags); err != nil {
 		return err
@@ -150,7 +173,7 @@ func (c *configuration) set(flags *pflag.FlagSet, load func(path string, flags *
 	if path == "" {
 		return nil
 	}
-	err := load(path, flags)
+	err := configfile.Load(path, flags, server)
 	switch {
 	case isHost && errors.Is(err, fs.ErrNotExist):
 		return nil
@@ -211,7 +234,7 @@ func serverFlags(sets cliflag.NamedFlagSets) *pflag.FlagSet {
 // their sections.
 func addServerFlags(cmd *cobra.Command, sets cliflag.NamedFlagSets, config *configuration, version func() string) {
 	flags := serverFlags(sets)
-	cmd.PersistentPreRunE = func(*cobra.Command, []string) error { return config.set(flags, configfile.Load) }
+	cmd.PersistentPreRunE = func(*cobra.Command, []string) error { return config.set(flags, flags) }
 	global := sets.FlagSet("global")
 	global.BoolP("help", "h", false, "help for "+cmd.Name())
 	cli.AddVersion(cmd, global, "", version)

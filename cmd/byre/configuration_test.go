@@ -24,7 +24,7 @@ const configHeader = "apiVersion: byre.dev/v1alpha1\nkind: ServerConfiguration\n
 // of the file that it has no flag for change nothing.
 func TestConfiguration_IsThatOfEachCommand(t *testing.T) {
 	onSharedServers(t, func(t *testing.T, server *sharedByre) {
-		text := configHeader + "data-dir: " + server.dir + "\nbind-address: 127.0.0.1\nsecure-port: 0\nprot: 1\n"
+		text := configHeader + "data-dir: " + server.dir + "\nbind-address: 127.0.0.1\nsecure-port: 0\n"
 		if !strings.HasPrefix(server.endpoint, "sqlite:") {
 			text += "endpoint: " + server.endpoint + "\n"
 		}

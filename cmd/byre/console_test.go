@@ -174,41 +174,23 @@ func TestConsole_NeedsNoSeatWhileItWaits(t *testing.T) {
 	}
 }
 
-// The proxy answers only who has its URL, and passes on nothing but reads of the console.
-func TestConsole_ProxyKeepsOthersOut(t *testing.T) {
+// A path that the proxy passes on as it is leads to nothing but the console. Whom the proxy keeps out is shown in package client.
+func TestConsole_ProxyLeadsToTheConsoleOnly(t *testing.T) {
 	t.Parallel()
 	h := newChronicle(t, "--console", "--controllers=")
 	link, err := url.Parse(h.openConsole(""))
 	h.must(err)
-	secret := strings.TrimSuffix(link.Path, "/console/")
-	for _, test := range []struct {
-		method, path, host string
-		status             int
-	}{
-		{http.MethodGet, secret + "/console/", "", 200},
-		{http.MethodGet, secret + "/console", "", 301},
-		{http.MethodGet, secret + "/console/sql", "localhost:" + link.Port(), 200},
-		{http.MethodGet, secret + "/console/", "evil.example.com", 421},
-		{http.MethodGet, secret + "/console/", "127.0.0.1", 421},
-		{http.MethodGet, "/console/", "", 404},
-		{http.MethodGet, "/", "", 404},
-		{http.MethodGet, secret, "", 404},
-		{http.MethodGet, secret + "x/console/", "", 404},
-		{http.MethodGet, secret + "/api/v1/secrets", "", 404},
-		{http.MethodGet, secret + "/console/../api/v1/secrets", "", 307},
-		{http.MethodPost, secret + "/console/", "", 405},
-	} {
-		request, err := http.NewRequestWithContext(t.Context(), test.method, "http://"+link.Host, nil)
+	for path, status := range map[string]int{link.Path: 200, strings.TrimSuffix(link.Path, "/"): 301, link.Path + "../api/v1/secrets": 307} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+link.Host, nil)
 		h.must(err)
-		request.URL.Path = test.path
-		request.Host = test.host
+		request.URL.Path = path
 		response, err := http.DefaultTransport.RoundTrip(request)
 		h.must(err)
 		body, err := io.ReadAll(response.Body)
 		h.must(err)
 		response.Body.Close()
-		if response.StatusCode != test.status || strings.Contains(string(body), "SecretList") {
-			t.Errorf("%s %s of %q: %s %s", test.method, test.path, test.host, response.Status, body)
+		if response.StatusCode != status || strings.Contains(string(body), "SecretList") {
+			t.Errorf("%s: %s %s", path, response.Status, body)
 		}
 	}
 	_, rows, err := fetch(t.Context(), http.DefaultClient, link.String()+"r/core/v1/namespaces?format=csv")

@@ -8,6 +8,7 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,6 +17,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"byre/apiserver/access/auth"
+	"byre/apiserver/controllers"
+	"byre/apiserver/controllers/controlplane"
 	"byre/apiserver/options"
 	"byre/apiserver/storage/encoding"
 	"byre/cmd/byre/plugin"
@@ -218,7 +221,8 @@ func isOfServers(k sqlstore.Key) bool {
 	case k.Group == "byre": // if it is a fork itself
 		return k == auth.SourceKeysKey || k == sqlstore.ForkKey
 	case k.Group == "" && k.Resource == "configmaps": // the CAs of clients and of the proxy
-		return k.Namespace == metav1.NamespaceSystem && k.Name == "extension-apiserver-authentication"
+		return k.Namespace == metav1.NamespaceSystem &&
+			slices.Contains([]string{"extension-apiserver-authentication", controlplane.HostsConfigMap, controllers.CredentialsConfigMap}, k.Name)
 	case k.Group == "coordination.k8s.io" && k.Resource == "leases": // their identities
 		return k.Namespace == metav1.NamespaceSystem && strings.HasPrefix(k.Name, "apiserver-")
 	}

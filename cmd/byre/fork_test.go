@@ -141,6 +141,7 @@ func (f *forked) list(config *rest.Config) map[string]map[string]any {
 		}
 	}
 	delete(objects, "configmaps/kube-system/extension-apiserver-authentication")
+	delete(objects, "configmaps/kube-system/byre-apiserver-hosts")
 	return objects
 }
 
@@ -391,6 +392,8 @@ func TestFork_LeavesOutWhatIsOfTheServers(t *testing.T) {
 		system, event,
 		row("", "configmaps", "default", "owned", `{"metadata":{"ownerReferences":[{"uid":"`+uid+`"}]}}`),
 		row("", "configmaps", "kube-system", "extension-apiserver-authentication", `{}`),
+		row("", "configmaps", "kube-system", "byre-apiserver-hosts", `{}`),
+		row("", "configmaps", "kube-system", "byre-node-credentials", `{}`),
 		row("", "apiserveripinfo", "", "192.0.2.1", `{}`),
 		row("coordination.k8s.io", "leases", "kube-system", "apiserver-abc", `{}`),
 		row("coordination.k8s.io", "leases", "kube-node-lease", "node", `{}`),

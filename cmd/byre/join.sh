@@ -23,7 +23,7 @@ Description=kubelet
 After=byre.service containerd.service
 
 [Service]
-ExecStart=/usr/bin/kubelet --config=/etc/kubernetes/kubelet.yaml --bootstrap-kubeconfig=/etc/kubernetes/bootstrap.kubeconfig --kubeconfig=/etc/kubernetes/kubelet.kubeconfig --cert-dir=/var/lib/kubelet/pki
+ExecStart=/usr/bin/kubelet --config=/etc/kubernetes/kubelet.yaml --bootstrap-kubeconfig=/etc/kubernetes/bootstrap.kubeconfig --kubeconfig=/etc/kubernetes/kubelet.kubeconfig --cert-dir=/var/lib/kubelet/pki{{kubeletFlags}}
 Restart=always
 RestartSec=5s
 

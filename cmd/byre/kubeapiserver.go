@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apiserver/pkg/util/compatibility"
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/klog/v2"
@@ -75,6 +76,7 @@ func serveInPlace(ctx context.Context, o *options.KubeAPIServer) error {
 	o.Store.DataDir = etcd.Dir(o.EtcdPrefix)
 	// A test may start again on the same data with new keys, as kube-apiserver can.
 	o.Store.AcceptNewKeys = true
+	o.Store.IsForTest, o.Store.DiskReserve = true, resource.QuantityValue{} // envtest has etcd do as much, by --unsafe-no-fsync
 	return serveUntilEnd(ctx, etcd, o.Options)
 }
 

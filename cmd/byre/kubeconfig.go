@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -18,17 +19,23 @@ func newKubeconfigCommand() *cobra.Command {
 	var server string
 	user := pki.User{Lifetime: userLifetime}
 	cmd := &cobra.Command{
-		Use:   "kubeconfig --user NAME [--group GROUP]...",
+		Use:   "kubeconfig NAME [--group GROUP]...",
 		Short: "Print a kubeconfig for a user, with a new client certificate",
 		Long: "Print a kubeconfig for a user, with a client certificate that the CA of the data\n" +
 			"directory signs.\n\n" +
 			"The certificate says who the user is; RBAC says what the user may do. It can't be\n" +
 			"revoked: choose a short --duration, and give rights to groups or users that can be\n" +
 			"taken back. The output has the private key, which byre does not keep.",
-		Example: "  byre kubeconfig --user alice --group developers --duration 720h >alice.kubeconfig\n" +
+		Example: "  byre kubeconfig alice --group developers --duration 720h >alice.kubeconfig\n" +
 			"  kubectl create clusterrolebinding developers --clusterrole=view --group=developers",
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				if user.Name != "" {
+					return errors.New("name the user once: as an argument or by --user")
+				}
+				user.Name = args[0]
+			}
 			config := flags.config()
 			config.Server = server
 			text, err := pki.NewKubeconfig(config, user)
@@ -44,7 +51,7 @@ func newKubeconfigCommand() *cobra.Command {
 		},
 	}
 	flags.addTo(cmd)
-	cmd.Flags().StringVar(&user.Name, "user", "", "Name of the user.")
+	cmd.Flags().StringVar(&user.Name, "user", "", "Name of the user, if it is no argument.")
 	cmd.Flags().StringArrayVar(&user.Groups, "group", nil, "Group of the user; may be repeated.")
 	cmd.Flags().StringVar(&server, "server", "", "URL of the server. If not set, that of admin.kubeconfig.")
 	cmd.Flags().DurationVar(&user.Lifetime, "duration", user.Lifetime, "How long the certificate is valid.")

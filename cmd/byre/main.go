@@ -47,7 +47,7 @@ func run(ctx context.Context, path string, args []string, out, errOut io.Writer)
 		name, args = "kubectl-byre", slices.Concat([]string{cobra.ShellCompRequestCmd}, args)
 	}
 	root := newCommand(name)
-	root.SetArgs(args)
+	root.SetArgs(client.ProtectStatement(args))
 	root.SetOut(out)
 	root.SetErr(errOut)
 	if err := root.ExecuteContext(ctx); err != nil {
@@ -73,7 +73,7 @@ func newCommand(name string) *cobra.Command {
 	case assets.Kubectl:
 		return newKubectlCommand()
 	case "kubectl-byre":
-		return client.NewPluginCommand()
+		return client.NewPluginCommand(versionText)
 	default:
 		return newRootCommand()
 	}

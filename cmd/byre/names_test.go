@@ -50,6 +50,9 @@ func TestNames_KubeAPIServerKeepsObjectsBesideTheStandinAndEndsWithIt(t *testing
 			t.Error(err)
 		}
 	}
+	if info, err := os.Stat(filepath.Join(dir, "byre.db-reserve")); err == nil && info.Size() > 0 {
+		t.Errorf("a database for a test has a reserve of %d bytes", info.Size())
+	}
 	if status := etcd.stop(t); status != 0 {
 		t.Errorf("etcd ended with %d", status)
 	}

@@ -148,6 +148,9 @@ func openDatabaseBehind(ctx context.Context, o options.StoreOptions, l *lease.Le
 	}
 	switch dialect {
 	case migrations.SQLite:
+		options := sqlite.Options{
+			Volatile: o.IsVolatile(), Reserve: o.DiskReserve.Value(), Unsynced: o.IsForTest, Logger: logger,
+		}
 		if len(o.ReplicateTo) > 0 {
 			if database.Replication, err = replication.New(o.ReplicateTo, o.S3, logger); err != nil {
 				return apiserver.Database{}, err
@@ -156,11 +159,11 @@ func openDatabaseBehind(ctx context.Context, o options.StoreOptions, l *lease.Le
 		}
 		if l != nil {
 			database.Fence, database.Replication.Began = l.Check, l.SetFolder
+			options.Lineage, options.NewEpoch = l.State().Holder, l.MayFork()
 		}
+		options.Replication, options.Fence = database.Replication, database.Fence
 		var driver *sqlite.Driver
-		if driver, err = sqlite.Open(ctx, dsn, sqlite.Options{
-			Volatile: o.IsVolatile(), Reserve: o.DiskReserve.Value(), Logger: logger, Replication: database.Replication, Fence: database.Fence,
-		}); err != nil {
+		if driver, err = sqlite.Open(ctx, dsn, options); err != nil {
 			break
 		}
 		database.Driver = driver
@@ -170,8 +173,7 @@ func openDatabaseBehind(ctx context.Context, o options.StoreOptions, l *lease.Le
 	case migrations.Postgres:
 		database.Shared = true
 		database.Driver, err = postgres.Open(ctx, dsn, postgres.Options{
-			AllowLoss: o.AllowUnsafeDurability,
-			Logger:    logger,
+			AllowLoss: o.AllowUnsafeDurability, Logger: logger, Registerer: legacyregistry.Registerer(),
 		})
 	}
 	if err != nil {

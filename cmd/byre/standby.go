@@ -56,6 +56,10 @@ func serveByLease(ctx context.Context, o options.Completed) error {
 		URL: o.Store.ReplicateTo[0], S3: o.Store.S3, Path: path, Duration: o.Store.LeaseDuration,
 		Logger:   slog.New(logr.ToSlogHandler(klog.Background())),
 		SetAside: sqlite.SetAside, Replace: sqlite.Replace,
+		Position: func(ctx context.Context, path string, isCopy bool) (p lease.Position, err error) {
+			p.Lineage, p.Revision, err = sqlite.ReadPosition(ctx, path, isCopy)
+			return p, err
+		},
 		Accept: func(s lease.State) error {
 			if s.Keys != "" && s.Keys != keys {
 				return fmt.Errorf("%s has other keys than %s, which serves or did so last: copy that directory from there, so that clients trust both servers", o.CertDir, s.Holder)
@@ -72,8 +76,8 @@ func serveByLease(ctx context.Context, o options.Completed) error {
 				copied = database.Replication
 				return database, err
 			}, func(ctx context.Context) error {
-				legacyregistry.Registerer().MustRegister(leaseMetric(l.State()))
-				return l.Serve(ctx, keysOf(o), func() bool { return copied.Status()[0].Lag > tolerableLag })
+				legacyregistry.Registerer().MustRegister(leaseMetrics{l, l.State()})
+				return l.Serve(ctx, keysOf(o), func() (int64, uint64) { return copied.Position(tolerableLag) })
 			})
 			return copied != nil && copied.IsComplete(), err
 		},
@@ -95,15 +99,36 @@ func keysOf(o options.Completed) string {
 	return hex.EncodeToString(hash.Sum(nil))
 }
 
-// leaseMetric tells who serves, and since when.
-func leaseMetric(s lease.State) prometheus.Collector {
-	since := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name:        "byre_lease_acquired_timestamp_seconds",
-		Help:        "When this server has taken the lease of --standby. It is absent without.",
-		ConstLabels: prometheus.Labels{"holder": s.Holder, "generation": strconv.FormatInt(s.Generation, 10)},
-	})
-	since.Set(float64(s.Since.Unix()))
-	return since
+// leaseMetrics tell who serves, and since when, and what the standby has.
+type leaseMetrics struct {
+	*lease.Lease
+	state lease.State
+}
+
+var (
+	standbyRevisionDesc = prometheus.NewDesc("byre_lease_standby_revision",
+		"Revision that the copy of the standby has. It is absent if no standby has told anything.", []string{"standby"}, nil)
+	standbyAgeDesc = prometheus.NewDesc("byre_lease_standby_age_seconds",
+		"How long ago the standby has told the revision of its copy.", []string{"standby"}, nil)
+	leaseAcquiredDesc = prometheus.NewDesc("byre_lease_acquired_timestamp_seconds",
+		"When this server has taken the lease of --standby. It is absent without.", []string{"holder", "generation"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (leaseMetrics) Describe(descriptions chan<- *prometheus.Desc) {
+	descriptions <- leaseAcquiredDesc
+	descriptions <- standbyRevisionDesc
+	descriptions <- standbyAgeDesc
+}
+
+// Collect implements prometheus.Collector.
+func (l leaseMetrics) Collect(metrics chan<- prometheus.Metric) {
+	s := l.state
+	metrics <- prometheus.MustNewConstMetric(leaseAcquiredDesc, prometheus.GaugeValue, float64(s.Since.Unix()), s.Holder, strconv.FormatInt(s.Generation, 10))
+	if standby, age := l.Standby(); standby.Name != "" {
+		metrics <- prometheus.MustNewConstMetric(standbyRevisionDesc, prometheus.GaugeValue, float64(standby.Position.Revision), standby.Name)
+		metrics <- prometheus.MustNewConstMetric(standbyAgeDesc, prometheus.GaugeValue, age.Seconds(), standby.Name)
+	}
 }
 
 func newTakeoverCommand() *cobra.Command {
@@ -116,8 +141,8 @@ func newTakeoverCommand() *cobra.Command {
 		Short: "Have the standby take over from the server that serves",
 		Long: "Have the standby take over from the server that serves, without losing a write.\n\n" +
 			"It asks the holder of the lease in the place of --replicate-to to stop. The holder completes its\n" +
-			"requests and its copy, and releases the lease, which the standby then takes. If no standby takes\n" +
-			"it, the old holder does when it is started again. The command may run on either machine.",
+			"requests and its copy, and releases the lease, which the standby then takes. Without a standby\n" +
+			"that has a copy nothing is done. The command may run on either machine.",
 		Example: "  byre takeover --yes",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -140,6 +165,34 @@ func newTakeoverCommand() *cobra.Command {
 	return cmd
 }
 
+// awaitStandby returns the standby that has a copy of what the holder has copied, once it has said so again.
+func awaitStandby(ctx context.Context, object *lease.Object, held lease.State) (lease.Standby, error) {
+	begin := time.Now()
+	for first := (lease.Standby{}); ; {
+		s, err := object.ReadStandby(ctx)
+		switch {
+		case err != nil:
+			return s, err
+		case first == lease.Standby{}:
+			first = s
+		case s != first && s.Folder == held.Folder:
+			return s, nil
+		}
+		if time.Since(begin) > held.Duration() {
+			text := "none has ever reported"
+			if s.Name != "" {
+				text = fmt.Sprintf("%s had revision %d at %s", s.Name, s.Position.Revision, s.Time.Format(time.RFC3339))
+			}
+			return s, fmt.Errorf("no standby has a copy of what %s has (%s), and nothing was done: start the standby, or see its log", held.Holder, text)
+		}
+		select {
+		case <-ctx.Done():
+			return s, ctx.Err()
+		case <-time.After(time.Second):
+		}
+	}
+}
+
 func takeOver(ctx context.Context, cmd *cobra.Command, object *lease.Object, yes bool) error {
 	before, exists, err := object.Read(ctx)
 	switch {
@@ -156,16 +209,23 @@ func takeOver(ctx context.Context, cmd *cobra.Command, object *lease.Object, yes
 			return errors.New("nothing was done: answer y, or use --yes")
 		}
 	}
-	if before, err = object.RequestHandOver(ctx); err != nil {
+	standby, err := awaitStandby(ctx, object, before)
+	if err != nil {
 		return err
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "waiting until another server serves instead of %s\n", before.Holder)
+	if before, err = object.RequestHandOver(ctx, standby.Name); err != nil {
+		return err
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "waiting until %s serves instead of %s\n", standby.Name, before.Holder)
 	for {
 		now, _, err := object.Read(ctx)
-		if err == nil && now.Generation == before.Generation && now.Released && now.Lacks {
+		switch {
+		case err != nil:
+		case now.Generation == before.Generation && now.Released && now.HandOverTo == "":
 			return fmt.Errorf("%s has stopped before its last writes were copied, which takes long now: start it again, where its supervisor does not; it serves, and nothing is lost", now.Holder)
-		}
-		if err == nil && now.Generation > before.Generation && now.Serving {
+		case now.Generation > before.Generation && now.Holder != standby.Name:
+			return fmt.Errorf("%s has not taken over, and %s has: see the log of the standby", standby.Name, now.Holder)
+		case now.Generation > before.Generation && now.Serving:
 			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s serves\n", now.Holder)
 			return err
 		}

@@ -57,7 +57,11 @@ func newStatusCommand() *cobra.Command {
 				return err
 			}
 			if n := len(s.Alarms); n > 0 {
-				return &statusError{fmt.Errorf("%d alarms", n), statusAlarms}
+				text := fmt.Sprintf("%d alarms", n)
+				if n == 1 {
+					text = "1 alarm"
+				}
+				return &statusError{errors.New(text), statusAlarms}
 			}
 			return nil
 		},
@@ -254,6 +258,11 @@ func printDatabase(line func(name, format string, args ...any), d status.Databas
 	}
 	if d.LeaseHolder != "" {
 		line("Lease", "%s serves since %s", d.LeaseHolder, d.LeaseSince.Format(time.RFC3339))
+		if s := d.Standby; s == nil {
+			line("Standby", "none has told of a copy")
+		} else {
+			line("Standby", "%s has revision %d, as of %s ago", s.Name, s.Revision, duration.HumanDuration(time.Duration(s.AgeSeconds)*time.Second))
+		}
 	}
 	if b := d.LastBackup; b == nil {
 		line("Last backup", "none is recorded")

@@ -182,20 +182,6 @@ func TestStatus_WritesNothing(t *testing.T) {
 	}
 }
 
-// TestStatus_RaisesAlarms: the status of a server at its quota is not ready and says what
-// to do.
-func TestStatus_RaisesAlarms(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	server := startServer(t, dir, "--database-quota=2Mi")
-	client := kubernetes.NewForConfigOrDie(server.config(t))
-	fillQuota(t, client)
-	eventually.True(t, "status tells of the quota", func() bool {
-		all := strings.Join(readJSONStatus(t, "status", "--data-dir", dir).Alarms, "\n")
-		return strings.Contains(all, "reached its quota: delete objects and run \"byre compact --keep 0\"") && strings.Contains(all, "the server is not ready: database-quota")
-	})
-}
-
 // A server whose database does not answer tells what it knows without it.
 func TestStatus_WithoutTheDatabase(t *testing.T) {
 	t.Parallel()

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -17,6 +19,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -26,12 +29,18 @@ import (
 	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
 	bootstraputil "k8s.io/cluster-bootstrap/token/util"
 
+	"byre/apiserver/controllers"
 	"byre/cmd/byre/cli"
 	"byre/cmd/byre/client"
 )
 
-// bootstrapGroup is the group of the tokens that "byre token create" makes.
-const bootstrapGroup = "system:bootstrappers:nodes"
+const (
+	// bootstrapGroup is the group of the tokens that "byre token create" makes. Upstream's controller approves the
+	// certificates of any node for it.
+	bootstrapGroup = "system:bootstrappers:nodes"
+	// nodeTokenGroup is the group of those for one node. It may request certificates; byre's controller approves that of the node.
+	nodeTokenGroup = "system:bootstrappers:named-node"
+)
 
 func newTokenCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "token", Short: "Make tokens by which nodes join", Args: cli.SubcommandOnly, RunE: cli.Help}
@@ -43,7 +52,7 @@ func newTokenCreateCommand() *cobra.Command {
 	var flags client.ClusterFlags
 	var ttl time.Duration
 	var printJoin bool
-	var joinServer string
+	var joinServer, node string
 	cmd := &cobra.Command{
 		Use:   "create",
 		Short: "Make a token by which nodes join",
@@ -51,23 +60,33 @@ func newTokenCreateCommand() *cobra.Command {
 			"The server approves the certificates of nodes that join, those that they serve with\n" +
 			"too: for the node's name, and for addresses that it says are its own and no other node\n" +
 			"has. Give the token to machines that you trust.\n\n" +
+			"With --node the token is for one Node that does not exist yet. The API server's own host\n" +
+			"needs it: no other node is given a certificate for the names and addresses of a server.\n\n" +
 			"With --print-join the output is a script for the host of the node. It writes the\n" +
 			"kubelet's configuration, and starts the kubelet by systemd. A container runtime, its\n" +
 			"network and the kubelet must be installed there.",
-		Example: "  byre token create --print-join | ssh root@node-1 sh",
-		Args:    cobra.NoArgs,
+		Example: "  byre token create --print-join | ssh root@node-1 sh\n" +
+			"  byre token create --node $(hostname) --print-join | sh",
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			node = strings.ToLower(node) // as a kubelet names its Node
+			if wrong := validation.IsDNS1123Subdomain(node); node != "" && len(wrong) > 0 {
+				return fmt.Errorf("--node %s: %s", node, wrong[0])
+			}
+			if err := checkJoinServer(joinServer); err != nil {
+				return fmt.Errorf("--join-server: %w", err)
+			}
 			config, _, err := flags.Load()
 			if err != nil {
 				return err
 			}
 			var join *joinScript // before there is a token that nobody gets
 			if printJoin {
-				if join, err = newJoinScript(cmd.Context(), config, joinServer); err != nil {
+				if join, err = newJoinScript(cmd.Context(), config, joinServer, node); err != nil {
 					return err
 				}
 			}
-			token, err := createToken(cmd.Context(), config, ttl)
+			token, err := createToken(cmd.Context(), config, ttl, node)
 			if err != nil {
 				return err
 			}
@@ -79,21 +98,55 @@ func newTokenCreateCommand() *cobra.Command {
 		},
 	}
 	flags.AddTo(cmd)
+	cmd.Flags().String("data-dir", "", "Data directory of the server, whose admin.kubeconfig is used if --kubeconfig is not set.")
 	cmd.Flags().DurationVar(&ttl, "ttl", 24*time.Hour, "How long the token is valid.")
 	cmd.Flags().BoolVar(&printJoin, "print-join", false, "Print a script by which a node joins, instead of the token.")
-	cmd.Flags().StringVar(&joinServer, "join-server", "", "URL by which the node finds the server. If not set, the address that the server advertises.")
+	cmd.Flags().StringVar(&node, "node", "", "Name of the only Node that can join by the token. There must not be such a Node yet.")
+	cmd.Flags().StringVar(&joinServer, "join-server", "", "https URL by which the node finds the server. If not set, the address that the server advertises.")
 	return cmd
 }
 
-// createToken makes a token that is valid for ttl, and lets its nodes request certificates. It fails if the server
-// does not accept such tokens.
-func createToken(ctx context.Context, config *rest.Config, ttl time.Duration) (string, error) {
+// checkJoinServer returns an error unless a text is empty or the https URL of a server. A node trusts what is there with
+// its token, and the text becomes part of a shell script.
+func checkJoinServer(text string) error {
+	if text == "" {
+		return nil
+	}
+	u, err := url.Parse(text)
+	if err != nil {
+		return err
+	}
+	_, notIP := netip.ParseAddr(u.Hostname())
+	if notIP != nil && len(validation.IsDNS1123Subdomain(strings.ToLower(u.Hostname()))) > 0 {
+		return fmt.Errorf("%q has no host", text)
+	}
+	port, err := strconv.ParseUint(cmp.Or(u.Port(), "443"), 10, 16)
+	if u.Scheme != "https" || u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || err != nil || port == 0 || u.String() != text {
+		return fmt.Errorf("%q must be a URL such as https://byre.example.com:6443", text)
+	}
+	return nil
+}
+
+// createToken makes a token that is valid for ttl, and lets its nodes request certificates. With a node, it is for that
+// one alone. It fails if the server does not accept such tokens.
+func createToken(ctx context.Context, config *rest.Config, ttl time.Duration, node string) (string, error) {
 	if ttl <= 0 {
 		return "", errors.New("--ttl: must be greater than 0")
 	}
 	kube, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return "", err
+	}
+	group, annotations := bootstrapGroup, map[string]string(nil)
+	if node != "" {
+		group, annotations = nodeTokenGroup, map[string]string{controllers.TokenNodeAnnotation: node}
+		_, err := kube.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+		if err == nil {
+			return "", fmt.Errorf("there is a Node %s already: delete it first, or approve its certificates by kubectl certificate approve", node)
+		}
+		if !apierrors.IsNotFound(err) {
+			return "", err
+		}
 	}
 	if err := allowNodes(ctx, kube); err != nil {
 		return "", err
@@ -105,13 +158,13 @@ func createToken(ctx context.Context, config *rest.Config, ttl time.Duration) (s
 	id, secret, _ := strings.Cut(token, ".")
 	secrets := kube.CoreV1().Secrets(metav1.NamespaceSystem)
 	created, err := secrets.Create(ctx, &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Name: bootstraputil.BootstrapTokenSecretName(id)},
+		ObjectMeta: metav1.ObjectMeta{Name: bootstraputil.BootstrapTokenSecretName(id), Annotations: annotations},
 		Type:       bootstrapapi.SecretTypeBootstrapToken,
 		StringData: map[string]string{
 			bootstrapapi.BootstrapTokenIDKey:               id,
 			bootstrapapi.BootstrapTokenSecretKey:           secret,
 			bootstrapapi.BootstrapTokenUsageAuthentication: "true",
-			bootstrapapi.BootstrapTokenExtraGroupsKey:      bootstrapGroup,
+			bootstrapapi.BootstrapTokenExtraGroupsKey:      group,
 			bootstrapapi.BootstrapTokenExpirationKey:       time.Now().Add(ttl).UTC().Format(time.RFC3339),
 			bootstrapapi.BootstrapTokenDescriptionKey:      "made by byre token create",
 		},
@@ -157,6 +210,7 @@ func allowNodes(ctx context.Context, kube kubernetes.Interface) error {
 	}
 	for _, binding := range []struct{ name, role, group string }{
 		{"byre:node-bootstrapper", "system:node-bootstrapper", bootstrapGroup},
+		{"byre:named-node-bootstrapper", "system:node-bootstrapper", nodeTokenGroup},
 		{"byre:node-client-certificates", certificates + "nodeclient", bootstrapGroup},
 		{"byre:node-client-certificate-renewals", certificates + "selfnodeclient", "system:nodes"},
 		{serving, serving, "system:nodes"},
@@ -182,13 +236,15 @@ var joinTemplate string
 type joinScript struct {
 	// Server is the URL of the server.
 	Server string
+	// KubeletFlags are flags that the script's kubelet has beside those of every node, each after a space.
+	KubeletFlags string
 	// ClientCA is the CA of the certificate with which the server connects to kubelets.
 	ClientCA string
 }
 
 // newJoinScript returns the script for nodes that find the server at a URL, or if that is empty, at the address that
-// the server advertises. It lacks the token.
-func newJoinScript(ctx context.Context, config *rest.Config, server string) (*joinScript, error) {
+// the server advertises. It lacks the token. With a node, the host becomes that one.
+func newJoinScript(ctx context.Context, config *rest.Config, server, node string) (*joinScript, error) {
 	kube, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, err
@@ -196,6 +252,9 @@ func newJoinScript(ctx context.Context, config *rest.Config, server string) (*jo
 	s := &joinScript{Server: cmp.Or(server, advertised(ctx, kube))}
 	if s.Server == "" {
 		return nil, errors.New("the server advertises no address: name one by --join-server")
+	}
+	if node != "" {
+		s.KubeletFlags = " --hostname-override=" + node
 	}
 	if err := rest.LoadTLSFiles(config); err != nil {
 		return nil, err
@@ -219,7 +278,7 @@ func (s *joinScript) write(w io.Writer, config *rest.Config, token string) error
 	if err != nil {
 		return err
 	}
-	_, err = strings.NewReplacer("{{server}}", s.Server, "{{kubeconfig}}", string(text), "{{clientCA}}", s.ClientCA).WriteString(w, joinTemplate)
+	_, err = strings.NewReplacer("{{server}}", s.Server, "{{kubeconfig}}", string(text), "{{clientCA}}", s.ClientCA, "{{kubeletFlags}}", s.KubeletFlags).WriteString(w, joinTemplate)
 	return err
 }
 

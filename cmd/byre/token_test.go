@@ -20,13 +20,13 @@ import (
 	"testing"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/keyutil"
 
 	"byre/sqlstore/eventually"
 )
@@ -41,6 +41,20 @@ func TestToken_IsRefusedIfTheServerAcceptsNone(t *testing.T) {
 	secrets, err := kubernetes.NewForConfigOrDie(server.config(t)).CoreV1().Secrets("kube-system").List(t.Context(), metav1.ListOptions{})
 	if err != nil || len(secrets.Items) > 0 {
 		t.Errorf("%d Secrets are left: %v", len(secrets.Items), err)
+	}
+}
+
+// TestToken_JoinServerIsAURL: a node sends its token there, and the text becomes part of a script that root runs.
+func TestToken_JoinServerIsAURL(t *testing.T) {
+	t.Parallel()
+	for text, isValid := range map[string]bool{
+		"": true, "https://byre.example.com": true, "https://192.0.2.1:6443": true, "https://[2001:db8::1]:6443": true, "https://byre.example.com/cluster": true,
+		"http://byre.example.com": false, "byre.example.com:6443": false, "https://": false, "https://:6443": false, "https://a:0": false, "https://a:x": false,
+		"https://u:p@a": false, "https://a?b": false, "https://a#b": false, "https://a\nreboot": false, "https://a/\nEOT\nreboot": false, "https://a b": false, "https://$(reboot)": false,
+	} {
+		if err := checkJoinServer(text); (err == nil) != isValid {
+			t.Errorf("%q: %v", text, err)
+		}
 	}
 }
 
@@ -108,8 +122,8 @@ func TestToken_LetsANodeJoin(t *testing.T) {
 	}
 	hostname = strings.ToLower(hostname)
 	for name, addresses := range map[string][]string{
-		"node-1": {"198.51.100.1", "198.51.100.3"}, "node-2": {"198.51.100.2", "198.51.100.3"}, "liar": {"10.0.0.1", "127.0.0.1", "198.51.100.78"},
-		"kubernetes": {"198.51.100.9"}, hostname: {ownAddress, "198.51.100.77"},
+		"node-1": {"198.51.100.1", "198.51.100.3"}, "node-2": {"198.51.100.2", "198.51.100.3"}, "liar": {"10.0.0.1", "127.0.0.1", ownAddress, "198.51.100.78"},
+		"kubernetes": {"198.51.100.9"}, "byre.host": {"198.51.100.77"},
 	} {
 		makeNode(t, root, name, addresses...)
 	}
@@ -129,8 +143,9 @@ func TestToken_LetsANodeJoin(t *testing.T) {
 		{"node-1", "node-1", "198.51.100.3", false}, // two Nodes have it
 		{"node-1", "node-1", "198.51.100.4", false},
 		{"node-1", "node-1", "198.51.100.1", true},
-		{hostname, hostname, ownAddress, true},
-		{hostname, "", "198.51.100.77", true}, // --external-hostname of the only server
+		{"node-1", "", "169.254.0.1", false},
+		{hostname, hostname, "", false},
+		{"byre.host", "", "198.51.100.77", false}, // --external-hostname
 	} {
 		made := requestServing(t, server, c.node, c.name, c.address)
 		if c.isApproved {
@@ -142,33 +157,57 @@ func TestToken_LetsANodeJoin(t *testing.T) {
 	for _, name := range approved { // they were asked for last, and each is looked at in turn
 		expectApproved(t, root, name)
 	}
-	expectReplicaApproved(t, server, root, hostname, ownAddress)
+	expectHostApproved(t, server, filepath.Join(dir, "admin.kubeconfig"), hostname, ownAddress, "198.51.100.77")
 	for _, name := range pending {
-		csr, err := root.CertificatesV1().CertificateSigningRequests().Get(t.Context(), name, metav1.GetOptions{})
-		if err != nil || len(csr.Status.Conditions) > 0 {
-			t.Errorf("%v, %v: want a request that waits for a human", csr, err)
+		if isDecided(t, root, name) {
+			t.Errorf("%s does not wait for a human", name)
 		}
 	}
 }
 
-// expectReplicaApproved moves the server's address to a Node that has the name of another server's host.
-func expectReplicaApproved(t *testing.T, server *process, root kubernetes.Interface, old, address string) {
+// expectHostApproved joins the server's own host as a Node, by a token that was made for it.
+func expectHostApproved(t *testing.T, server *process, kubeconfig, host string, addresses ...string) {
 	t.Helper()
-	if err := root.CoreV1().Nodes().Delete(t.Context(), old, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
+	if _, _, errOut := call("token", "create", "--node", "node-1", "--kubeconfig", kubeconfig); !strings.Contains(errOut, "there is a Node node-1 already") {
+		t.Error(errOut)
 	}
-	now := metav1.NowMicro()
-	_, err := root.CoordinationV1().Leases("kube-system").Create(t.Context(), &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Name: "apiserver-2", Labels: map[string]string{
-			"apiserver.kubernetes.io/identity": "kube-apiserver", corev1.LabelHostname: "byre-2",
-		}},
-		Spec: coordinationv1.LeaseSpec{HolderIdentity: new("apiserver-2_1"), LeaseDurationSeconds: new(int32(3600)), RenewTime: &now},
-	}, metav1.CreateOptions{})
+	token, _ := succeed(t, "token", "create", "--node", strings.ToUpper(host), "--data-dir", filepath.Dir(kubeconfig))
+	config := server.config(t)
+	root := kubernetes.NewForConfigOrDie(config)
+	joining := rest.AnonymousClientConfig(config)
+	joining.BearerToken = strings.TrimSpace(token)
+	usages := []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	makeNode(t, root, "byre-2", address)
-	expectApproved(t, root, requestServing(t, server, "byre-2", "byre-2", address))
+	name := requestBy(t, joining, key, certificatesv1.KubeAPIServerClientKubeletSignerName, usages, nodeRequest(host))
+	expectApproved(t, root, name)
+	signed, err := root.CertificatesV1().CertificateSigningRequests().Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubelet := rest.AnonymousClientConfig(config)
+	kubelet.CertData = signed.Status.Certificate
+	if kubelet.KeyData, err = keyutil.MarshalPrivateKeyToPEM(key); err != nil {
+		t.Fatal(err)
+	}
+	makeNode(t, root, host, addresses...)
+	for _, address := range addresses {
+		expectApproved(t, root, requestServingBy(t, kubelet, host, host, address))
+	}
+	if other := requestBy(t, joining, key, certificatesv1.KubeAPIServerClientKubeletSignerName, usages, nodeRequest(host)); isDecided(t, root, other) {
+		t.Error("the token is good for a second certificate")
+	}
+}
+
+func isDecided(t *testing.T, root kubernetes.Interface, name string) bool {
+	t.Helper()
+	csr, err := root.CertificatesV1().CertificateSigningRequests().Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(csr.Status.Conditions) > 0
 }
 
 func makeNode(t *testing.T, root kubernetes.Interface, name string, addresses ...string) {
@@ -188,6 +227,13 @@ func makeNode(t *testing.T, root kubernetes.Interface, name string, addresses ..
 // requestServing requests a certificate for serving as the kubelet of a node, and returns the request's name.
 func requestServing(t *testing.T, server *process, node, name, address string) string {
 	t.Helper()
+	as := server.config(t)
+	as.Impersonate = rest.ImpersonationConfig{UserName: "system:node:" + node, Groups: []string{"system:nodes", "system:authenticated"}}
+	return requestServingBy(t, as, node, name, address)
+}
+
+func requestServingBy(t *testing.T, as *rest.Config, node, name, address string) string {
+	t.Helper()
 	wanted := nodeRequest(node)
 	if name != "" {
 		wanted.DNSNames = []string{name}
@@ -195,8 +241,6 @@ func requestServing(t *testing.T, server *process, node, name, address string) s
 	if address != "" {
 		wanted.IPAddresses = []net.IP{net.ParseIP(address)}
 	}
-	as := server.config(t)
-	as.Impersonate = rest.ImpersonationConfig{UserName: "system:node:" + node, Groups: []string{"system:nodes", "system:authenticated"}}
 	usages := []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth}
 	return request(t, as, certificatesv1.KubeletServingSignerName, usages, wanted)
 }
@@ -213,6 +257,11 @@ func request(t *testing.T, config *rest.Config, signer string, usages []certific
 	if err != nil {
 		t.Fatal(err)
 	}
+	return requestBy(t, config, key, signer, usages, wanted)
+}
+
+func requestBy(t *testing.T, config *rest.Config, key *ecdsa.PrivateKey, signer string, usages []certificatesv1.KeyUsage, wanted x509.CertificateRequest) string {
+	t.Helper()
 	der, err := x509.CreateCertificateRequest(rand.Reader, &wanted, key)
 	if err != nil {
 		t.Fatal(err)

@@ -2,7 +2,8 @@
 // run: byre on SQLite, byre on PostgreSQL, and a stock kube-apiserver with its etcd.
 //
 // A suite is a list of phases on servers of its own: "standard" has the figures that the
-// goals are about; "aggregation" puts an aggregated API server behind each server; "replicas" has three
+// goals are about; "fresh" has the first minute of servers with empty databases, new ones in
+// each round; "aggregation" puts an aggregated API server behind each server; "replicas" has three
 // byre processes on one PostgreSQL; "definitions" has CustomResourceDefinitions; "large"
 // has 100,000 Pods on 4,000 nodes; "wear" looks at the disk under clusters that have
 // nothing to do, with kine beside them. A phase measures one thing on one server after

@@ -45,6 +45,15 @@ func (b *bench) standardPhases(context.Context) ([]phase, error) {
 	return append(phases, b.repeated(func() []phase { return []phase{b.startAgain("ready after a crash", (*target).crash)} })...), nil
 }
 
+// freshPhases measure the first minute of a cluster: PostgreSQL has no statistics then, and keeps the plans that it made
+// while the tables were empty.
+func (b *bench) freshPhases(context.Context) ([]phase, error) {
+	return []phase{
+		b.setUp(), b.createConfigMaps(clients), b.createPodsUpTo(b.Pods/2, 0), b.createPodsUpTo(b.Pods, 1),
+		b.patchPods(0, 0), b.updateLeases(admin), b.createConfigMaps(clients),
+	}, nil
+}
+
 // sendLoad runs a load and records its rate, its latency, and the processor time of a
 // request.
 func (b *bench) sendLoad(ctx context.Context, t *target, name string, l closedLoop, send func(ctx context.Context, client, n int) error) (load, error) {

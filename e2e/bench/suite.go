@@ -33,16 +33,19 @@ type suite struct {
 	sizes      func(options) sizes
 	phases     func(b *bench, ctx context.Context) ([]phase, error)
 	aggregates bool
+	// isFresh reports whether each round has new servers with empty databases, and all phases.
+	isFresh bool
 	// measure runs a suite whose servers all run at the same time; such a suite has no
 	// phases.
 	measure func(b *bench, ctx context.Context) error
 }
 
-var defaultSuites = []string{"standard", "aggregation", "replicas"}
+var defaultSuites = []string{"standard", "fresh", "aggregation", "replicas"}
 
 func suites() []suite {
 	return []suite{
 		{name: "standard", sizes: standardSizes, phases: (*bench).standardPhases},
+		{name: "fresh", sizes: freshSizes, phases: (*bench).freshPhases, isFresh: true},
 		{name: "aggregation", sizes: standardSizes, phases: (*bench).aggregationPhases, aggregates: true},
 		{name: "replicas", sizes: standardSizes, phases: (*bench).replicaPhases},
 		{name: "definitions", sizes: standardSizes, phases: (*bench).definitionPhases},
@@ -106,6 +109,14 @@ func standardSizes(o options) sizes {
 	return s.override(o, false)
 }
 
+func freshSizes(o options) sizes {
+	s := sizes{Pods: 5_000, Nodes: 100, Period: 2 * time.Second, Rounds: 3}
+	if o.short {
+		s = sizes{Pods: 1_000, Nodes: 10, Period: 500 * time.Millisecond, Rounds: 1}
+	}
+	return s.override(o, false)
+}
+
 func largeSizes(o options) sizes {
 	s := sizes{Pods: 100_000, Nodes: 4_000, Period: 4 * time.Second, Lists: 1, Rounds: 2, Settle: 8 * time.Second, Unread: 6 * time.Minute, Definitions: 1_000}
 	if o.short {
@@ -154,14 +165,25 @@ func (b *bench) run(ctx context.Context, s suite) (err error) {
 	if s.measure != nil {
 		return s.measure(b, ctx)
 	}
-	if err := b.start(ctx, s.aggregates); err != nil {
-		return err
+	begun := time.Now()
+	var failed error
+	for round := range b.Rounds {
+		if err := b.start(ctx, s.aggregates, round); err != nil {
+			return errors.Join(failed, err)
+		}
+		if s.isFresh || round == b.Rounds-1 {
+			failed = errors.Join(failed, b.runPhases(ctx, s, begun))
+		}
 	}
+	return failed
+}
+
+// runPhases runs the phases of a suite on the targets.
+func (b *bench) runPhases(ctx context.Context, s suite, begun time.Time) error {
 	phases, err := s.phases(b, ctx)
 	if err != nil {
 		return err
 	}
-	begun := time.Now()
 	var failed error
 	for _, p := range phases {
 		if !p.isSetup && !b.options.phases.MatchString(p.name) {
@@ -206,40 +228,38 @@ func (b *bench) repeated(round func() []phase) (phases []phase) {
 	return phases
 }
 
-// start starts the wanted servers. Each is started several times with empty directories,
-// and they alternate; the last process of each serves the suite.
-func (b *bench) start(ctx context.Context, aggregates bool) error {
+// start starts the wanted servers with empty directories, once a round, and ends those of the round before. The last
+// process of each serves the suite, unless the suite is fresh.
+func (b *bench) start(ctx context.Context, aggregates bool, round int) error {
 	isWanted := func(name string) bool {
 		return b.only == "" || slices.Contains(strings.Split(b.only, ","), name)
 	}
-	for round := range b.Rounds {
-		if err := b.stopTargets(); err != nil {
+	if err := b.stopTargets(); err != nil {
+		return err
+	}
+	dir := filepath.Join(b.dir, fmt.Sprintf("start-%d", round))
+	if isWanted("sqlite") {
+		b.targets = append(b.targets, byreTarget(onSQLite, dir, "", nil))
+	}
+	if isWanted("postgres") {
+		cluster, err := b.startCluster(ctx)
+		if err != nil {
 			return err
 		}
-		dir := filepath.Join(b.dir, fmt.Sprintf("start-%d", round))
-		if isWanted("sqlite") {
-			b.targets = append(b.targets, byreTarget(onSQLite, dir, "", nil))
+		b.targets = append(b.targets, byreTarget(onPostgres, dir, b.endpoint, cluster))
+	}
+	if isWanted("stock") {
+		b.targets = append(b.targets, stockTarget(dir, aggregates))
+	}
+	if len(b.targets) == 0 {
+		return fmt.Errorf("-only %s: want sqlite, postgres, stock", b.only)
+	}
+	for _, t := range b.targets {
+		b.stops = append(b.stops, t.stop)
+		if err := t.open(ctx); err != nil {
+			return err
 		}
-		if isWanted("postgres") {
-			cluster, err := b.startCluster(ctx)
-			if err != nil {
-				return err
-			}
-			b.targets = append(b.targets, byreTarget(onPostgres, dir, b.endpoint, cluster))
-		}
-		if isWanted("stock") {
-			b.targets = append(b.targets, stockTarget(dir, aggregates))
-		}
-		if len(b.targets) == 0 {
-			return fmt.Errorf("-only %s: want sqlite, postgres, stock", b.only)
-		}
-		for _, t := range b.targets {
-			b.stops = append(b.stops, t.stop)
-			if err := t.open(ctx); err != nil {
-				return err
-			}
-			b.addDuration("ready after start", t.name, t.server.StartTime)
-		}
+		b.addDuration("ready after start", t.name, t.server.StartTime)
 	}
 	reference, err := startReference(ctx, emptyServerFlag, fmt.Sprint(emptyResponseSize))
 	if err != nil {
@@ -259,7 +279,7 @@ func (b *bench) stopTargets() (err error) {
 }
 
 func (b *bench) startCluster(ctx context.Context) (*pgtest.Cluster, error) {
-	cluster, err := pgtest.Start(ctx)
+	cluster, err := pgtest.Config{Settings: []string{"autovacuum_naptime=1min"}}.Start(ctx) // PostgreSQL's default
 	if err != nil {
 		return nil, err
 	}

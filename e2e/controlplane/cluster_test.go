@@ -129,9 +129,7 @@ func (c *cluster) startReplicas(t *testing.T, dir, endpoint string, n int) {
 			if err := r.server.Stop(); err != nil {
 				t.Errorf("byre ended with: %v", err)
 			}
-			if t.Failed() {
-				t.Logf("byre's log ends with:\n%s", r.server.LogTail())
-			}
+			r.server.Report(t)
 		})
 	}
 	balancer, err := servers.StartBalancer(t.Context(), addresses...)
@@ -170,9 +168,7 @@ func (c *cluster) startComponents(t *testing.T, dir string) {
 		}
 		t.Cleanup(func() {
 			p.Kill()
-			if t.Failed() {
-				t.Logf("the log of %s ends with:\n%s", name, p.LogTail())
-			}
+			p.Report(t)
 		})
 		return p
 	}

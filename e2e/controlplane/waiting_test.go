@@ -42,9 +42,7 @@ func TestControllerManager_WaitsForByres(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		manager.Kill()
-		if t.Failed() {
-			t.Logf("the log of kube-controller-manager ends with:\n%s", manager.LogTail())
-		}
+		manager.Report(t)
 	})
 	eventually.True(t, "kube-controller-manager finds the Lease held", func() bool {
 		return strings.Contains(manager.LogTail(), "held by")

@@ -91,9 +91,7 @@ func (c cluster) start(t *testing.T, args []string) *servers.Server {
 		if err := s.Stop(); err != nil {
 			t.Errorf("it ended with: %v", err)
 		}
-		if t.Failed() {
-			t.Logf("the log ends with:\n%s", s.LogTail())
-		}
+		s.Report(t)
 	})
 	return s
 }

@@ -198,9 +198,7 @@ func startByre(t *testing.T, endpoint string, args ...string) (*peer, error) {
 		if err := b.Stop(); err != nil {
 			t.Errorf("byre ended with: %v", err)
 		}
-		if t.Failed() {
-			t.Logf("byre's log ends with:\n%s", b.LogTail())
-		}
+		b.Report(t)
 	})
 	// Roles that a stock server does not have would be more in every list and count.
 	client, err := kubernetes.NewForConfig(b.Config(servers.AdminToken))

@@ -132,9 +132,7 @@ func startAll(t *testing.T) []target {
 			continue
 		}
 		t.Cleanup(func() {
-			if t.Failed() {
-				t.Logf("the log of %s ends with:\n%s", s.name, s.server.LogTail())
-			}
+			s.server.Report(t)
 			if s.name == "stock" {
 				s.server.Kill()
 			} else if err := s.server.Stop(); err != nil {

@@ -4,12 +4,14 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httputil"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -74,7 +76,9 @@ type bucketPath struct {
 
 	mu      sync.Mutex
 	swallow bool
-	delay   time.Duration
+	// lose has the next change of a copy be lost.
+	lose  bool
+	delay time.Duration
 	// changed is closed at the next change.
 	changed chan struct{}
 }
@@ -83,6 +87,11 @@ type bucketPath struct {
 func (b *bucket) path() *bucketPath {
 	p := &bucketPath{changed: make(chan struct{})}
 	server, env := s3test.Serve(b, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if p.loses(r) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			w.Header().Set("ETag", `"0"`)
+			return // as if it were written
+		}
 		if p.pass(r.Context()) {
 			b.service.ServeHTTP(w, r)
 		}
@@ -125,6 +134,22 @@ func (p *bucketPath) set(swallow bool, delay time.Duration) {
 	p.swallow, p.delay = swallow, delay
 	close(p.changed)
 	p.changed = make(chan struct{})
+}
+
+// Lose has the bucket lose the next change that the copy gets, and confirm it.
+func (p *bucketPath) Lose() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lose = true
+}
+
+// loses reports whether the bucket loses what a request writes.
+func (p *bucketPath) loses(r *http.Request) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	is := p.lose && r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/ltx/0/")
+	p.lose = p.lose && !is
+	return is
 }
 
 // Cut has the network swallow all requests, until Mend.

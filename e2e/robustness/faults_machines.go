@@ -3,7 +3,12 @@ package robustness
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"byre/e2e/programs"
@@ -58,6 +63,29 @@ func machineFaults() []Fault {
 			standby.Kill()
 			return errors.Join(standby.wipe(), standby.follow(ctx))
 		}},
+		{Name: "the bucket loses a change of the copy, and kill -9 of the machine that serves", Inject: func(ctx context.Context, e *Env) error {
+			holder, standby, err := e.loseChange(ctx)
+			if err != nil {
+				return err
+			}
+			err = await(ctx, standby.Name+" refuses to take over", func(context.Context) error {
+				if !strings.Contains(standby.Server.Log(), "and has commits that this server does not have") {
+					return errors.New("it does not say so")
+				}
+				return nil
+			})
+			return errors.Join(err, holder.Start(ctx), e.awaitHolder(ctx, holder))
+		}},
+		{Name: "kill -9 of the machine that serves; it comes back with an earlier snapshot of its disk", Inject: func(ctx context.Context, e *Env) error {
+			if err := e.rollBack(ctx, ""); err != nil {
+				return err
+			}
+			holder, _, _, _ := e.both()
+			if !strings.Contains(holder.Server.Log(), "a snapshot or a clone of it") {
+				return fmt.Errorf("%s does not say that its disk was rolled back", holder.Name)
+			}
+			return nil
+		}},
 		{Name: "SIGTERM of the machine that serves", Inject: func(ctx context.Context, e *Env) error {
 			holder, _, _, _ := e.both()
 			if err := holder.Stop(); err != nil {
@@ -82,6 +110,62 @@ func machineFaults() []Fault {
 		all[i].Databases, all[i].IsLong = machineKinds, true
 	}
 	return all
+}
+
+// loseChange has the bucket lose a change, and kills the machine that serves after more of them.
+func (e *Env) loseChange(ctx context.Context) (holder, standby *Replica, err error) {
+	holder, standby, path, _ := e.both()
+	path.Lose()
+	err = e.AwaitWrites(ctx, calm)
+	holder.Kill()
+	return holder, standby, err
+}
+
+// rollBack puts the disk of the machine that serves back to what it was before some writes, and starts it again, before the
+// other one takes over. An empty program is the one that it had.
+func (e *Env) rollBack(ctx context.Context, program string) error {
+	holder, _, _, _ := e.both()
+	snapshot := e.TB.TempDir()
+	// All files at one moment.
+	err := holder.Suspend()
+	if err == nil {
+		err = copyDatabase(holder.Config.Dir, snapshot)
+	}
+	if err := errors.Join(err, holder.Resume(), e.AwaitWrites(ctx, calm), e.Pause(ctx, copied)); err != nil {
+		return err
+	}
+	loss := e.recorder.Lose()
+	holder.Kill()
+	if program != "" {
+		holder.Config.Program = program
+	}
+	err = errors.Join(copyDatabase(snapshot, holder.Config.Dir), holder.Start(ctx), e.awaitHolder(ctx, holder))
+	if err != nil || program != "" {
+		return err
+	}
+	return holder.beginsEpoch(loss)
+}
+
+// copyDatabase replaces a database by a copy of another one, with the files beside it but the lock.
+func copyDatabase(from, to string) error {
+	databaseFiles := func(dir string) (files []string, err error) {
+		files, err = filepath.Glob(filepath.Join(dir, "byre.db*"))
+		return slices.DeleteFunc(files, func(file string) bool {
+			info, err := os.Stat(file)
+			return err != nil || info.IsDir() || strings.HasSuffix(file, ".lock")
+		}), err
+	}
+	old, err := databaseFiles(to)
+	for _, file := range old {
+		err = errors.Join(err, os.Remove(file))
+	}
+	files, listErr := databaseFiles(from)
+	err = errors.Join(err, listErr)
+	for _, file := range files {
+		text, readErr := os.ReadFile(file)
+		err = errors.Join(err, readErr, os.WriteFile(filepath.Join(to, filepath.Base(file)), text, 0o600))
+	}
+	return err
 }
 
 // crash kills the machine that serves, and starts it again when the other one serves. It does something to its

@@ -187,16 +187,19 @@ func (e *Env) takesOver(ctx context.Context, loss *history.Loss) error {
 	if err := e.awaitHolder(ctx, standby); err != nil {
 		return err
 	}
-	found := lostCommits.FindAllStringSubmatch(standby.Server.Log(), -1)
-	if len(found) == 0 {
-		return fmt.Errorf("%s begins no epoch", standby.Name)
-	}
-	var err error
-	if loss.Common, err = strconv.ParseInt(found[len(found)-1][1], 10, 64); err != nil {
-		return err
-	}
+	err := standby.beginsEpoch(loss)
 	e.machines.holder.Store(1 - e.machines.holder.Load())
-	return nil
+	return err
+}
+
+// beginsEpoch sets the last revision of a loss from the log of the replica that serves after it.
+func (r *Replica) beginsEpoch(loss *history.Loss) (err error) {
+	found := lostCommits.FindAllStringSubmatch(r.Server.Log(), -1)
+	if len(found) == 0 {
+		return fmt.Errorf("%s begins no epoch", r.Name)
+	}
+	loss.Common, err = strconv.ParseInt(found[len(found)-1][1], 10, 64)
+	return err
 }
 
 // wipe deletes the databases of a machine, as if it had a new disk.

@@ -1,6 +1,7 @@
 package robustness
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,10 +20,40 @@ type edit struct{ file, old, new string }
 
 // seededMachines are faults of byre itself, which the judge must find on two machines.
 var seededMachines = []struct {
-	name   string
+	name string
+	// kind is that of the machines; empty means Machines.
+	kind   string
 	edits  []edit
 	inject func(ctx context.Context, e *Env, faulty string) error
 }{
+	{
+		name: "a standby that takes over with a hole in its copy",
+		kind: MachinesSync,
+		edits: []edit{
+			{"sqlstore/replication/follower.go", "if f.seen <= f.last {", "if true {"},
+			{"sqlstore/replication/standby/standby.go", "if err != nil || !state.IsReachedBy(at) {", "if err != nil {"},
+		},
+		inject: func(ctx context.Context, e *Env, faulty string) error {
+			_, standby, _, _ := e.both()
+			standby.Kill()
+			standby.Config.Program = faulty
+			if err := standby.follow(ctx); err != nil {
+				return err
+			}
+			if _, _, err := e.loseChange(ctx); err != nil {
+				return err
+			}
+			return errors.Join(e.takesOver(ctx, e.recorder.Lose()), e.AwaitWrites(ctx, calm))
+		},
+	},
+	{
+		name:  "a server that serves a disk that was rolled back",
+		kind:  MachinesSync,
+		edits: []edit{{"sqlstore/replication/standby/standby.go", "state.IsReachedBy(s.own) && !isClone", "true"}},
+		inject: func(ctx context.Context, e *Env, faulty string) error {
+			return errors.Join(e.rollBack(ctx, faulty), e.AwaitWrites(ctx, calm))
+		},
+	},
 	{
 		name: "a server that answers after its lease has ended",
 		edits: []edit{
@@ -55,7 +86,7 @@ var seededMachines = []struct {
 	},
 	{
 		name:  "a takeover without an epoch",
-		edits: []edit{{"sqlstore/sqlite/lineage.go", "case left.precedes(now):", `case stored != "":`}},
+		edits: []edit{{"sqlstore/sqlite/lineage.go", `case isLeft || stored == "":`, `case isLeft || stored != "":`}},
 		inject: func(ctx context.Context, e *Env, faulty string) error {
 			holder, standby, _, _ := e.both()
 			standby.Kill()
@@ -79,7 +110,7 @@ func TestMachines_SeededFaultsAreFound(t *testing.T) {
 	for _, s := range seededMachines {
 		t.Run(s.name, func(t *testing.T) {
 			faulty := buildEdited(t, s.edits)
-			e := startEnv(t, Machines, Fault{})
+			e := startEnv(t, cmp.Or(s.kind, Machines), Fault{})
 			p := &episode{Env: e, namespace: "seeded", fault: Fault{Name: s.name, Inject: func(ctx context.Context, e *Env) error {
 				return s.inject(ctx, e, faulty)
 			}}}

@@ -142,9 +142,7 @@ func startByre(t *testing.T, dir string, args ...string) *server {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("byre %s; its log ends with:\n%s", s.State(), s.LogTail())
-		}
+		s.Report(t)
 		s.Kill()
 	})
 	return connect(t, s)

@@ -101,9 +101,7 @@ func (s *site) serve(t *testing.T, program string, args ...string) (*client, fun
 	}
 	t.Cleanup(func() {
 		server.Kill()
-		if t.Failed() {
-			t.Logf("%s logged:\n%s", program, server.LogTail())
-		}
+		server.Report(t)
 	})
 	return newClient(t, server), func() {
 		t.Helper()

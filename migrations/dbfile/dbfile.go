@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"byre/migrations/fileowner"
@@ -91,6 +92,18 @@ func acquire(path string) (*Lock, error) {
 		return nil, &InUseError{Path: path, PID: readPID(file)}
 	}
 	return &Lock{Path: path, file: file}, nil
+}
+
+// Identity names the lock on this boot of the system: a process that has a lock of this name has the lock of every process
+// before that had one of the same name. A copy of the file has another one, and so has the lock on another machine. It is
+// empty where the system does not tell.
+func (l *Lock) Identity() string {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	var stat syscall.Stat_t
+	if err != nil || syscall.Fstat(int(l.file.Fd()), &stat) != nil {
+		return ""
+	}
+	return fmt.Sprintf("%s/%d/%d", strings.TrimSpace(string(boot)), stat.Dev, stat.Ino)
 }
 
 // Close releases the lock. It does not remove the lock file: otherwise two processes could lock two

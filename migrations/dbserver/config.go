@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"strings"
 	"time"
@@ -50,8 +51,10 @@ const (
 
 // Connect is pgx.ConnectConfig for the first connection of a program. Where the endpoint names several hosts, it waits
 // for the database for a while: pgx does not go on to the next host if one does not have the database, and a standby
-// may not have replayed the statement that made it.
+// may not have replayed the statement that made it. Of two primaries it takes the one on the higher timeline; see
+// FollowPrimaries, which it calls.
 func Connect(ctx context.Context, config *pgx.ConnConfig) (*pgx.Conn, error) {
+	FollowPrimaries(ctx, config, slog.New(slog.DiscardHandler))
 	ends := time.Now().Add(replayTime)
 	for {
 		conn, err := pgx.ConnectConfig(ctx, config)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -288,6 +289,12 @@ type origin struct {
 	synchronous bool
 }
 
+// position returns the server and the timeline as a connection finds them.
+func (o origin) position() dbserver.Timeline {
+	number, _ := strconv.ParseInt(o.timeline, 10, 64)
+	return dbserver.Timeline{System: o.server, Number: number}
+}
+
 const synchronousMark = " synchronous"
 
 // String returns the origin as it is stored.
@@ -321,6 +328,12 @@ func (d *Driver) find(ctx context.Context, tx pgx.Tx, before lastSeen) (f findin
 			"processes that have seen them", "server", dbserver.Address(d.server.config), "error", refused.Message)
 	}
 	f.holds, f.isShown, f.last = o.holds(before), o.shows(before), o.Revision
+	if err == nil && refused == nil {
+		// A pooler may lead an existing connection to another primary.
+		if err = d.server.primaries.Check(tx.Conn().PgConn().Conn().RemoteAddr().String(), f.present.position()); err != nil {
+			d.server.reset()
+		}
+	}
 	return f, err
 }
 
@@ -334,7 +347,7 @@ func findOrigin(ctx context.Context, tx pgx.Tx) (f finding, refused *pgconn.PgEr
 	}
 	f.stored = parseOrigin(stored)
 	err = pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error { // a savepoint
-		return tx.QueryRow(ctx, selectTimeline).Scan(&f.present.server, &f.present.timeline)
+		return tx.QueryRow(ctx, dbserver.SelectTimeline).Scan(&f.present.server, &f.present.timeline)
 	})
 	if errors.As(err, &refused) && slices.Contains(refusals, refused.Code) {
 		f.present.server, f.present.timeline = f.stored.server, f.stored.timeline

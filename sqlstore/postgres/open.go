@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"byre/migrations"
 	"byre/migrations/dbserver"
@@ -41,7 +42,7 @@ type Options struct {
 	// Logger logs new epochs, and what an operator should change on the server. By
 	// default nothing is logged.
 	Logger *slog.Logger
-	// Registerer registers the metrics of a ReadOnly; nil registers none.
+	// Registerer registers the metrics of Open and OpenReadOnly; nil registers none.
 	Registerer prometheus.Registerer
 
 	// readsOnly is true for the primary of a ReadOnly: all pools are one, of one connection, and
@@ -96,6 +97,10 @@ func Open(ctx context.Context, dsn string, options Options) (*Driver, error) {
 	if err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
+	promauto.With(options.Registerer).NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "byre_store_refused_primaries",
+		Help: "PostgreSQL servers that take writes although a standby was promoted in their place, which byre refused within an hour.",
+	}, func() float64 { return float64(d.server.primaries.Refused()) })
 	return d, nil
 }
 
@@ -107,11 +112,16 @@ func OpenWithoutServing(ctx context.Context, dsn string, options Options) (*Driv
 	if err != nil {
 		return nil, err
 	}
+	primaries := dbserver.FollowPrimaries(ctx, config.ConnConfig, options.Logger)
 	pooled, err := inspect(ctx, config.ConnConfig, options)
 	if err != nil {
 		return nil, err
 	}
-	return newDriver(ctx, config, pooled, options, &lineage{following: make(chan struct{}, 1)})
+	d, err := newDriver(ctx, config, pooled, options, &lineage{following: make(chan struct{}, 1)})
+	if err == nil {
+		d.server.primaries = primaries
+	}
+	return d, err
 }
 
 // parsePool parses a connection string, with the defaults of the pool for reads.
@@ -133,8 +143,13 @@ func parsePool(dsn string) (*pgxpool.Config, error) {
 }
 
 func newDriver(ctx context.Context, config *pgxpool.Config, pooled bool, options Options, l *lineage) (*Driver, error) {
-	if pooled && config.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
-		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+	switch mode := &config.ConnConfig.DefaultQueryExecMode; {
+	case pooled && *mode == pgx.QueryExecModeCacheStatement:
+		*mode = pgx.QueryExecModeExec
+	case pooled && *mode == pgx.QueryExecModeDescribeExec:
+		// It sends a statement and its execution apart, between which a pooler gives the session to other clients.
+		return nil, fmt.Errorf("PostgreSQL at %s is behind a pooler, where default_query_exec_mode=describe_exec may execute the statement "+
+			"of another client: remove it from the endpoint", dbserver.Address(config.ConnConfig))
 	}
 	d := &Driver{server: server{options: options, config: config.ConnConfig, refresh: config.BeforeConnect}, lineage: l}
 	if err := d.server.openPools(ctx, config); err != nil {

@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -70,6 +71,18 @@ func TestPooler_ChangesArriveWithoutHints(t *testing.T) {
 			t.Fatalf("events %v, %v; want revision %d", events, err, want)
 		}
 	}
+}
+
+// Behind a pooler describe_exec may execute the statement of another client, and show its rows.
+func TestPooler_RefusesDescribeExec(t *testing.T) {
+	t.Parallel()
+	driver, pooler := openPooled(t, postgres.Options{})
+	defer driver.Close()
+	_, err := postgres.Open(t.Context(), pooler.DSN()+"&default_query_exec_mode=describe_exec", postgres.Options{})
+	if err == nil || !strings.Contains(err.Error(), "remove it from the endpoint") {
+		t.Errorf("describe_exec behind a pooler: %v", err)
+	}
+	openMore(t, pooler.DSN()+"&default_query_exec_mode=cache_describe", postgres.Options{})
 }
 
 // An advisory lock belongs to a transaction, which a pooler keeps on one session: no two

@@ -10,6 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"byre/migrations/dbserver"
 )
 
 const (
@@ -41,6 +43,8 @@ type server struct {
 	config  *pgx.ConnConfig
 	// refresh reads the files with the credentials again, for each new connection.
 	refresh beforeConnect
+	// primaries refuses a primary that was replaced; nil for the server of a standby.
+	primaries *dbserver.Primaries
 	// reads is for reads. feed is for State, the Changes of all resources and Notify, with
 	// which the processes follow each other, and for isDone, while reads is busy (feedPool).
 	// writes has one connection, which only the writer uses. locks has connections whose

@@ -5,15 +5,10 @@ SELECT pg_backend_pid(), current_setting('fsync'), current_setting('synchronous_
        current_setting('synchronous_standby_names'), coalesce(current_setting('neon.timeline_id', true), ''), (SELECT count(*) FROM pg_stat_replication), pg_is_in_recovery(),
        current_setting('server_encoding')`
 
-// The lineage of the store; see origin. The name of a segment of the write-ahead log begins with
-// the timeline. The transaction of storeLineage does not wait for a synchronous standby
+// The lineage of the store; see origin. The transaction of storeLineage does not wait for a synchronous standby
 // (commitLocally): a standby that has the mark has everything before it, and reads must not wait.
 // commitLocally is the last statement, because the instance has synchronous_commit.
 const (
-	selectTimeline = `
-SELECT system_identifier::text, (('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int)::text
-FROM pg_control_system()`
-
 	selectOrigin = `
 SELECT s.lineage, concat_ws('/', (SELECT oid FROM pg_database WHERE datname = current_database()), s.tableoid,
                             NULLIF(current_setting('neon.timeline_id', true), '')),
@@ -36,7 +31,8 @@ UPDATE store SET revision = $1, compacted = $1, epoch = gen_random_uuid()::text,
 // observation. $1 is the revision of the driver's last seen change.
 //
 // It finds the newest change (l) from the end of the primary key, and the change at the driver's
-// last seen change (h). store.revision is at least the compacted revision; a batch does not change it, and so
+// last seen change (h). An equality would let the planner search another index that has the revision in a later
+// column; only the primary key has the order. store.revision is at least the compacted revision; a batch does not change it, and so
 // the newest change may be after it.
 //
 // The last column is the instance, which other statements compare: the epoch, the lineage and the
@@ -51,7 +47,8 @@ SELECT greatest(s.revision, l.revision), s.compacted, s.epoch, clock_timestamp()
 FROM store s
 LEFT JOIN LATERAL (SELECT c.revision, c.time, c.uid FROM undo_log c WHERE c.revision >= s.revision
                    ORDER BY c.revision DESC LIMIT 1) l ON true
-LEFT JOIN undo_log h ON h.revision = $1
+LEFT JOIN LATERAL (SELECT c.time, c.uid FROM undo_log c WHERE c.revision >= $1 AND c.revision <= $1
+                   ORDER BY c.revision LIMIT 1) h ON true
 WHERE s.id = 1`
 
 // The statements of a batch.
@@ -61,15 +58,15 @@ const (
 	rollback = `ROLLBACK`
 
 	// configure makes the settings for the transaction if $2 is true, and otherwise for the
-	// session. applyBatch then gets one generic plan for all batches: it uses the indexes
-	// even while the tables are small, and work_mem keeps the values of a batch in memory. A
+	// session. applyBatch then gets one generic plan for all batches; see configureReads. work_mem keeps the values of
+	// a batch in memory. A
 	// statement_timeout of the role must not end the wait for the writers' lock before
 	// lock_timeout does. client_min_messages must not hide that a COMMIT has not waited for the standby.
 	configure = `
 SELECT set_config('lock_timeout', $1, $2), set_config('statement_timeout', '0', $2),
        set_config('plan_cache_mode', 'force_generic_plan', $2),
        set_config('enable_seqscan', 'off', $2), set_config('enable_hashjoin', 'off', $2),
-       set_config('enable_mergejoin', 'off', $2), set_config('jit', 'off', $2),
+       set_config('enable_mergejoin', 'off', $2), set_config('enable_bitmapscan', 'off', $2), set_config('jit', 'off', $2),
        set_config('work_mem', '64MB', $2), set_config('client_min_messages', 'warning', $2)`
 
 	// lock takes the writers' lock. It is a statement of its own, so that the snapshot of
@@ -112,15 +109,16 @@ WHERE s.id = 1 AND concat_ws(' ', s.epoch, s.lineage, s.least_version, s.tableoi
 	// Driver.Commit. $19 is the revision of the driver's last seen change, $20 its time, $21 its UID
 	// and $22 its instance: if the store does not hold the last seen change (asked.holds is
 	// false), applyBatch writes nothing. $23 to $34 are the arrays of the function others:
-	// a write that other objects forbid (asked.refused) is not effective.
+	// a write that other objects forbid (asked.refused) is not effective. asked looks each object up once; the
+	// updates and deletes find it by its ctid, which nobody changes meanwhile, and a scan of TIDs is their only plan.
 	applyBatch = `
 WITH k AS MATERIALIZED (
     SELECT l.revision,
            concat_ws(' ', s.epoch, s.lineage, s.least_version, s.tableoid, extract(epoch FROM pg_postmaster_start_time()),
                      (current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') IN ('on', 'remote_apply'))) = $22::text
-               AND ($19::bigint <= s.compacted OR $20::text = '' AND $19 <= l.revision OR EXISTS (
-               SELECT FROM undo_log h
-               WHERE h.revision = $19 AND h.time = NULLIF($20, '')::timestamptz AND h.uid = $21::text)) AS holds
+               AND ($19::bigint <= s.compacted OR $20::text = '' AND $19 <= l.revision OR coalesce((
+               SELECT h.time = NULLIF($20, '')::timestamptz AND h.uid = $21::text
+               FROM undo_log h WHERE h.revision >= $19 AND h.revision <= $19 ORDER BY h.revision LIMIT 1), false)) AS holds
     FROM store s
     CROSS JOIN LATERAL (SELECT greatest(s.revision, (SELECT c.revision FROM undo_log c WHERE c.revision >= s.revision
                                                      ORDER BY c.revision DESC LIMIT 1)) AS revision) l
@@ -128,13 +126,16 @@ WITH k AS MATERIALIZED (
 ), met AS MATERIALIZED (
     SELECT q.n FROM unnest($24::text[], $25::text[], $26::text[], $27::text[], $28::text[], $29::text[], $30::bigint[]) WITH ORDINALITY
          AS q("group", resource, defined_by, namespace, name, uid, generation, n)
-    JOIN resources r ON r."group" = q."group" AND r.resource = q.resource AND r.defined_by = q.defined_by
-    JOIN current_objects o ON o.resource_id = r.id AND o.namespace = q.namespace AND o.name = q.name
-         AND o.uid IN ('', q.uid) AND o.generation IN (0, q.generation)
+    CROSS JOIN LATERAL (SELECT id FROM resources r
+                        WHERE r."group" = q."group" AND r.resource = q.resource AND r.defined_by = q.defined_by LIMIT 1) r
+    CROSS JOIN LATERAL (SELECT uid, generation FROM current_objects o
+                        WHERE o.resource_id = r.id AND o.namespace = q.namespace AND o.name = q.name LIMIT 1) o
+    WHERE o.uid IN ('', q.uid) AND o.generation IN (0, q.generation)
 ), used AS MATERIALIZED (
     SELECT q.n FROM unnest($32::text[], $33::text[], $34::text[]) WITH ORDINALITY AS q("group", resource, defined_by, n)
-    JOIN resources r ON r."group" = q."group" AND r.resource = q.resource AND r.defined_by = q.defined_by
-    WHERE EXISTS (SELECT FROM current_objects o WHERE o.resource_id = r.id)
+    CROSS JOIN LATERAL (SELECT id FROM resources r
+                        WHERE r."group" = q."group" AND r.resource = q.resource AND r.defined_by = q.defined_by LIMIT 1) r
+    CROSS JOIN LATERAL (SELECT FROM current_objects o WHERE o.resource_id = r.id LIMIT 1) o
 ), w AS (
     SELECT w.*, CASE WHEN w.requires > 0 AND w.requires NOT IN (SELECT n FROM met) THEN 'required'
                      WHEN w.empties > 0 AND w.empties IN (SELECT n FROM used) THEN 'in use' ELSE '' END AS refused
@@ -145,13 +146,15 @@ WITH k AS MATERIALIZED (
               expiry, value, verb, subresource, manager, who, real_user, audit_id, requires, empties, n)
 ), asked AS MATERIALIZED (
     SELECT w.*, r.id AS resource_id, NULLIF(w.expiry, '')::timestamptz AS expires, statement_timestamp() AS time,
-           o.revision AS current, o.created_revision AS created, o.uid AS old_uid, o.form AS old_form,
+           o.place, o.revision AS current, o.created_revision AS created, o.uid AS old_uid, o.form AS old_form,
            o.expires AS old_expires, o.value AS old_value, k.holds,
            k.holds AND w.refused = '' AND coalesce(o.revision, 0) = w.replaces AS effective,
            k.revision + sum((w.refused = '' AND coalesce(o.revision, 0) = w.replaces)::int) OVER (ORDER BY w.n)::bigint AS revision
     FROM k CROSS JOIN w
-    LEFT JOIN resources r ON r."group" = w."group" AND r.resource = w.resource AND r.defined_by = w.defined_by
-    LEFT JOIN current_objects o ON o.resource_id = r.id AND o.namespace = w.namespace AND o.name = w.name
+    LEFT JOIN LATERAL (SELECT id FROM resources r
+                       WHERE r."group" = w."group" AND r.resource = w.resource AND r.defined_by = w.defined_by LIMIT 1) r ON true
+    LEFT JOIN LATERAL (SELECT ctid AS place, revision, created_revision, uid, form, expires, value FROM current_objects o
+                       WHERE o.resource_id = r.id AND o.namespace = w.namespace AND o.name = w.name LIMIT 1) o ON true
 ), logged AS (
     INSERT INTO undo_log (revision, time, op, verb, subresource, manager, who, real_user, audit_id, resource_id, namespace, name,
                           uid, replaces, created_revision, form, expires, value)
@@ -168,10 +171,10 @@ WITH k AS MATERIALIZED (
                                  verb = a.verb, subresource = a.subresource, manager = a.manager, who = a.who, real_user = a.real_user,
                                  form = a.form, expires = a.expires, value = a.value
     FROM asked a
-    WHERE a.effective AND a.op = 'update' AND o.resource_id = a.resource_id AND o.namespace = a.namespace AND o.name = a.name
+    WHERE a.effective AND a.op = 'update' AND o.ctid = a.place
 ), deleted AS (
     DELETE FROM current_objects o USING asked a
-    WHERE a.effective AND a.op = 'delete' AND o.resource_id = a.resource_id AND o.namespace = a.namespace AND o.name = a.name
+    WHERE a.effective AND a.op = 'delete' AND o.ctid = a.place
 )
 SELECT effective, revision, time, coalesce(current, 0), coalesce(created, revision), coalesce(old_uid, ''),
        coalesce(octet_length(old_value), 0), refused, holds
@@ -240,14 +243,14 @@ SELECT count(*), coalesce(min(revision), 0) FROM (
 	deleteHistory = `
 WITH r AS MATERIALIZED (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3),
 due AS MATERIALIZED (
-    SELECT revision FROM (
-        SELECT revision, bool_or(time >= $5::text::timestamptz) OVER (ORDER BY revision) AS is_late
-        FROM (SELECT revision, time FROM undo_log
+    SELECT revision, place FROM (
+        SELECT revision, place, bool_or(time >= $5::text::timestamptz) OVER (ORDER BY revision) AS is_late
+        FROM (SELECT revision, time, ctid AS place FROM undo_log
               WHERE resource_id >= (SELECT id FROM r) AND (resource_id, revision) <= ((SELECT id FROM r), $4)
               ORDER BY resource_id, revision LIMIT $6) oldest) o
     WHERE is_late IS NOT TRUE
 ), deleted AS (
-    DELETE FROM undo_log WHERE revision = ANY (ARRAY(SELECT revision FROM due))
+    DELETE FROM undo_log WHERE ctid = ANY (ARRAY(SELECT place FROM due))
 )
 SELECT coalesce(max(revision), 0), count(*) FROM due`
 
@@ -299,11 +302,17 @@ const (
 
 // Reads.
 const (
-	// configureReads has the server read lists in the order of the index by key. Without
-	// statistics the planner takes a resource for small, and would read it all and sort it. It
-	// turns off statement_timeout: the driver bounds each read, and a count may take long.
+	// configureReads has the server read lists in the order of the index by key. The server keeps a plan that it made
+	// while a table was empty or small until the next ANALYZE, however much the table grows: for such a table every
+	// plan costs the same, and so all but searches of an index are turned off. Each look-up by a whole key is in a
+	// LATERAL subquery with a limit, which leaves no choice of the order of joins. It turns off statement_timeout: the
+	// driver bounds each read, and a count may take long.
 	configureReads = `
-SELECT set_config('statement_timeout', '0', false), set_config('enable_bitmapscan', 'off', false), set_config('jit', 'off', false)`
+SELECT set_config('statement_timeout', '0', false), set_config('enable_bitmapscan', 'off', false), set_config('jit', 'off', false),
+       set_config('enable_seqscan', 'off', false), set_config('enable_hashjoin', 'off', false), set_config('enable_mergejoin', 'off', false)`
+
+	// allowScan is for a statement that reads the whole of a table.
+	allowScan = `SELECT set_config('enable_seqscan', 'on', true)`
 
 	beginRead = `BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY`
 
@@ -331,9 +340,11 @@ SELECT greatest(s.revision, l.revision), s.compacted, s.epoch, clock_timestamp()
 FROM store s
 LEFT JOIN LATERAL (SELECT c.revision, c.time, c.uid FROM undo_log c WHERE c.revision >= s.revision
                    ORDER BY c.revision DESC LIMIT 1) l ON true
-LEFT JOIN undo_log h ON h.revision = $1
-LEFT JOIN current_objects o ON o.resource_id = (SELECT id FROM resources WHERE "group" = $2 AND resource = $3 AND defined_by = $4)
-  AND o.namespace = $5 AND o.name = $6
+LEFT JOIN LATERAL (SELECT c.time, c.uid FROM undo_log c WHERE c.revision >= $1 AND c.revision <= $1
+                   ORDER BY c.revision LIMIT 1) h ON true
+LEFT JOIN LATERAL (SELECT * FROM current_objects
+                   WHERE resource_id = (SELECT id FROM resources WHERE "group" = $2 AND resource = $3 AND defined_by = $4)
+                     AND namespace = $5 AND name = $6 LIMIT 1) o ON true
 WHERE s.id = 1`
 
 	selectExpired = `
@@ -363,7 +374,7 @@ LEFT JOIN LATERAL (SELECT "group", resource, defined_by FROM resources r WHERE r
 LEFT JOIN LATERAL (
     SELECT uid, form, expires, value FROM undo_log n
     WHERE $5 AND n.resource_id = c.resource_id AND n.namespace = c.namespace AND n.name = c.name
-      AND n.replaces = c.revision LIMIT 1) n ON true
+      AND n.replaces >= c.revision AND n.replaces <= c.revision ORDER BY n.replaces LIMIT 1) n ON true
 LEFT JOIN LATERAL (
     SELECT uid, form, expires, value FROM current_objects o
     WHERE $5 AND o.resource_id = c.resource_id AND o.namespace = c.namespace AND o.name = c.name
@@ -403,7 +414,7 @@ LEFT JOIN LATERAL (SELECT "group", resource, defined_by FROM resources r WHERE r
 LEFT JOIN LATERAL (
     SELECT uid, form, expires, value FROM undo_log n
     WHERE $5 AND n.resource_id = c.resource_id AND n.namespace = c.namespace AND n.name = c.name
-      AND n.replaces = c.revision LIMIT 1) n ON true
+      AND n.replaces >= c.revision AND n.replaces <= c.revision ORDER BY n.replaces LIMIT 1) n ON true
 LEFT JOIN LATERAL (
     SELECT uid, form, expires, value FROM current_objects o
     WHERE $5 AND o.resource_id = c.resource_id AND o.namespace = c.namespace AND o.name = c.name
@@ -426,16 +437,18 @@ FROM measured WHERE coalesce(before, 0) < $3 ORDER BY place`
 	selectChangesIn = `
 WITH named AS MATERIALIZED (
     SELECT u.revision FROM resources a
+    CROSS JOIN unnest(CASE WHEN $9 = $10 THEN ARRAY[$9] ELSE ARRAY[$9, $10] END) AS n(namespace)
     CROSS JOIN LATERAL (
         SELECT u.revision FROM undo_log u
-        WHERE u.resource_id = a.id AND u.namespace IN ($9, $10) AND u.name >= (SELECT $11) AND u.name <= (SELECT $12) AND u.revision + 0 > $1
-          AND ($4::bigint = 0 OR u.revision + 0 < $4::bigint)
-        OFFSET 0) u
+        WHERE u.resource_id = a.id AND u.namespace = n.namespace AND u.name >= (SELECT $11) AND u.name <= (SELECT $12)
+          AND u.revision + 0 > $1 AND ($4::bigint = 0 OR u.revision + 0 < $4::bigint)
+        ORDER BY u.name OFFSET 0) u
     WHERE $7 = '' OR a."group" = $6 AND a.resource = $7 AND a.defined_by = $8
 ), page AS MATERIALIZED (
     SELECT revision, CASE $4::bigint WHEN 0 THEN revision ELSE -revision END AS place FROM named ORDER BY place LIMIT $2
 ), c AS MATERIALIZED (
-    SELECT u.*, page.place FROM page CROSS JOIN LATERAL (SELECT * FROM undo_log WHERE undo_log.revision = page.revision LIMIT 1) u
+    SELECT u.*, page.place FROM page CROSS JOIN LATERAL (SELECT * FROM undo_log WHERE revision >= page.revision AND revision <= page.revision
+                                         ORDER BY revision LIMIT 1) u
 ), written AS (
 SELECT c.place, c.revision, c.time, c.op, c.verb, c.subresource, c.manager, c.who, c.real_user, c.audit_id,
        r."group", r.resource, r.defined_by, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, CASE WHEN $5 THEN c.value END AS value,
@@ -446,7 +459,7 @@ LEFT JOIN LATERAL (SELECT "group", resource, defined_by FROM resources r WHERE r
 LEFT JOIN LATERAL (
     SELECT uid, form, expires, value FROM undo_log n
     WHERE $5 AND n.resource_id = c.resource_id AND n.namespace = c.namespace AND n.name = c.name
-      AND n.replaces = c.revision LIMIT 1) n ON true
+      AND n.replaces >= c.revision AND n.replaces <= c.revision ORDER BY n.replaces LIMIT 1) n ON true
 LEFT JOIN LATERAL (
     SELECT uid, form, expires, value FROM current_objects o
     WHERE $5 AND o.resource_id = c.resource_id AND o.namespace = c.namespace AND o.name = c.name

@@ -152,7 +152,7 @@ func connect(ctx context.Context, dsn string) (*transfer, error) {
 	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
 	t := &transfer{}
 	t.ctx, t.cancel = context.WithCancelCause(ctx)
-	if t.conn, err = pgx.ConnectConfig(t.ctx, config.ConnConfig); err != nil {
+	if t.conn, err = dbserver.Connect(t.ctx, config.ConnConfig); err != nil {
 		t.cancel(nil)
 		return nil, dbserver.Explain(config.ConnConfig, err)
 	}

@@ -12,8 +12,14 @@ import (
 
 // Usage implements sqlstore.Driver.
 func (d *Driver) Usage(ctx context.Context) (usage sqlstore.Usage, err error) {
-	queue := func(b *pgx.Batch) { b.Queue(selectUsage) }
+	queue := func(b *pgx.Batch) {
+		b.Queue(allowScan)
+		b.Queue(selectUsage)
+	}
 	err = d.snapshot(ctx, d.server.reads, nil, queue, func(results pgx.BatchResults, state sqlstore.State, w *watchdog) error {
+		if _, err := results.Exec(); err != nil {
+			return err
+		}
 		// The statement scans a whole table and takes long. ctx bounds it, and no client's
 		// request waits for it.
 		w.pause()

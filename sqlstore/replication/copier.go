@@ -137,7 +137,7 @@ func (c *copier) merge(ctx context.Context) {
 
 // sync brings the backlog to the destination.
 func (c *copier) sync(ctx context.Context) error {
-	end, until := c.session.position()
+	end := c.session.position()
 	f := c.folder.Load()
 	if f == nil {
 		var err error
@@ -145,7 +145,7 @@ func (c *copier) sync(ctx context.Context) error {
 			return err
 		}
 	}
-	for next := ltx.TXID(f.last.Load()) + 1; next <= end; next++ {
+	for next := ltx.TXID(f.last.Load()) + 1; next <= end.id; next++ {
 		size, err := c.upload(ctx, f.client, 0, next)
 		if err != nil {
 			if errors.Is(err, fs.ErrNotExist) {
@@ -159,7 +159,7 @@ func (c *copier) sync(ctx context.Context) error {
 	if c.folder.Load() != f {
 		return errDeleted
 	}
-	c.succeeded(ctx, until)
+	c.succeeded(ctx, end)
 	return nil
 }
 
@@ -195,6 +195,7 @@ func (c *copier) begin(ctx context.Context) (*folder, error) {
 	f.compactor = litestream.NewCompactor(f.client, c.session.db.Logger)
 	f.compactor.LocalFileOpener = c.session.open
 	c.needed.Store(uint64(last))
+	c.begins()
 	if c.session.began != nil {
 		if err := c.session.began(ctx, name); err != nil {
 			return nil, err
@@ -217,8 +218,7 @@ func (c *copier) beginWith(ctx context.Context, client litestream.ReplicaClient)
 	if _, err := c.upload(ctx, client, litestream.SnapshotLevel, 1); !errors.Is(err, fs.ErrNotExist) {
 		return 1, err
 	}
-	end, _ := c.session.position()
-	c.needed.Store(uint64(end)) // what comes after the snapshot stays
+	c.needed.Store(uint64(c.session.position().id)) // what comes after the snapshot stays
 	if last, err = c.writeSnapshot(ctx, client); err != nil {
 		c.needed.Store(math.MaxUint64)
 	}

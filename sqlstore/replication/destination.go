@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/superfly/ltx"
 )
 
 // destination is one place that the database is copied to.
@@ -25,10 +27,10 @@ type destination struct {
 	lastSuccess        time.Time
 	failures           int64
 	err                error
-	// until is the time until which the destination has all commits. changed is closed, and replaced, when
-	// that changes.
-	until   time.Time
-	changed chan struct{}
+	// confirmed is up to where the destination has all commits; zero if its folder does not have all of the database.
+	// changed is closed, and replaced, when that changes.
+	confirmed position
+	changed   chan struct{}
 }
 
 // Status says how complete the copy at one destination is.
@@ -75,19 +77,34 @@ func (d *destination) markBehind(now time.Time) {
 	}
 }
 
-// succeeded notes that the destination has all commits until a time.
-func (d *destination) succeeded(ctx context.Context, until time.Time) {
+// position is how far the backlog, or the folder of a destination, reaches.
+type position struct {
+	// id is the last file. It and those before have all commits that were made until a time, and those up to a revision.
+	id       ltx.TXID
+	until    time.Time
+	revision int64
+}
+
+// succeeded notes that the destination has all commits up to a position.
+func (d *destination) succeeded(ctx context.Context, to position) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.behind = until
-	if d.lastCommit.Before(until) {
+	d.behind = to.until
+	if d.lastCommit.Before(to.until) {
 		d.behind = time.Time{}
 	}
 	if d.err != nil {
 		d.logger.InfoContext(ctx, "replication: the destination has everything again")
 	}
-	d.lastSuccess, d.err, d.until = time.Now(), nil, until
+	d.lastSuccess, d.err, d.confirmed = time.Now(), nil, to
 	d.signalChanged()
+}
+
+// begins notes that a folder begins, from which a process may go on instead of the one before.
+func (d *destination) begins() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.confirmed = position{}
 }
 
 // wake has await look again.
@@ -107,7 +124,7 @@ func (d *destination) signalChanged() {
 func (d *destination) await(ctx context.Context, at time.Time, ended <-chan struct{}, hasNoSpace *atomic.Bool) error {
 	for {
 		d.mu.Lock()
-		has, changed := !d.until.Before(at), d.changed
+		has, changed := !d.confirmed.until.Before(at), d.changed
 		d.mu.Unlock()
 		switch {
 		case has:

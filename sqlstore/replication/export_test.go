@@ -39,6 +39,5 @@ func (r *Replicator) Merge(ctx context.Context) error {
 
 // Captured returns the last file of the backlog of the current session, which does not end.
 func (r *Replicator) Captured() uint64 {
-	id, _ := r.session.position()
-	return uint64(id)
+	return uint64(r.session.position().id)
 }

@@ -30,9 +30,10 @@ type Follower struct {
 	folder string
 	client litestream.ReplicaClient
 	last   ltx.TXID
-	// listed is when the last listing began, and seen the last transaction that it had.
-	listed time.Time
-	seen   ltx.TXID
+	// listed is when the last listing began, and seen the last transaction that it had. hole is that of the copy after
+	// a listing that had no file which follows on it.
+	listed     time.Time
+	seen, hole ltx.TXID
 }
 
 // NewFollower returns a Follower of a destination in S3, which writes a new file at path.
@@ -70,21 +71,18 @@ func LeaseOf(url string, s3 location.S3) (*lease.Object, error) {
 	return lease.NewObject(b.service, b.bucket, b.prefix+"/lease.json"), nil
 }
 
-// LastFolder returns the folder that was begun last; empty if there is none.
-func (f *Follower) LastFolder(ctx context.Context) (string, error) {
-	folders, err := f.bucket.folders(ctx)
-	if err != nil || len(folders) == 0 {
-		return "", err
-	}
-	return folders[len(folders)-1], nil
-}
+// Folders returns the folders in the order in which they were begun.
+func (f *Follower) Folders(ctx context.Context) ([]string, error) { return f.bucket.folders(ctx) }
+
+// ErrHole means that a folder lacks a file, and has files that follow it.
+var ErrHole = errors.New("a file of the copy is missing in the bucket: see whether a lifecycle rule or another program deletes them")
 
 // CatchUp applies what is new in a folder. With all, the copy then has everything that is there;
 // otherwise it may miss what was merged in the last 30 seconds. It fails with ErrEmpty if the folder has no
-// database. After an error the file may have a part of a change, until a CatchUp of the folder succeeds.
+// database, and with ErrHole, when the copy has everything before the hole. After any other error the file may have a part of a change, until a CatchUp of the folder succeeds.
 func (f *Follower) CatchUp(ctx context.Context, folder string, all bool) error {
 	if folder != f.folder {
-		f.folder, f.client, f.last = folder, f.bucket.client(folder), 0
+		f.folder, f.client, f.last, f.hole = folder, f.bucket.client(folder), 0, 0
 	}
 	for {
 		if f.last > 0 { // mostly the next file, which is asked for by its name, or nothing
@@ -94,8 +92,8 @@ func (f *Follower) CatchUp(ctx context.Context, folder string, all bool) error {
 				continue
 			case !errors.Is(err, fs.ErrNotExist):
 				return err
-			case !all && f.last >= f.seen && time.Since(f.listed) < listInterval:
-				return nil // commits that go on while it lists do not keep it from returning
+			case !all && (f.last >= f.seen || f.last == f.hole) && time.Since(f.listed) < listInterval:
+				return f.checkHole() // commits that go on while it lists do not keep it from returning
 			}
 		}
 		begin := time.Now()
@@ -105,13 +103,25 @@ func (f *Follower) CatchUp(ctx context.Context, folder string, all bool) error {
 		}
 		f.listed = begin
 		if info == nil {
-			return nil
+			f.hole = f.last
+			return f.checkHole()
 		}
 		if err := f.apply(ctx, info); err != nil {
 			return err
 		}
 	}
 }
+
+// checkHole fails with ErrHole if the last listing had files after those that the copy has.
+func (f *Follower) checkHole() error {
+	if f.seen <= f.last {
+		return nil
+	}
+	return fmt.Errorf("%s has transaction %d, and none from %d on: %w", f.folder, f.seen, f.last+1, ErrHole)
+}
+
+// Last returns the last transaction that the copy has.
+func (f *Follower) Last() uint64 { return uint64(f.last) }
 
 // next returns the file that brings the copy farthest; nil if there is none. It prefers any to a snapshot,
 // which has the whole database.

@@ -295,7 +295,7 @@ func TestReplicator_BeginsAnewWhenItsFilesAreLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually.True(t, "a new folder is begun", func() bool {
-		r.Committed() // as for a write
+		r.Committed(1) // as for a write
 		entries, err := os.ReadDir(dir)
 		return err == nil && len(entries) == 2
 	})

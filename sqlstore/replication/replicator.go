@@ -45,12 +45,15 @@ type Replicator struct {
 	ended chan struct{}
 	// complete is true if Close brought everything to all destinations.
 	complete bool
+	isClosed atomic.Bool
 
 	path      string
 	isFull    func() bool
 	overwrite func(context.Context) error
 	// committed receives when there are commits to capture. Its capacity is 1.
 	committed chan struct{}
+	// revision is that of the last commit.
+	revision atomic.Int64
 	// attached is true while there is a session, or one begins.
 	attached atomic.Bool
 	// hasNoSpace is true from when a session has ended, or could not begin, because the disk is full, until one begins, and while
@@ -144,8 +147,13 @@ func (r *Replicator) keepLock() error {
 // Attached reports whether Litestream captures the database, and so runs its checkpoints.
 func (r *Replicator) Attached() bool { return r.attached.Load() }
 
-// Committed notes that the database has changed. It does not block.
-func (r *Replicator) Committed() {
+// Committed notes that the database has changed, and that it now has all changes up to a revision. It does not block.
+func (r *Replicator) Committed(revision int64) {
+	r.revision.Store(revision)
+	r.changed()
+}
+
+func (r *Replicator) changed() {
 	now := time.Now()
 	for _, d := range r.destinations {
 		d.markBehind(now)
@@ -156,7 +164,23 @@ func (r *Replicator) Committed() {
 // Dropped notes that a COMMIT has failed, before another transaction begins: new folders are begun. It does not block.
 func (r *Replicator) Dropped() {
 	r.dropped.Store(true)
-	r.Committed()
+	r.changed()
+}
+
+// Position returns how far a copy in the first destination must reach for another process to go on from it: as far as the
+// destination has confirmed. It is the last commit, which no copy has, while the destination is behind for longer than
+// a tolerable time, or after Close has left it behind.
+func (r *Replicator) Position(tolerable time.Duration) (revision int64, txid uint64) {
+	if r.isClosed.Load() {
+		tolerable = 0
+	}
+	d := r.destinations[0]
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.confirmed.id == 0 || !d.behind.IsZero() && time.Since(d.behind) > tolerable {
+		return r.revision.Load(), 0
+	}
+	return d.confirmed.revision, uint64(d.confirmed.id)
 }
 
 // AwaitCopy waits until all destinations have what was committed before the call. It fails if ctx or replication ends
@@ -180,7 +204,7 @@ func (r *Replicator) AwaitCopy(ctx context.Context) error {
 func (r *Replicator) Run(ctx context.Context) {
 	defer close(r.ended)
 	r.hasRun = true
-	r.Committed()
+	r.changed()
 	var failing bool
 	for pause := captureInterval; ; pause = min(2*pause, longestPause) {
 		var err error
@@ -221,6 +245,7 @@ func (r *Replicator) Run(ctx context.Context) {
 // Close brings the last commits to the destinations that answer, within 10 seconds, and lets go of
 // the database. The caller has closed its own connections, and Run has returned.
 func (r *Replicator) Close() error {
+	defer r.isClosed.Store(true)
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	var errs []error

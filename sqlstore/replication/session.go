@@ -35,8 +35,9 @@ const (
 type session struct {
 	db     *litestream.DB
 	copies []*copier
-	// committed, hasNoSpace, dropped, isFull and began are those of the Replicator.
+	// committed, revision, hasNoSpace, dropped, isFull and began are those of the Replicator.
 	committed           chan struct{}
+	revision            *atomic.Int64
 	hasNoSpace, dropped *atomic.Bool
 	isFull              func() bool
 	began               func(ctx context.Context, folder string) error
@@ -50,8 +51,8 @@ type session struct {
 	backlog []localFile
 	// limit is how many bytes the backlog may have.
 	limit int64
-	// captured says that the backlog has all commits until that time.
-	captured time.Time
+	// captured is what the backlog has.
+	captured position
 }
 
 type localFile struct {
@@ -66,7 +67,7 @@ func openSession(ctx context.Context, r *Replicator) (*session, error) {
 		return nil, err
 	}
 	s := &session{
-		db: newDB(r.path, r.logger), committed: r.committed, hasNoSpace: &r.hasNoSpace, dropped: &r.dropped,
+		db: newDB(r.path, r.logger), committed: r.committed, revision: &r.revision, hasNoSpace: &r.hasNoSpace, dropped: &r.dropped,
 		isFull: r.isFull, began: r.Began, pause: captureInterval, mergePause: r.mergePause,
 	}
 	if r.Sync {
@@ -207,31 +208,31 @@ var errDropped = errors.New("a commit failed, and may have been copied all the s
 
 // capture adds the commits of the log to the backlog.
 func (s *session) capture(ctx context.Context) error {
-	at := time.Now()
+	at, revision := time.Now(), s.revision.Load()
 	if err := s.db.Sync(ctx); err != nil {
 		return err
 	}
 	if s.dropped.Load() {
 		return errDropped
 	}
-	position, err := s.db.Pos()
+	last, err := s.db.Pos()
 	if err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.captured = at
 	next := ltx.TXID(1)
 	if n := len(s.backlog); n > 0 {
 		next = s.backlog[n-1].id + 1
 	}
-	for ; next <= position.TXID; next++ {
+	for ; next <= last.TXID; next++ {
 		info, err := os.Stat(s.db.LTXPath(0, next, next))
 		if err != nil {
 			return err
 		}
 		s.backlog = append(s.backlog, localFile{id: next, size: info.Size()})
 	}
+	s.captured = position{id: s.backlog[len(s.backlog)-1].id, until: at, revision: revision}
 	return s.trim()
 }
 
@@ -265,9 +266,9 @@ func (s *session) open(level int, first, last ltx.TXID) (io.ReadCloser, error) {
 	return os.Open(s.db.LTXPath(0, first, last))
 }
 
-// position returns the last file of the backlog, and until when it has all commits.
-func (s *session) position() (ltx.TXID, time.Time) {
+// position returns how far the backlog reaches.
+func (s *session) position() position {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.backlog[len(s.backlog)-1].id, s.captured
+	return s.captured
 }

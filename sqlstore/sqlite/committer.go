@@ -19,8 +19,8 @@ type committer struct {
 	options *Options
 	readers *reader
 	reserve *diskReserve
-	// grew is called when the log has grown.
-	grew  func()
+	// grew is called when the log has grown, with the revision up to which the database has all changes.
+	grew  func(revision int64)
 	state counters
 
 	// writing is held by the transaction under way: a batch, a chunk of a compaction, a
@@ -103,7 +103,7 @@ func (c *committer) changeLocked(grows bool, f func(*sqlstore.State) error) erro
 		return c.file.translate(err)
 	}
 	c.state.Store(&state)
-	c.grew()
+	c.grew(state.Revision)
 	return nil
 }
 
@@ -173,7 +173,9 @@ func (c *committer) flushLocked() error {
 		return nil
 	}
 	err := c.transaction(c.state.Load(), func() error { return nil })
-	c.grew()
+	if err == nil {
+		c.grew(c.state.Load().Revision)
+	}
 	if committing, ok := errors.AsType[*commitError](err); ok {
 		return committing.err // no outcome is unknown: the changes are in memory until a transaction has succeeded
 	}

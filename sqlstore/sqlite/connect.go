@@ -27,6 +27,8 @@ type file struct {
 	// With readOnly, connections write nothing: the last one to close does not copy the
 	// log back. With ignoreLog, they read the file without its log.
 	readOnly, ignoreLog bool
+	// With unsynced, connections sync nothing.
+	unsynced bool
 }
 
 // dsn returns the URI of the file. Connections do not create the file.
@@ -54,10 +56,14 @@ type setting struct {
 // would depend on what another program has done to the file: a copy that VACUUM INTO has
 // made, for example, is not in WAL mode.
 func (f *file) settings(more ...setting) []setting {
+	synchronous := "2" // FULL: the log is synced at each COMMIT
+	if f.unsynced {
+		synchronous = "0" // OFF
+	}
 	return append([]setting{
 		f.busyTimeout(),
 		{name: "journal_mode", value: "wal"},
-		{name: "synchronous", value: "2"}, // FULL: the log is synced at each COMMIT
+		{name: "synchronous", value: synchronous},
 		{name: "foreign_keys", value: "0"},
 		{name: "auto_vacuum", value: "2", fixed: true}, // INCREMENTAL: compaction shrinks the file
 	}, more...)

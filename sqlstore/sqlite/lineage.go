@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 
+	"byre/migrations/dbfile"
 	"byre/migrations/fileowner"
 	"byre/sqlstore"
 )
@@ -23,7 +24,7 @@ const lineageSuffix = ".lineage"
 
 // origin is what the file says.
 type origin struct {
-	// id is the text of store.lineage. A new epoch has a new one.
+	// id is the text of store.lineage. A new epoch has a new one, and so has a process with Options.Lineage.
 	id string
 	// inode is the number of the database's file. A file that was restored has another one,
 	// unless its contents were written over.
@@ -71,14 +72,15 @@ func (c *committer) resumeLineage(ctx context.Context, state *sqlstore.State) er
 		return err
 	}
 	statement, arguments := storeLineage, []any{}
+	id, isLeft := cmp.Or(c.options.Lineage, rand.Text()), left.precedes(now) && !c.options.NewEpoch
 	switch {
-	case left.precedes(now):
+	case isLeft && c.options.Lineage == "":
 		statement = ""
-	case stored == "": // a new database, or one that Load has filled
-		now.id = rand.Text()
+	case isLeft || stored == "": // a new database, or one that Load has filled
+		now.id = id
 		arguments = append(arguments, now.id)
 	default:
-		now.id, now.revision = rand.Text(), sqlstore.NextEpoch(max(state.Revision, left.revision))
+		now.id, now.revision = id, sqlstore.NextEpoch(max(state.Revision, left.revision))
 		statement, arguments = beginEpoch, append(arguments, now.id, now.revision)
 		var objects int64
 		var last sql.NullString
@@ -86,7 +88,7 @@ func (c *committer) resumeLineage(ctx context.Context, state *sqlstore.State) er
 			return err
 		}
 		c.options.Logger.LogAttrs(ctx, slog.LevelWarn, "sqlite: the database may have lost commits: its file was copied, restored or moved, or a crash "+
-			"lost volatile changes; a new epoch begins: watches end with 410 and clients list again",
+			"lost volatile changes, or another server may have served; a new epoch begins: watches end with 410 and clients list again",
 			slog.String("path", c.file.path), slog.String("lastChange", last.String), slog.Int64("objects", objects),
 			slog.Int64("was", left.revision), slog.Int64("is", state.Revision), slog.Int64("revision", now.revision))
 	}
@@ -199,4 +201,26 @@ func (l *lineage) close() error {
 		return nil
 	}
 	return errors.Join(l.file.Sync(), l.file.Close())
+}
+
+// ReadPosition returns which process has written last to the database at path (Options.Lineage), and its last revision;
+// they are zero if there is no database. One that Load has filled stands for what the last process has left in its
+// place. Of a copy only the file is read, without a log. The schema may be that of another program. The caller has the
+// database's lock.
+func ReadPosition(ctx context.Context, path string, isCopy bool) (lineage string, revision int64, err error) {
+	if fresh, err := dbfile.Inspect(path); err != nil || fresh {
+		return "", 0, err
+	}
+	// Without a log the file is complete, and a connection that would make one is not needed.
+	f := &file{path: path, busy: defaultBusy, readOnly: true, ignoreLog: isCopy || !hasLog(path)}
+	db := f.connect(1, f.reading())
+	defer func() { err = errors.Join(err, db.Close()) }()
+	if err = db.QueryRowContext(ctx, selectPosition).Scan(&lineage, &revision); err != nil {
+		return "", 0, fmt.Errorf("read the position of %s: %w", path, err)
+	}
+	if lineage == "" && !isCopy {
+		left, _, err := f.origins("", revision)
+		return left.id, max(revision, left.revision), err
+	}
+	return lineage, revision, nil
 }

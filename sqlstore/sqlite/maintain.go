@@ -293,10 +293,10 @@ func (c *checkpointer) size() (int64, error) {
 	return info.Size(), nil
 }
 
-// signalGrown has Maintain measure the log, and the replication copy it.
-func (c *checkpointer) signalGrown() {
+// signalGrown has Maintain measure the log, and the replication copy it. The database has all changes up to a revision.
+func (c *checkpointer) signalGrown(revision int64) {
 	if c.options.Replication != nil {
-		c.options.Replication.Committed()
+		c.options.Replication.Committed(revision)
 	}
 	select {
 	case c.grown <- struct{}{}:

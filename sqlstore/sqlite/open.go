@@ -39,9 +39,17 @@ type Options struct {
 	// Reserve is the size in bytes of a file beside the database that is emptied when the disk is
 	// full, so that objects can be deleted then; 0 means none, and an existing file is emptied.
 	Reserve int64
+	// Unsynced leaves it to the operating system when commits reach the disk: a power loss may lose or damage the
+	// database, which is for a test.
+	Unsynced bool
 	// AcceptGaps opens a database whose history has gaps, so that the gaps can be
 	// compacted.
 	AcceptGaps bool
+	// Lineage is what the database is called from now on, so that ReadPosition tells which process has written to it last;
+	// empty leaves the name. No two processes have the same.
+	Lineage string
+	// NewEpoch begins a new epoch, because another process may have given revisions that the database does not have.
+	NewEpoch bool
 	// Replication copies the database while Maintain runs; nil copies nothing. The driver opens and
 	// closes it.
 	Replication *replication.Replicator
@@ -106,7 +114,7 @@ func Open(ctx context.Context, path string, options Options) (_ *Driver, err err
 			err = errors.Join(err, d.Close())
 		}
 	}()
-	d.file = &file{path: d.lock.Path, busy: cmp.Or(options.Busy, defaultBusy)}
+	d.file = &file{path: d.lock.Path, busy: cmp.Or(options.Busy, defaultBusy), unsynced: options.Unsynced}
 	path = d.lock.Path
 	d.reserve.path, d.reserve.size, d.reserve.logger = path+reserveSuffix, options.Reserve, options.Logger
 	d.checkpointer = checkpointer{file: d.file, options: &d.options, isFull: d.reserve.isInUse.Load, grown: make(chan struct{}, 1)}
@@ -188,6 +196,9 @@ func (d *Driver) open(ctx context.Context) (err error) {
 	err = c.transaction(&state, c.writer.touchStore)
 	if err != nil && !hasCode(err, sqlite3.SQLITE_FULL) {
 		return err
+	}
+	if r := d.options.Replication; r != nil {
+		r.Committed(state.Revision)
 	}
 	return d.reserve.open()
 }

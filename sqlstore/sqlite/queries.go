@@ -10,6 +10,9 @@ const (
 
 	selectLineage = `SELECT lineage FROM store WHERE id = 1`
 
+	// selectPosition selects it with the last revision.
+	selectPosition = `SELECT s.lineage, k.revision FROM store s, counters k WHERE s.id = 1 AND k.id = 1`
+
 	// selectState selects the last revision of the store: that of the newest change, or
 	// store.revision if a compaction has deleted that change. It takes one search of a
 	// primary key.

@@ -4,14 +4,12 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 
 	rbacv1 "k8s.io/api/rbac/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -194,47 +192,6 @@ func TestRBAC_WritesAreInForceAtOnce(t *testing.T) {
 	r.remove(t, local)
 	expect("unbound in the namespace", pods, false)
 	expect("superuser", question("root", "get", "pods", "n", user.SystemPrivilegedGroup), true)
-}
-
-// TestRBAC_ListersSelect lists objects as readers other than the authorizer do: by
-// selector, in all namespaces, and by names that do not exist.
-func TestRBAC_ListersSelect(t *testing.T) {
-	t.Parallel()
-	r := newRules(t)
-	for _, at := range []struct{ namespace, name, team string }{{"n", "b", "red"}, {"n", "a", "blue"}, {"m", "c", "blue"}} {
-		r.create(t, &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: at.namespace, Name: at.name, Labels: map[string]string{"team": at.team}}})
-	}
-	blue := labels.SelectorFromSet(labels.Set{"team": "blue"})
-	names := func(list []*rbacv1.Role, err error) []string {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		var names []string
-		for _, r := range list {
-			names = append(names, r.Namespace+"/"+r.Name)
-		}
-		return names
-	}
-	if got := names(r.Roles().Lister().Roles("n").List(labels.Everything())); !slices.Equal(got, []string{"n/a", "n/b"}) {
-		t.Errorf("one namespace: got %v", got)
-	}
-	if got := names(r.Roles().Lister().Roles("n").List(blue)); !slices.Equal(got, []string{"n/a"}) {
-		t.Errorf("one namespace by selector: got %v", got)
-	}
-	got := names(r.Roles().Lister().List(blue))
-	if slices.Sort(got); !slices.Equal(got, []string{"m/c", "n/a"}) {
-		t.Errorf("by selector: got %v", got)
-	}
-	if c, err := r.Roles().Lister().Roles("m").Get("c"); err != nil || c.Name != "c" {
-		t.Errorf("got %v, %v", c, err)
-	}
-	if _, err := r.Roles().Lister().Roles("m").Get("a"); !apierrors.IsNotFound(err) {
-		t.Errorf("got %v", err)
-	}
-	if _, err := r.ClusterRoles().Lister().Get("a"); !apierrors.IsNotFound(err) {
-		t.Errorf("got %v", err)
-	}
 }
 
 // TestRBAC_ConcurrentWritersSeeTheirOwnWrites: while other goroutines make decisions

@@ -29,7 +29,7 @@ func BenchmarkChain(b *testing.B) {
 			factory := informers.NewSharedInformerFactory(client, 0)
 			if fair {
 				cfg.FlowControl = NewFlowControl(600, factory, client,
-					func(string) (storage.Stats, error) { return storage.Stats{}, nil })
+					func(string) (storage.Stats, error) { return storage.Stats{}, nil }, expensive)
 			}
 			ctx, cancel := context.WithCancel(context.Background())
 			ended := make(chan error)

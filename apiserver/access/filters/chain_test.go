@@ -283,12 +283,14 @@ func TestMaxInFlight_RefusesTheRest(t *testing.T) {
 	<-done
 }
 
+var expensive = schema.GroupResource{Group: "sql.byre.dev", Resource: "queries"}
+
 func TestPriorityAndFairness_QueuesRequests(t *testing.T) {
 	cfg := testConfig()
 	client := fake.NewClientset()
 	factory := informers.NewSharedInformerFactory(client, 0)
 	cfg.FlowControl = NewFlowControl(600, factory, client,
-		func(string) (storage.Stats, error) { return storage.Stats{}, nil })
+		func(string) (storage.Stats, error) { return storage.Stats{}, nil }, expensive)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
 	factory.Start(ctx.Done())
@@ -303,6 +305,14 @@ func TestPriorityAndFairness_QueuesRequests(t *testing.T) {
 	for _, name := range []string{"X-Kubernetes-Pf-Flowschema-Uid", "X-Kubernetes-Pf-Prioritylevel-Uid"} {
 		if _, ok := resp.Header[name]; !ok {
 			t.Errorf("no header %s in %v", name, resp.Header)
+		}
+	}
+	for resource, isExpensive := range map[string]bool{"queries": true, "pods": false} {
+		info := &request.RequestInfo{IsResourceRequest: true, Verb: "create", APIGroup: "sql.byre.dev", APIVersion: "v1", Resource: resource}
+		r := newRequest(t, server.URL, "good")
+		work := cfg.FlowControl.estimator(r.WithContext(request.WithRequestInfo(r.Context(), info)), "catch-all", "catch-all")
+		if (work.InitialSeats > 1) != isExpensive {
+			t.Errorf("%s: %+v", resource, work)
 		}
 	}
 	dump := httptest.NewRecorder()

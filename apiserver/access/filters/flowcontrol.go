@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	serverfilters "k8s.io/apiserver/pkg/server/filters"
 	"k8s.io/apiserver/pkg/server/mux"
 	"k8s.io/apiserver/pkg/storage"
@@ -34,16 +36,29 @@ type FlowControl struct {
 type ObjectCounter = func(resource string) (storage.Stats, error)
 
 // NewFlowControl lets at most limit requests run, shared among the priority levels. It registers
-// informers with factory; the caller starts the factory.
-func NewFlowControl(limit int, factory informers.SharedInformerFactory, client kubernetes.Interface, count ObjectCounter) *FlowControl {
+// informers with factory; the caller starts the factory. To create an object of expensive takes costlySeats.
+func NewFlowControl(limit int, factory informers.SharedInformerFactory, client kubernetes.Interface, count ObjectCounter, expensive schema.GroupResource) *FlowControl {
 	expectListsFromMemory()
 	controller := flowcontrol.New(factory, client.FlowcontrolV1(), limit)
+	estimate := flowrequest.NewWorkEstimator(count, controller.GetInterestedWatchCount,
+		flowrequest.DefaultWorkEstimatorConfig(), controller.GetMaxSeats)
 	return &FlowControl{
 		controller: controller,
-		estimator: flowrequest.NewWorkEstimator(count, controller.GetInterestedWatchCount,
-			flowrequest.DefaultWorkEstimatorConfig(), controller.GetMaxSeats),
+		estimator: func(r *http.Request, schemaName, level string) flowrequest.WorkEstimate {
+			work := estimate(r, schemaName, level)
+			if info, ok := request.RequestInfoFrom(r.Context()); ok && info.Verb == "create" && info.APIGroup == expensive.Group && info.Resource == expensive.Resource {
+				work.InitialSeats = costlySeats
+				if most := controller.GetMaxSeats(level); most > 0 { // 0: it is not known
+					work.InitialSeats = min(costlySeats, most)
+				}
+			}
+			return work
+		},
 	}
 }
+
+// costlySeats is how many seats a request takes that reads and computes for seconds: as many as the largest LIST.
+const costlySeats = 10
 
 // expectListsFromMemory makes upstream's estimator charge a consistent LIST as a LIST from
 // the watch cache, because the watch cache answers it. Upstream decides that by the

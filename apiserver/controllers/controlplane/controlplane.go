@@ -21,7 +21,7 @@ import (
 	"byre/apiserver/process/health"
 )
 
-// Config holds the dependencies of a ControlPlane. All fields but PeerAddress are
+// Config holds the dependencies of a ControlPlane. All fields but PeerAddress and Hosts are
 // required.
 type Config struct {
 	// ServerID is the name of this server's identity Lease; see ServerID.
@@ -30,6 +30,8 @@ type Config struct {
 	Hostname string
 	// PeerAddress is the host and port at which other servers reach this one.
 	PeerAddress string
+	// Hosts returns the names and addresses under which this server is reached now. nil publishes none.
+	Hosts func() ([]string, error)
 	// Client is a clientset over the server's loopback transport, and Loopback its
 	// configuration.
 	Client   kubernetes.Interface
@@ -111,6 +113,9 @@ func (p *ControlPlane) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	for _, part := range p.hooks {
 		running.Go(func() { part.run(klog.NewContext(ctx, p.config.Logger)) })
+	}
+	if p.config.Hosts != nil {
+		running.Go(func() { p.runHosts(ctx) })
 	}
 	close(p.started)
 	<-ctx.Done()

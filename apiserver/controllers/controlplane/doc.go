@@ -7,6 +7,9 @@
 //     account tokens is tracked (KEP-2799);
 //   - the coordinated leader election of components (KEP-4355).
 //
+// Beside them it publishes under which names and addresses this server is reached, so that no
+// server approves a node's certificate for them.
+//
 // Each controller runs if upstream's feature gate is on and the APIs that it writes are
 // served.
 //

@@ -3,7 +3,6 @@ package serving
 import (
 	"net"
 	"net/http"
-	"net/url"
 	"strings"
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
@@ -25,12 +24,13 @@ func NewInsecureAuthenticator() authenticator.Request {
 	})
 }
 
-// WithLocalOrigin refuses requests that a browser sends for a page of another host.
-// Such a page can let its own host name resolve to this machine (DNS rebinding); the
-// Host header has that name then. It can also send requests to this machine without
-// being able to read the responses, which is enough to do harm; the Origin header has
-// the page's host then. A browser sends a page's GET without Origin, and says by
-// Sec-Fetch-Site that it is of another site.
+// WithLocalOrigin refuses requests that a browser sends for a page that is not of this
+// port. Such a page can let its own host name resolve to this machine (DNS rebinding);
+// the Host header has that name then. It can also open a WebSocket, or send requests
+// without being able to read the responses, which is enough to do harm; the Origin header
+// has the page's host and port then. What serves pages on another port of this machine
+// may be a program of another user. A browser sends a page's GET without Origin, and says
+// by Sec-Fetch-Site that it is of another origin.
 func WithLocalOrigin(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !isLocal(r.Host) {
@@ -38,14 +38,16 @@ func WithLocalOrigin(handler http.Handler) http.Handler {
 			return
 		}
 		for _, origin := range r.Header.Values("Origin") {
-			if from, err := url.Parse(origin); err != nil || !isLocal(from.Host) {
-				http.Error(w, "403: this port does not answer pages of other hosts", http.StatusForbidden)
+			if !strings.EqualFold(origin, "http://"+r.Host) {
+				http.Error(w, "403: this port does not answer pages of other origins", http.StatusForbidden)
 				return
 			}
 		}
-		if r.Header.Get("Sec-Fetch-Site") == "cross-site" {
-			http.Error(w, "403: this port does not answer pages of other sites", http.StatusForbidden)
-			return
+		for _, site := range r.Header.Values("Sec-Fetch-Site") { // none is the user's own, as an address that is typed
+			if site != "same-origin" && site != "none" {
+				http.Error(w, "403: this port does not answer pages of other sites", http.StatusForbidden)
+				return
+			}
 		}
 		handler.ServeHTTP(w, r)
 	})

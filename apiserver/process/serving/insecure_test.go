@@ -21,6 +21,8 @@ func TestWithLocalOrigin_RefusesPagesOfOtherHosts(t *testing.T) {
 		{"localhost:8080", "http://localhost:8080", "", http.StatusOK},
 		{"localhost:8080", "http://localhost:8080", "same-origin", http.StatusOK},
 		{"localhost:8080", "", "none", http.StatusOK},
+		{"[::1]:8080", "http://[::1]:8080", "same-origin", http.StatusOK},
+		{"localhost", "http://localhost", "", http.StatusOK},
 
 		{"", "", "", http.StatusForbidden},
 		{"rebound.example", "", "", http.StatusForbidden},
@@ -36,6 +38,13 @@ func TestWithLocalOrigin_RefusesPagesOfOtherHosts(t *testing.T) {
 		{"localhost:8080", "null", "", http.StatusForbidden},
 		{"localhost:8080", "%", "", http.StatusForbidden},
 		{"localhost:8080", "", "cross-site", http.StatusForbidden},
+		// pages of another port of this machine
+		{"localhost:8080", "http://localhost:3000", "", http.StatusForbidden},
+		{"localhost:8080", "http://localhost", "", http.StatusForbidden},
+		{"localhost:8080", "https://localhost:8080", "", http.StatusForbidden},
+		{"localhost:8080", "http://127.0.0.1:8080", "", http.StatusForbidden},
+		{"localhost:8080", "file://localhost:8080", "", http.StatusForbidden},
+		{"localhost:8080", "", "same-site", http.StatusForbidden},
 	}
 	for _, test := range tests {
 		r := httptest.NewRequest(http.MethodGet, "/api", nil)

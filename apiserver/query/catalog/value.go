@@ -91,7 +91,7 @@ const MaxQuantity = 400
 // quantity returns a quantity in its base unit, cores or bytes: the float64 that is nearest to it.
 func quantity(data []byte) any {
 	s, ok := scalarText(data).(string)
-	if !ok || len(s) > MaxQuantity {
+	if !ok || len(s) > MaxQuantity || !strings.ContainsAny(s, "0123456789") { // the parser takes "Ki" for 0
 		return nil
 	}
 	// The parser would compute all digits of 1e-2147483648.

@@ -27,13 +27,14 @@ func NewCommands(owners ...*cobra.Command) []*cobra.Command {
 
 // NewPluginCommand returns the root command of the program as a plugin of kubectl, whose file is called
 // kubectl-byre.
-func NewPluginCommand() *cobra.Command {
+func NewPluginCommand(version func() string) *cobra.Command {
 	root := &cobra.Command{
 		Use: "kubectl-byre", Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl byre"},
 		Short:        "Show and reverse what happened in a cluster, and ask it in SQL",
 		SilenceUsage: true, SilenceErrors: true,
 		Args: cli.SubcommandOnly, RunE: cli.Help,
 	}
+	cli.AddVersion(root, root.Flags(), "", version)
 	root.AddCommand(NewCommands()...)
 	cli.AcceptDays(root)
 	return root

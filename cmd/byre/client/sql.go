@@ -11,6 +11,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -83,6 +84,19 @@ func (f *ClusterFlags) connectSQL() (*sqlClient, error) {
 		return nil, err
 	}
 	return newSQLClient(config)
+}
+
+// ProtectStatement returns the arguments of a command line, in which a statement of "sql" that begins with a comment, two
+// dashes and a blank, has a blank before it. No flag begins so, and the parser of flags would refuse it.
+func ProtectStatement(args []string) []string {
+	sql := slices.Index(args, "sql")
+	args = slices.Clone(args)
+	for i := sql + 1; sql >= 0 && i < len(args); i++ {
+		if strings.HasPrefix(args[i], "-- ") {
+			args[i] = " " + args[i]
+		}
+	}
+	return args
 }
 
 // readStatement returns the statement of the arguments, of a file, or of the standard input.

@@ -82,7 +82,7 @@ apis: {api/all: false, v1: "true"}
 sni: ["a.crt,a.key:*.example.com,example.com", "b.crt,b.key"]
 gates: {Own: true, kube:Other: false}
 `)
-	if err := configfile.Load(path, flags); err != nil {
+	if err := configfile.Load(path, flags, flags); err != nil {
 		t.Fatal(err)
 	}
 	want := &values{
@@ -119,7 +119,7 @@ func checkRoundTrip(t *testing.T, want *values, flags *pflag.FlagSet) {
 		t.Fatal(err)
 	}
 	got, again := newFlags()
-	if err := configfile.Load(write(t, string(text)), again); err != nil {
+	if err := configfile.Load(write(t, string(text)), again, again); err != nil {
 		t.Fatalf("%v\n%s", err, text)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -133,11 +133,34 @@ func TestLoad_CommandLineWins(t *testing.T) {
 	if err := flags.Parse([]string{"--modes=line", "--apis=b=1", "--port=1"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := configfile.Load(write(t, header+"modes: [file]\napis: {a: 1}\nport: 2\nname: file\n"), flags); err != nil {
+	if err := configfile.Load(write(t, header+"modes: [file]\napis: {a: 1}\nport: 2\nname: file\n"), flags, flags); err != nil {
 		t.Fatal(err)
 	}
 	if len(got.Modes) != 1 || got.Modes[0] != "line" || len(got.APIs) != 1 || got.Port != 1 || got.Name != "file" {
 		t.Errorf("the flags are %+v", got)
+	}
+}
+
+// TestLoad_IsStrictForEveryCommand: a command that has few of the server's flags refuses what the server refuses.
+func TestLoad_IsStrictForEveryCommand(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ text, want string }{
+		{"name: file\nport: 1", ""},
+		{"nmae: file", "line 3: nmae is not a flag of byre serve"},
+		{"name: file\nport: [1]", "line 4: port must be an integer"},
+	} {
+		got := "default"
+		own := pflag.NewFlagSet("status", pflag.ContinueOnError)
+		own.StringVar(&got, "name", got, "")
+		_, server := newFlags()
+		err := configfile.Load(write(t, header+c.text), own, server)
+		if c.want == "" {
+			if err != nil || got != "file" {
+				t.Errorf("%q: %q, %v", c.text, got, err)
+			}
+		} else if err == nil || !strings.Contains(err.Error(), c.want) || got != "default" {
+			t.Errorf("%q: %q, %v, want %q", c.text, got, err, c.want)
+		}
 	}
 }
 
@@ -176,14 +199,14 @@ func TestLoad_RefusesInOneLine(t *testing.T) {
 			t.Parallel()
 			_, flags := newFlags()
 			path := write(t, test.text)
-			err := configfile.Load(path, flags)
+			err := configfile.Load(path, flags, flags)
 			if err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), path) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("error is %v, want one line with %q", err, test.want)
 			}
 		})
 	}
 	_, flags := newFlags()
-	if err := configfile.Load("/no/such/file", flags); err == nil || !strings.Contains(err.Error(), "--config: open /no/such/file") {
+	if err := configfile.Load("/no/such/file", flags, flags); err == nil || !strings.Contains(err.Error(), "--config: open /no/such/file") {
 		t.Errorf("without the file the error is %v", err)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
@@ -18,34 +17,17 @@ const (
 	Kind       = "ServerConfiguration"
 )
 
-// Load sets the flags that the file at path names, except those that are set already. The error
-// names the file, the line and the field.
-func Load(path string, flags *pflag.FlagSet) error {
-	return load(path, flags, func(f field) error {
-		if flags.Lookup(f.key.Value) == nil {
-			return f.errorf("is not a flag of byre serve: see \"byre serve --help\"")
-		}
-		return nil
-	})
-}
-
-// LoadKnown is Load for a command that has some of the server's flags only: it passes over all
-// other fields.
-func LoadKnown(path string, flags *pflag.FlagSet) error {
-	return load(path, flags, func(field) error { return nil })
-}
-
-func load(path string, flags *pflag.FlagSet, check func(field) error) error {
+// Load sets those of flags that the file at path names, except those that are set already. server are all flags that
+// a file may name: whichever command reads a file, it refuses what "byre serve" refuses. The error names the file, the
+// line and the field.
+func Load(path string, flags, server *pflag.FlagSet) error {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return fmt.Errorf("--config: %w", err)
 	}
 	fields, err := parse(data)
-	for i := 0; err == nil && i < len(fields); i++ {
-		err = check(fields[i])
-	}
 	if err == nil {
-		err = set(flags, slices.DeleteFunc(fields, func(f field) bool { return flags.Lookup(f.key.Value) == nil }))
+		err = set(flags, server, fields)
 	}
 	if err != nil {
 		return fmt.Errorf("--config %s: %w", path, err)
@@ -116,17 +98,21 @@ func pairs(mapping *yaml.Node) ([]field, error) {
 	return fields, nil
 }
 
-// set checks every field, each of which has a flag, before it sets the flags.
-func set(flags *pflag.FlagSet, fields []field) error {
+// set checks every field before it sets the flags.
+func set(flags, server *pflag.FlagSet, fields []field) error {
 	values := make([][]string, len(fields))
 	for i, f := range fields {
+		flag := server.Lookup(f.key.Value)
+		if flag == nil {
+			return f.errorf("is not a flag of byre serve: see \"byre serve --help\"")
+		}
 		var err error
-		if values[i], err = formatOf(flags.Lookup(f.key.Value)).decode(f.value); err != nil {
+		if values[i], err = formatOf(flag).decode(f.value); err != nil {
 			return f.errorf("%w", err)
 		}
 	}
 	for i, f := range fields {
-		if flags.Lookup(f.key.Value).Changed {
+		if flag := flags.Lookup(f.key.Value); flag == nil || flag.Changed {
 			continue
 		}
 		for _, value := range values[i] {

@@ -54,6 +54,8 @@ func (c *Client) Blame(ctx context.Context, o Object) ([]Leaf, error) {
 	if content == nil {
 		return nil, fmt.Errorf("%s does not exist", o)
 	}
+	resourceVersion, _, _ := unstructured.NestedString(content, "metadata", "resourceVersion")
+	since, _ := strconv.ParseInt(resourceVersion, 10, 64)            // a revision
 	for _, name := range []string{"resourceVersion", "generation"} { // every write changes them
 		unstructured.RemoveNestedField(content, "metadata", name)
 	}
@@ -63,7 +65,6 @@ func (c *Client) Blame(ctx context.Context, o Object) ([]Leaf, error) {
 		leaves[path] = &Leaf{Path: path, Value: value}
 	}
 	open := maps.Clone(leaves)
-	since := int64(0)
 	for _, listed := range slices.Backward(changes) {
 		if len(open) == 0 {
 			break

@@ -191,17 +191,16 @@ func (c *Client) Create(ctx context.Context, u *Undelete, dryRun bool) (types.UI
 	if !errors.As(err, &status) || status.Status().Details == nil { // of a webhook
 		return "", err
 	}
-	again := false
+	again, fields := false, addresses[u.Object.Resource.GroupResource()]
 	for _, cause := range status.Status().Details.Causes {
-		for _, path := range addresses[u.Object.Resource.GroupResource()] {
-			if strings.HasPrefix(cause.Field, strings.Join(path, ".")) {
-				again = true
-				for _, field := range addresses[u.Object.Resource.GroupResource()] {
-					unstructured.RemoveNestedField(u.Content.Object, field...)
-				}
-				u.leaveOut(cause.Field, "it is taken")
-			}
+		if !slices.ContainsFunc(fields, func(path []string) bool { return strings.HasPrefix(cause.Field, strings.Join(path, ".")) }) {
+			continue
 		}
+		again = true
+		for _, field := range fields {
+			unstructured.RemoveNestedField(u.Content.Object, field...)
+		}
+		u.leaveOut(cause.Field, "it is taken")
 	}
 	if !again {
 		return "", err

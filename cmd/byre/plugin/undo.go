@@ -86,15 +86,18 @@ func (c *Client) PlanUndo(ctx context.Context, revision int64) (*Step, error) {
 	}
 	var later []string
 	for _, r := range all {
+		parent := r.path[:strings.LastIndexByte(r.path, '/')]
 		switch value, exists := lookup(now, r.path); {
 		case r.before.is(value, exists): // it is undone already
+		case parent != "" && !isObject(now, parent): // so that there is nothing to add it to
+			later = append(later, parent)
 		case r.after.is(value, exists):
 			u.Patch = append(u.Patch, r.operations()...)
 		default:
 			later = append(later, r.path)
 		}
 	}
-	if err := laterError(revision, later); err != nil {
+	if err := laterError(revision, slices.Compact(later)); err != nil {
 		return nil, err
 	}
 	if len(u.Patch) > 0 {
@@ -220,6 +223,13 @@ func lookup(object map[string]any, pointer string) (value any, exists bool) {
 		}
 	}
 	return value, exists
+}
+
+// isObject reports whether a field exists and has fields.
+func isObject(object map[string]any, pointer string) bool {
+	value, _ := lookup(object, pointer)
+	_, ok := value.(map[string]any)
+	return ok
 }
 
 // strip returns an object without what only the server writes into its metadata.

@@ -167,6 +167,10 @@ func (s *Status) addMetrics(text []byte) error {
 		s.Alarms = append(s.Alarms, "there is no --disk-reserve: "+
 			"deletes fail too when the disk is full: free space on the file system, and start byre again")
 	}
+	if sum(families["byre_store_refused_primaries"], "", "") > 0 {
+		s.Alarms = append(s.Alarms, "two primaries: a PostgreSQL server in whose place a standby was promoted takes writes again, and this "+
+			"server does not follow it: stop it and make it a standby (pg_rewind); the server's log names it")
+	}
 	for _, backup := range families["byre_store_last_backup_timestamp_seconds"].GetMetric() {
 		revision, err := strconv.ParseInt(label(backup, "revision"), 10, 64)
 		if err != nil {
@@ -192,6 +196,14 @@ func (s *Status) addMetrics(text []byte) error {
 	}
 	for _, lease := range families["byre_lease_acquired_timestamp_seconds"].GetMetric() {
 		d.LeaseHolder, d.LeaseSince = label(lease, "holder"), time.Unix(int64(lease.GetGauge().GetValue()), 0).UTC()
+	}
+	for _, copied := range families["byre_lease_standby_revision"].GetMetric() {
+		d.Standby = &Standby{
+			Name: label(copied, "standby"), Revision: int64(copied.GetGauge().GetValue()), AgeSeconds: sum(families["byre_lease_standby_age_seconds"], "", ""),
+		}
+		if age := time.Duration(d.Standby.AgeSeconds) * time.Second; age > copyLag {
+			s.Alarms = append(s.Alarms, fmt.Sprintf("the standby %s has not told of its copy for %s: see its log", d.Standby.Name, age))
+		}
 	}
 	for _, info := range families["byre_store_info"].GetMetric() {
 		d.Kind, d.Address = label(info, "kind"), label(info, "database")

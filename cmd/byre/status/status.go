@@ -63,6 +63,16 @@ type Database struct {
 	// LeaseHolder is the name of the server in the lease of --standby, and LeaseSince when it took it.
 	LeaseHolder string    `json:"leaseHolder,omitempty"`
 	LeaseSince  time.Time `json:"leaseSince,omitzero"`
+	// Standby is what the other server has told of its copy; nil if it has told nothing since this one serves.
+	Standby *Standby `json:"standby,omitempty"`
+}
+
+// Standby is the copy of a server that follows.
+type Standby struct {
+	Name string `json:"name"`
+	// Revision is what the copy had, AgeSeconds ago.
+	Revision   int64 `json:"revision"`
+	AgeSeconds int64 `json:"ageSeconds"`
 }
 
 // Disk is the file system of a SQLite database.

@@ -99,6 +99,18 @@ func (p *Proxy) Forward() {
 	p.blackhole = false
 }
 
+// Lead has new connections forwarded to the server of another DSN, as a load balancer does after a failover.
+func (p *Proxy) Lead(t testing.TB, dsn string) {
+	t.Helper()
+	config, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.network, p.address = pgconn.NetworkAddress(config.Host, config.Port)
+}
+
 // Delay delays what either side sends, as a slow network does. 0 ends the delay.
 func (p *Proxy) Delay(d time.Duration) {
 	p.mu.Lock()
@@ -156,7 +168,10 @@ func (p *Proxy) accept() {
 // serve forwards one connection in both directions until either side closes it.
 func (p *Proxy) serve(client net.Conn) {
 	defer client.Close()
-	server, err := net.Dial(p.network, p.address)
+	p.mu.Lock()
+	network, address := p.network, p.address
+	p.mu.Unlock()
+	server, err := net.Dial(network, address)
 	if err != nil {
 		return
 	}

@@ -26,10 +26,10 @@ func sinceBoot() time.Duration {
 
 // Candidate waits for the lease. One goroutine uses it.
 type Candidate struct {
-	object   *Object
-	holder   string
-	duration time.Duration
-	clock    Clock
+	object       *Object
+	holder, lock string
+	duration     time.Duration
+	clock        Clock
 
 	// state is the lease as it was seen last, etag its ETag, and since when that was first seen. length is the
 	// duration of the last lease that was seen.
@@ -38,8 +38,10 @@ type Candidate struct {
 	since, length time.Duration
 }
 
-// NewCandidate returns a candidate with a name that no other has. A nil clock is that of the machine.
-func NewCandidate(object *Object, duration time.Duration, clock Clock) (*Candidate, error) {
+// NewCandidate returns a candidate with a name that no other has. lock names a lock that this process has, and no other one
+// at the same time: a holder that had the same one has ended. It is empty if there is none. A nil clock is that of the
+// machine.
+func NewCandidate(object *Object, duration time.Duration, lock string, clock Clock) (*Candidate, error) {
 	host, err := os.Hostname()
 	if err != nil {
 		return nil, err
@@ -47,16 +49,16 @@ func NewCandidate(object *Object, duration time.Duration, clock Clock) (*Candida
 	if clock == nil {
 		clock = sinceBoot
 	}
-	return &Candidate{object: object, holder: host + "-" + rand.Text()[:8], duration: duration, clock: clock}, nil
+	return &Candidate{object: object, holder: host + "-" + rand.Text()[:8], lock: lock, duration: duration, clock: clock}, nil
 }
 
 // Holder is what State.Holder is if the candidate takes the lease.
 func (c *Candidate) Holder() string { return c.holder }
 
 // Look reads the lease. exists is false if nobody ever had it, or if it was deleted. isFree is true if Take may
-// succeed: nobody has it, or its holder has released it or not renewed it for long enough. A lease that its holder has
-// handed over is not free for those of avoid, until that time is over.
-func (c *Candidate) Look(ctx context.Context, avoid func(holder string) bool) (s State, exists, isFree bool, err error) {
+// succeed: nobody has it, or its holder has ended, has released it, or has not renewed it for long enough. Until that time
+// is over, a lease that was handed over is free for that candidate alone.
+func (c *Candidate) Look(ctx context.Context) (s State, exists, isFree bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.duration/5)
 	defer cancel()
 	s, etag, err := c.object.read(ctx)
@@ -75,8 +77,10 @@ func (c *Candidate) Look(ctx context.Context, avoid func(holder string) bool) (s
 		isFree = true
 	case c.clock()-c.since >= c.length*4/5: // or nobody ever had it; who had one that was deleted may not know yet
 		isFree = true
-	case s.Released:
-		isFree = !s.HandOver || !avoid(s.Holder)
+	case s.HandOverTo != "":
+		isFree = s.Released && s.HandOverTo == c.holder
+	default: // a crash releases nothing
+		isFree = s.Released || c.lock != "" && s.Lock == c.lock
 	}
 	return s, etag != "", isFree, nil
 }
@@ -84,9 +88,9 @@ func (c *Candidate) Look(ctx context.Context, avoid func(holder string) bool) (s
 // ErrTaken means that another process has changed the lease.
 var ErrTaken = errors.New("another process has taken the lease")
 
-// Take takes the lease as Look has last found it, after it was free. folder is the copy if there is no
-// lease yet. It fails with ErrTaken.
-func (c *Candidate) Take(ctx context.Context, folder string) (*Lease, error) {
+// Take takes the lease as Look has last found it, after it was free. The process goes on from a database at a position;
+// folder is the copy if there is no lease yet. It fails with ErrTaken.
+func (c *Candidate) Take(ctx context.Context, folder string, at Position) (*Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.duration/5)
 	defer cancel()
 	if c.etag != "" {
@@ -94,7 +98,7 @@ func (c *Candidate) Take(ctx context.Context, folder string) (*Lease, error) {
 	}
 	s := State{
 		Generation: c.state.Generation + 1, Holder: c.holder, Since: time.Now().UTC().Truncate(time.Second),
-		Milliseconds: c.duration.Milliseconds(), Keys: c.state.Keys, Folder: folder, Lacks: c.state.Lacks,
+		Milliseconds: c.duration.Milliseconds(), Keys: c.state.Keys, Folder: folder, Position: at, Lock: c.lock,
 	}
 	sent := c.clock()
 	etag, err := c.object.write(ctx, s, c.etag)
@@ -104,7 +108,8 @@ func (c *Candidate) Take(ctx context.Context, folder string) (*Lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Lease{object: c.object, clock: c.clock, handOver: make(chan struct{}), state: s, etag: etag}
+	isKnown := c.state.Serving && (c.state.Released || c.lock != "" && c.state.Lock == c.lock)
+	l := &Lease{object: c.object, clock: c.clock, handOver: make(chan struct{}), mayFork: c.etag != "" && !isKnown, state: s, etag: etag}
 	l.until.Store(int64(sent + s.Duration()*3/5))
 	return l, nil
 }

@@ -17,17 +17,51 @@ type Lease struct {
 	until atomic.Int64
 	// handOver is closed when another process is to take the lease.
 	handOver chan struct{}
+	// mayFork is that of MayFork.
+	mayFork bool
 
 	// writing is held while the object is written. It guards state and etag, which are what the object has,
 	// as far as that is known.
 	writing sync.Mutex
 	state   State
 	etag    string
-	// isBehind is that of Serve; nil before.
-	isBehind func() bool
+	// position is that of Serve; nil before.
+	position func() (revision int64, txid uint64)
 
 	// folder is what SetFolder has set.
 	folder atomic.Pointer[string]
+	// standby is what a standby has told last.
+	standby atomic.Pointer[told]
+}
+
+// told is what a standby has told, and when that was first seen, by the clock.
+type told struct {
+	Standby
+	at time.Duration
+}
+
+// Standby returns what a standby has told last of its copy while this process served, and how long ago that was; zero if
+// none has told anything new.
+func (l *Lease) Standby() (s Standby, age time.Duration) {
+	if t := l.standby.Load(); t != nil && t.at > 0 {
+		return t.Standby, l.clock() - t.at
+	}
+	return s, 0
+}
+
+// readStandby reads what a standby has told. The first one may be an old text.
+func (l *Lease) readStandby(ctx context.Context, timeout time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	s, err := l.object.ReadStandby(ctx)
+	t := l.standby.Load()
+	switch {
+	case err != nil:
+	case t == nil:
+		l.standby.Store(&told{Standby: s})
+	case t.Standby != s:
+		l.standby.Store(&told{s, l.clock()})
+	}
 }
 
 // ErrLost means that another process may have the lease.
@@ -57,6 +91,10 @@ func (l *Lease) extend(sent time.Duration) error {
 	return nil
 }
 
+// MayFork reports whether another process may have acknowledged commits after the Position with which this one has taken
+// the lease: the last holder has not served, or has neither released the lease, nor had the lock of this process.
+func (l *Lease) MayFork() bool { return l.mayFork }
+
 // State is the lease as it was last read or written.
 func (l *Lease) State() State {
 	l.writing.Lock()
@@ -67,7 +105,7 @@ func (l *Lease) State() State {
 // HandOver is closed when another process is to take the lease.
 func (l *Lease) HandOver() <-chan struct{} { return l.handOver }
 
-// SetFolder says that a copy has begun, which has all commits until now. It tries again until the object has it,
+// SetFolder says that a copy has begun, from which a new holder goes on. It tries again until the object has it,
 // the lease is lost, or ctx ends. Serve was called before.
 func (l *Lease) SetFolder(ctx context.Context, name string) error {
 	l.folder.Store(&name)
@@ -96,6 +134,7 @@ func (l *Lease) Run(ctx context.Context, logger *slog.Logger) error {
 			return err
 		case err == nil:
 			pause = interval
+			l.readStandby(ctx, interval/3) // the next renewal waits for it
 		default:
 			pause = interval / 3
 		}
@@ -119,7 +158,11 @@ func (l *Lease) renew(ctx context.Context, change func(*State)) (err error) {
 	for range 2 {
 		next := l.state
 		if folder := l.folder.Load(); folder != nil {
-			next.Folder, next.Lacks = *folder, l.isBehind != nil && l.isBehind()
+			next.Folder = *folder
+		}
+		if l.position != nil {
+			next.Position.Lineage = next.Holder
+			next.Position.Revision, next.Position.TXID = l.position()
 		}
 		change(&next)
 		next.Renewals++
@@ -149,21 +192,21 @@ func (l *Lease) reread(ctx context.Context) error {
 		l.until.Store(0)
 		return ErrLost
 	}
-	if s.HandOver && !l.state.HandOver {
+	if s.HandOverTo != "" && l.state.HandOverTo == "" {
 		close(l.handOver)
 	}
 	l.state, l.etag = s, etag
 	return nil
 }
 
-// Serve says that commits will follow, which no copy has at first, by a server with keys (State.Keys). Each
-// renewal then asks isBehind whether the copy of SetFolder misses more than what a takeover may lose. Serve
-// tries again until the lease is lost or ctx ends.
-func (l *Lease) Serve(ctx context.Context, keys string, isBehind func() bool) error {
+// Serve says that commits will follow, by a server with keys (State.Keys). Each renewal then asks for the position
+// that a new holder must have. The database has the lineage State.Holder. Serve tries again until the lease is lost or
+// ctx ends.
+func (l *Lease) Serve(ctx context.Context, keys string, position func() (revision int64, txid uint64)) error {
 	l.writing.Lock()
-	l.isBehind = isBehind
+	l.position = position
 	l.writing.Unlock()
-	return l.insist(ctx, func(s *State) { s.Serving, s.Lacks, s.Keys = true, true, keys })
+	return l.insist(ctx, func(s *State) { s.Serving, s.Keys = true, keys })
 }
 
 // insist is renew until it succeeds, the lease is lost, or ctx ends.
@@ -184,9 +227,13 @@ func (l *Lease) insist(ctx context.Context, change func(*State)) error {
 	}
 }
 
-// Release lets another process take the lease at once. complete says that State.Folder has all commits: otherwise
-// one that would go on from there waits for this one. The lease is not valid any more, whether Release fails or not. Run has returned.
+// Release lets another process take the lease at once. complete says that State.Folder has all commits: otherwise nothing
+// is handed over. The lease is not valid any more, whether Release fails or not. Run has returned.
 func (l *Lease) Release(ctx context.Context, complete bool) error {
 	l.until.Store(0)
-	return l.renew(ctx, func(s *State) { s.Released, s.Lacks = true, !complete && (s.Lacks || s.Serving) })
+	return l.renew(ctx, func(s *State) {
+		if s.Released = true; !complete {
+			s.HandOverTo = ""
+		}
+	})
 }

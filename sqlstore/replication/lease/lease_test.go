@@ -56,18 +56,16 @@ func candidate(t *testing.T, o *lease.Object, up time.Duration) (*lease.Candidat
 	t.Helper()
 	clock := &manualClock{}
 	clock.advance(up)
-	c, err := lease.NewCandidate(o, duration, clock.read)
+	c, err := lease.NewCandidate(o, duration, "", clock.read)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return c, clock
 }
 
-func nobody(string) bool { return false }
-
 func look(t *testing.T, c *lease.Candidate) (isFree bool) {
 	t.Helper()
-	_, _, isFree, err := c.Look(t.Context(), nobody)
+	_, _, isFree, err := c.Look(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +77,7 @@ func take(t *testing.T, c *lease.Candidate) *lease.Lease {
 	if !look(t, c) {
 		t.Fatal("the lease is not free")
 	}
-	l, err := c.Take(t.Context(), "")
+	l, err := c.Take(t.Context(), "", lease.Position{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,10 +92,10 @@ func TestCandidate_OneOfTwoTakesTheLease(t *testing.T) {
 	if !look(t, a) || !look(t, b) {
 		t.Fatal("a lease that nobody ever had is not free")
 	}
-	if _, err := a.Take(t.Context(), "f"); err != nil {
+	if _, err := a.Take(t.Context(), "f", lease.Position{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.Take(t.Context(), ""); !errors.Is(err, lease.ErrTaken) {
+	if _, err := b.Take(t.Context(), "", lease.Position{}); !errors.Is(err, lease.ErrTaken) {
 		t.Errorf("the second one: %v", err)
 	}
 	if look(t, b) {
@@ -228,7 +226,7 @@ func TestLease_TellsWhetherALostAnswerWasAWrite(t *testing.T) {
 	if !look(t, a) {
 		t.Fatal("not free")
 	}
-	if _, err := a.Take(t.Context(), ""); !errors.Is(err, lease.ErrTaken) {
+	if _, err := a.Take(t.Context(), "", lease.Position{}); !errors.Is(err, lease.ErrTaken) {
 		t.Fatal(err) // minio-go tries again, and finds the object there
 	}
 	held := take(t, a) // its own
@@ -249,7 +247,7 @@ func TestLease_EndsWhileTheBucketIsAway(t *testing.T) {
 		}
 		service.ServeHTTP(w, r)
 	})
-	c, err := lease.NewCandidate(o, 2*time.Second, nil)
+	c, err := lease.NewCandidate(o, 2*time.Second, "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -266,47 +264,113 @@ func TestLease_EndsWhileTheBucketIsAway(t *testing.T) {
 func TestLease_IsHandedOver(t *testing.T) {
 	t.Parallel()
 	o := bucket(t, nil)
-	if _, err := o.RequestHandOver(t.Context()); !errors.Is(err, lease.ErrNobody) {
-		t.Errorf("without a holder: %v", err)
-	}
 	a, _ := candidate(t, o, 0)
 	b, clockB := candidate(t, o, 0)
+	c, _ := candidate(t, o, 0)
+	if _, err := o.RequestHandOver(t.Context(), c.Holder()); !errors.Is(err, lease.ErrNobody) {
+		t.Errorf("without a holder: %v", err)
+	}
 	held := take(t, a)
-	isBehind := true
-	if err := held.Serve(t.Context(), "keys", func() bool { return isBehind }); err != nil {
+	var revision int64
+	if err := held.Serve(t.Context(), "keys", func() (int64, uint64) { return revision, 3 }); err != nil {
 		t.Fatal(err)
 	}
-	if s := held.State(); !s.Serving || !s.Lacks || s.Keys != "keys" {
+	revision = 12
+	if err := held.SetFolder(t.Context(), "copy"); err != nil {
+		t.Fatal(err)
+	}
+	want := lease.Position{Lineage: a.Holder(), Revision: 12, TXID: 3}
+	if s := held.State(); !s.Serving || s.Keys != "keys" || s.Folder != "copy" || s.Position != want {
 		t.Errorf("it serves: %+v", s)
 	}
-	if err := held.SetFolder(t.Context(), "copy"); err != nil || !held.State().Lacks {
-		t.Errorf("a copy that is behind: %v, %+v", err, held.State())
-	}
-	isBehind = false
-	if _, err := o.RequestHandOver(t.Context()); err != nil {
+	if _, err := o.RequestHandOver(t.Context(), c.Holder()); err != nil {
 		t.Fatal(err)
 	}
-	if err := held.Renew(t.Context()); err != nil {
-		t.Fatal(err)
+	revision = 13
+	if err := held.Renew(t.Context()); err != nil || held.State().Position.Revision != 13 {
+		t.Fatal(err, held.State())
 	}
 	<-held.HandOver()
-	if held.State().Lacks {
-		t.Errorf("a copy that is complete: %+v", held.State())
-	}
 	if err := held.Release(t.Context(), true); err != nil || held.Check() == nil {
 		t.Errorf("released: %v, and still valid", err)
 	}
-	old := func(holder string) bool { return holder == a.Holder() }
-	if _, _, isFree, err := b.Look(t.Context(), old); err != nil || isFree {
-		t.Errorf("for whom it is handed over from: free %v, %v", isFree, err)
+	if look(t, b) {
+		t.Error("free for another one")
 	}
 	clockB.advance(duration)
-	if _, _, isFree, err := b.Look(t.Context(), old); err != nil || !isFree {
-		t.Errorf("if nobody else takes it: free %v, %v", isFree, err)
+	if !look(t, b) {
+		t.Error("not free if the standby does not take it")
 	}
-	c, _ := candidate(t, o, 0)
-	if s := take(t, c).State(); s.Folder != "copy" || s.Lacks || s.HandOver || s.Serving || s.Released {
+	if s := take(t, c).State(); s.Folder != "copy" || s.HandOverTo != "" || s.Serving || s.Released {
 		t.Errorf("the next holder: %+v", s)
+	}
+}
+
+// TestLease_IsNotHandedOverWithoutTheLastCommits: who has them goes on with them.
+func TestLease_IsNotHandedOverWithoutTheLastCommits(t *testing.T) {
+	t.Parallel()
+	o := bucket(t, nil)
+	a, _ := candidate(t, o, 0)
+	b, _ := candidate(t, o, 0)
+	held := take(t, a)
+	if _, err := o.RequestHandOver(t.Context(), "standby"); err != nil {
+		t.Fatal(err)
+	}
+	if err := held.Renew(t.Context()); err != nil || look(t, b) {
+		t.Fatal(err, "or free")
+	}
+	if err := held.Release(t.Context(), false); err != nil || !look(t, b) {
+		t.Errorf("%v, or not free", err)
+	}
+}
+
+func TestState_IsReachedBy(t *testing.T) {
+	t.Parallel()
+	s := lease.State{Holder: "b", Position: lease.Position{Lineage: "a", Revision: 10, TXID: 5}}
+	for p, want := range map[lease.Position]bool{
+		{Lineage: "a", Revision: 10}:          true,  // the database of the last holder that served
+		{Lineage: "a", Revision: 11, TXID: 5}: true,  // a copy
+		{Lineage: "b", Revision: 10}:          true,  // the holder has ended before it served
+		{Lineage: "a", Revision: 9}:           false, // it was rolled back
+		{Lineage: "a", Revision: 10, TXID: 4}: false, // the tail is missing
+		{Lineage: "c", Revision: 99}:          false,
+		{}:                                    false,
+	} {
+		if got := s.IsReachedBy(p); got != want {
+			t.Errorf("%+v: %v", p, got)
+		}
+	}
+	if s = (lease.State{Holder: "b"}); !s.IsReachedBy(lease.Position{}) || !s.IsReachedBy(lease.Position{Lineage: "c", Revision: 1}) {
+		t.Error("nobody has served, and one can't found the cluster")
+	}
+}
+
+// TestCandidate_GoesOnAtOnceWithTheSameLock: the process before has ended.
+func TestCandidate_GoesOnAtOnceWithTheSameLock(t *testing.T) {
+	t.Parallel()
+	o := bucket(t, nil)
+	named := func(lock string) *lease.Candidate {
+		c, err := lease.NewCandidate(o, duration, lock, new(manualClock).read)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	if held := take(t, named("boot/1/2")); held.MayFork() {
+		t.Error("the first one may fork")
+	} else if err := held.Serve(t.Context(), "", func() (int64, uint64) { return 1, 1 }); err != nil {
+		t.Fatal(err)
+	}
+	for _, other := range []string{"", "boot/2/2", "another/1/2"} {
+		if look(t, named(other)) {
+			t.Errorf("free for %q", other)
+		}
+	}
+	if take(t, named("boot/1/2")).MayFork() {
+		t.Error("the same lock may fork")
+	}
+	if !take(t, named("boot/1/2")).MayFork() {
+		t.Error("whether the one before the last, which has not served, was the same is not known")
 	}
 }
 
@@ -330,7 +394,7 @@ func TestCandidate_WaitsAfterTheObjectIsDeleted(t *testing.T) {
 		t.Errorf("a renewal: %v, %v", err, held.Check())
 	}
 	clockB.advance(duration * 4 / 5)
-	if s := take(t, b).State(); s.Generation != 1 || s.Lacks || s.Folder != "" {
+	if s := take(t, b).State(); s.Generation != 1 || s.Folder != "" {
 		t.Errorf("the next holder: %+v", s)
 	}
 }
@@ -398,8 +462,8 @@ func TestLease_NeverBelongsToTwo(t *testing.T) {
 		case m.held != nil:
 			_ = m.held.Renew(t.Context())
 		default:
-			if _, _, isFree, err := m.candidate.Look(t.Context(), nobody); err == nil && isFree {
-				if l, err := m.candidate.Take(context.WithoutCancel(t.Context()), ""); err == nil {
+			if _, _, isFree, err := m.candidate.Look(t.Context()); err == nil && isFree {
+				if l, err := m.candidate.Take(context.WithoutCancel(t.Context()), "", lease.Position{}); err == nil {
 					m.held = l
 					taken++
 				}

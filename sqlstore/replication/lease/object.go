@@ -9,10 +9,21 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"path"
 	"time"
 
 	"github.com/minio/minio-go/v7"
 )
+
+// Position says how far a database, or a copy of it, reaches.
+type Position struct {
+	// Lineage is State.Holder of the process that made the last commits; it is in the database too.
+	Lineage string `json:"lineage"`
+	// Revision is that of the last change.
+	Revision int64 `json:"revision"`
+	// TXID is the last file of a folder; 0 if the position is not that of a copy.
+	TXID uint64 `json:"txid"`
+}
 
 // State is the content of the object.
 type State struct {
@@ -29,13 +40,27 @@ type State struct {
 	// holder for which that was so and those of another server apart.
 	Serving bool   `json:"serving"`
 	Keys    string `json:"keys"`
-	// Folder is the copy of the database from which a new holder goes on; empty if there is none. Lacks is
-	// true while the holder may have commits that are not there, other than those of the last moments.
+	// Folder is the copy of the database from which a new holder goes on; empty if there is none.
 	Folder string `json:"folder"`
-	Lacks  bool   `json:"folderLacksCommits"`
-	// HandOver asks the holder to stop. Released says that it has.
-	HandOver bool `json:"handOver"`
-	Released bool `json:"released"`
+	// Position is what a new holder must have, in a copy or in its own database: what the last one that served has
+	// acknowledged, as of the last renewal, but for what a crash may lose.
+	Position Position `json:"position"`
+	// Lock is that of NewCandidate.
+	Lock string `json:"lock"`
+	// HandOverTo asks the holder to stop, so that a candidate of this name takes the lease. Released says that it has
+	// stopped.
+	HandOverTo string `json:"handOverTo"`
+	Released   bool   `json:"released"`
+}
+
+// IsReachedBy reports whether a database at p has everything that a new holder must have. One of the lineage of a holder
+// that has not served yet is the successor of what that has taken the lease with.
+func (s *State) IsReachedBy(p Position) bool {
+	if s.Position == (Position{}) {
+		return true // nobody has served
+	}
+	return (p.Lineage == s.Position.Lineage || p.Lineage == s.Holder) && p.Revision >= s.Position.Revision &&
+		(p.TXID == 0 || p.TXID >= s.Position.TXID)
 }
 
 // Duration is how long a holder that does nothing keeps the lease at most.
@@ -63,24 +88,62 @@ func (o *Object) Read(ctx context.Context) (s State, exists bool, err error) {
 
 // read returns the lease and its ETag, which is empty if there is no object.
 func (o *Object) read(ctx context.Context) (s State, etag string, err error) {
-	body, info, _, err := minio.Core{Client: o.service}.GetObject(ctx, o.bucket, o.key, minio.GetObjectOptions{})
-	if code := minio.ToErrorResponse(err); code.StatusCode == http.StatusNotFound && code.Code != minio.NoSuchBucket {
-		return s, "", nil
-	}
-	if err != nil {
-		return s, "", fmt.Errorf("read the lease: %w", err)
-	}
-	text, err := io.ReadAll(body)
-	if err = errors.Join(err, body.Close()); err == nil {
-		err = json.Unmarshal(text, &s)
-	}
-	if err == nil && (info.ETag == "" || s.Milliseconds <= 0) {
+	etag, err = o.get(ctx, o.key, &s)
+	if err == nil && etag != "" && s.Milliseconds <= 0 {
 		err = fmt.Errorf("%s is no lease", o.key)
 	}
 	if err != nil {
 		return s, "", fmt.Errorf("read the lease: %w", err)
 	}
-	return s, info.ETag, nil
+	return s, etag, nil
+}
+
+// get reads an object of JSON, and returns its ETag, which is empty if there is none.
+func (o *Object) get(ctx context.Context, key string, into any) (etag string, err error) {
+	body, info, _, err := minio.Core{Client: o.service}.GetObject(ctx, o.bucket, key, minio.GetObjectOptions{})
+	if code := minio.ToErrorResponse(err); code.StatusCode == http.StatusNotFound && code.Code != minio.NoSuchBucket {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	text, err := io.ReadAll(body)
+	if err = errors.Join(err, body.Close()); err == nil {
+		err = json.Unmarshal(text, into)
+	}
+	if err == nil && info.ETag == "" {
+		err = fmt.Errorf("%s has no ETag", key)
+	}
+	return info.ETag, err
+}
+
+// Standby is what a process that follows tells of its copy, in the object standby.json beside the lease.
+type Standby struct {
+	// Name is that of its candidate.
+	Name string `json:"name"`
+	// The copy is that of Folder, up to Position. Time is when that was so, by its clock, for people.
+	Folder   string    `json:"folder"`
+	Position Position  `json:"position"`
+	Time     time.Time `json:"time"`
+}
+
+func (o *Object) standbyKey() string { return path.Join(path.Dir(o.key), "standby.json") }
+
+// WriteStandby replaces the object. The caller bounds ctx.
+func (o *Object) WriteStandby(ctx context.Context, s Standby) error {
+	text, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	_, err = o.service.PutObject(ctx, o.bucket, o.standbyKey(), bytes.NewReader(text), int64(len(text)),
+		minio.PutObjectOptions{ContentType: "application/json", SendContentMd5: true})
+	return err
+}
+
+// ReadStandby returns what a standby has told last; zero if none ever did.
+func (o *Object) ReadStandby(ctx context.Context) (s Standby, err error) {
+	_, err = o.get(ctx, o.standbyKey(), &s)
+	return s, err
 }
 
 // write changes the object that has an ETag, or makes it if the ETag is empty. It returns the new ETag. It
@@ -139,9 +202,9 @@ func (o *Object) Probe(ctx context.Context) (err error) {
 // ErrNobody means that no process holds the lease.
 var ErrNobody = errors.New("no server holds the lease: start one with --standby")
 
-// RequestHandOver asks the holder to stop, so that another process takes the lease. It returns the lease as
+// RequestHandOver asks the holder to stop, so that the candidate of a name takes the lease. It returns the lease as
 // it was.
-func (o *Object) RequestHandOver(ctx context.Context) (State, error) {
+func (o *Object) RequestHandOver(ctx context.Context, name string) (State, error) {
 	for {
 		s, etag, err := o.read(ctx)
 		switch {
@@ -150,7 +213,7 @@ func (o *Object) RequestHandOver(ctx context.Context) (State, error) {
 		case etag == "" || s.Released:
 			return s, ErrNobody
 		}
-		s.HandOver = true
+		s.HandOverTo = name
 		if _, err = o.write(ctx, s, etag); !errors.Is(err, errChanged) {
 			return s, err
 		}

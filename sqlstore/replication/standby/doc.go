@@ -6,16 +6,12 @@
 // A process serves while it has the lease of the destination. Until then it keeps a copy of what the holder
 // has copied, and changes nothing else but that its own database goes out of the way.
 //
-// A new holder goes on from the copy that the lease names, with everything that is in it, in a new epoch.
-// Invariant: a process whose own database has the last holder's commits goes on with it. A file beside it
-// names the holders for which that is so: this process writes its name there when the database is in place,
-// and before it commits anything.
+// Invariant: a new holder goes on from what reaches the position of the lease: its own database, or else the copy of the
+// folder that the lease names, in a new epoch. Otherwise it leaves the lease to a process that has the commits. The
+// database has the lineage State.Holder before anything is committed to it.
 //
 // A process that is started again after a crash takes the lease of the process before at once, if it knows it to
 // have ended: that had the same lock, on the same boot of the system. Otherwise it waits for the end of the lease.
-//
-// Nothing is taken over while commits of the last holder are in no copy at all, because its first one was
-// not complete, or because the first holder of all has ended before it served: that holder is waited for.
 //
 // # What the caller owes
 //

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,6 +34,8 @@ type Config struct {
 	Duration time.Duration
 	Logger   *slog.Logger
 
+	// Position returns the position of the database at path, or of a copy, which has no log; see package sqlite.
+	Position func(ctx context.Context, path string, isCopy bool) (lease.Position, error)
 	// SetAside takes the database at path away, and Replace replaces it by the copy: see package sqlite.
 	SetAside, Replace func(ctx context.Context, path, copied string, now time.Time) (kept string, err error)
 	// Accept fails if this process must not go on from what another one has copied, whose lease it is or was. That
@@ -41,7 +43,7 @@ type Config struct {
 	Accept func(lease.State) error
 	// Follow runs while another process has the lease, until ctx ends. An error ends Run.
 	Follow func(ctx context.Context, current func() Status) error
-	// Serve opens the database, calls Serve of the lease, and serves, until ctx ends. complete says that the destination
+	// Serve opens the database with the lineage State.Holder, calls Serve of the lease, and serves, until ctx ends. complete says that the destination
 	// has all commits.
 	Serve func(ctx context.Context, l *lease.Lease) (complete bool, err error)
 	// Lost ends the process at once.
@@ -62,19 +64,23 @@ type Status struct {
 // standby is the state of Run.
 type standby struct {
 	Config
+	object    *lease.Object
 	candidate *lease.Candidate
 	follower  *replication.Follower
-	holders   *holders
 	// current is what Follow gets.
 	current atomic.Pointer[Status]
-	// copied is that of the next Status.
-	copied time.Time
+	// copied is that of the next Status, and reported when the copy was last told of.
+	copied, reported time.Time
 	// said is what was logged last, so that it is not repeated.
 	said string
 	// began is when Run began.
 	began time.Time
-	// isAside is true if the database is out of the way of the copy, which has been complete once.
-	isAside bool
+	// lock is that of NewCandidate.
+	lock string
+	// own is the position of the database at Path; zero if there is none.
+	own lease.Position
+	// seen is the lease as the current holder was first seen with.
+	seen lease.State
 }
 
 // Run waits for the lease, and serves while it has it. It returns nil when ctx has ended, and ErrHandedOver.
@@ -93,12 +99,12 @@ func Run(ctx context.Context, c Config) (err error) {
 	if err := object.Probe(ctx); err != nil {
 		return fmt.Errorf("%s: %w", c.URL, err)
 	}
-	s := &standby{Config: c, began: time.Now()}
-	if s.candidate, err = lease.NewCandidate(object, c.Duration, nil); err != nil {
+	s := &standby{Config: c, object: object, began: time.Now(), lock: lock.Identity()}
+	if s.candidate, err = lease.NewCandidate(object, c.Duration, s.lock, nil); err != nil {
 		return err
 	}
-	if s.holders, err = readHolders(c.Path); err != nil {
-		return err
+	if s.own, err = c.Position(ctx, c.Path, false); err != nil {
+		return fmt.Errorf("%w: move the database away, and this server goes on from the copy in the bucket", err)
 	}
 	if s.follower, err = replication.NewFollower(c.URL, c.S3, c.Path+copySuffix); err != nil {
 		return err
@@ -128,19 +134,18 @@ func (s *standby) await(ctx context.Context) (t *turn, err error) {
 	defer poll.Stop()
 	isFollowing := false
 	for {
-		state, exists, isFree, err := s.candidate.Look(ctx, s.holders.has)
-		if err == nil && !s.holders.has(state.Holder) {
+		state, exists, isFree, err := s.candidate.Look(ctx)
+		isReached := err == nil && s.compareOwn(ctx, state)
+		if err == nil && !isReached {
 			if err := s.Accept(state); err != nil {
 				return nil, err
 			}
 		}
-		// A process that has crashed keeps the lease for nothing. One that has handed over does not get it back.
-		isFree = isFree || err == nil && !state.HandOver && s.holders.hasEnded(state.Holder)
 		switch {
 		case err != nil:
 			s.say(ctx, slog.LevelWarn, "standby: the lease can't be read, and is tried again: see whether the bucket can be reached", "err", err)
 		case isFree:
-			if t, err = s.take(ctx, state, exists); t != nil {
+			if t, err = s.take(ctx, state, exists, isReached); t != nil {
 				return t, nil
 			}
 		default:
@@ -153,7 +158,9 @@ func (s *standby) await(ctx context.Context) (t *turn, err error) {
 					}
 				})
 			}
-			err = s.follow(ctx, state)
+			if !isReached && state.Folder != "" { // otherwise its own database has everything, or there is nothing
+				err = s.follow(ctx, state)
+			}
 		}
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
@@ -179,22 +186,57 @@ func (s *standby) say(ctx context.Context, level slog.Level, message string, arg
 
 // follow brings the copy up to what the holder has copied.
 func (s *standby) follow(ctx context.Context, state lease.State) error {
-	if s.holders.has(state.Holder) || state.Folder == "" {
-		return nil // its own database is newer, or there is nothing
-	}
 	if err := s.follower.CatchUp(ctx, state.Folder, false); err != nil {
 		return err
 	}
 	s.copied = time.Now()
 	s.current.Store(&Status{state, s.copied})
 	s.say(ctx, slog.LevelInfo, "standby: "+state.Holder+" serves, and this server has a copy, with which it takes over", "folder", state.Folder)
-	if s.isAside {
-		return nil
-	}
 	kept, err := s.SetAside(ctx, s.Path, s.follower.Path(), time.Now())
-	s.isAside = err == nil
+	if err == nil {
+		s.own = lease.Position{}
+	}
 	s.sayKept(ctx, kept)
+	if err != nil || time.Since(s.reported) < s.Duration/5 {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.Duration/5)
+	defer cancel()
+	at, err := s.position(ctx)
+	if err == nil {
+		err = s.object.WriteStandby(ctx, lease.Standby{Name: s.candidate.Holder(), Folder: state.Folder, Position: at, Time: s.copied.UTC().Truncate(time.Second)})
+	}
+	if err == nil {
+		s.reported = time.Now()
+	}
 	return err
+}
+
+// position returns that of the copy.
+func (s *standby) position(ctx context.Context) (lease.Position, error) {
+	at, err := s.Position(ctx, s.follower.Path(), true)
+	at.TXID = s.follower.Last()
+	return at, err
+}
+
+// compareOwn reports whether this server's own database has everything that a new holder must have. It says, once, that
+// it does not.
+func (s *standby) compareOwn(ctx context.Context, state lease.State) bool {
+	if s.seen.Holder != state.Holder {
+		s.seen = state
+	}
+	// If the process that writes to the database lives elsewhere, this one is a clone. A renewal that arrives late is of
+	// the process before.
+	isClone := s.own.Lineage == state.Holder && state.Renewals > s.seen.Renewals && state.Lock != s.lock
+	if state.IsReachedBy(s.own) && !isClone {
+		return true
+	}
+	if s.own != (lease.Position{}) {
+		s.Logger.WarnContext(ctx, "standby: the database of this server is not the one that was served last, but of before, or a snapshot or a clone of it: it serves nothing, and this server goes on from the copy in the bucket",
+			"database", s.own.Revision, "acknowledged", state.Position.Revision)
+		s.own = lease.Position{}
+	}
+	return state.IsReachedBy(s.own)
 }
 
 func (s *standby) sayKept(ctx context.Context, kept string) {
@@ -204,50 +246,85 @@ func (s *standby) sayKept(ctx context.Context, kept string) {
 }
 
 // take takes the lease, which is free. It returns nil if it must not, or if another process was faster.
-func (s *standby) take(ctx context.Context, state lease.State, exists bool) (*turn, error) {
-	_, statErr := os.Stat(s.Path)
-	hasDatabase := !errors.Is(statErr, fs.ErrNotExist)
-	t := &turn{folder: state.Folder}
-	if exists {
-		t.isOwn = s.holders.has(state.Holder) && (hasDatabase || state.Folder == "")
-	} else {
-		var err error
-		if t.folder, err = s.follower.LastFolder(ctx); err != nil {
+func (s *standby) take(ctx context.Context, state lease.State, exists, isReached bool) (*turn, error) {
+	t := &turn{isOwn: isReached, folder: state.Folder}
+	at := s.own
+	var err error
+	switch {
+	case !exists:
+		if at, err = s.choose(ctx, t); err != nil || t.folder == "" && !t.isOwn {
 			return nil, err
 		}
-		t.isOwn = t.folder == "" || hasDatabase && len(s.holders.names) == 0
-		if t.folder != "" && time.Since(s.began) < s.Duration*4/5 { // who had the lease that was deleted may not know yet
+	case !t.isOwn:
+		at, err = s.catchUp(ctx, t.folder)
+		if err != nil && !errors.Is(err, replication.ErrHole) && !errors.Is(err, replication.ErrEmpty) {
+			return nil, err
+		}
+		if err != nil || !state.IsReachedBy(at) {
+			s.say(ctx, slog.LevelError, "standby: "+state.Holder+" does not serve, and has commits that this server does not have: start it again, or delete the object lease.json of the bucket to go on without them",
+				"required", state.Position.Revision, "copy", at.Revision, "database", s.own.Revision, "err", err)
 			return nil, nil
 		}
 	}
-	switch {
-	case exists && !t.isOwn && (state.Lacks || state.Folder == ""): // a holder without a folder goes on from its own database
-		s.say(ctx, slog.LevelError, "standby: "+state.Holder+" does not serve, and has commits that are in no copy: start it again, or delete the object lease.json of the bucket to go on without them")
-		return nil, nil
-	case !exists && !hasDatabase && t.folder == "" && !s.copied.IsZero():
-		s.say(ctx, slog.LevelError, "standby: the bucket was emptied, and this server has only what it has copied: start the one with the data, or else copy the file to the place of the database and start this one again",
-			"file", s.follower.Path(), "database", s.Path)
-		return nil, nil
-	case t.isOwn && !exists:
-		t.folder = ""
-	case !t.isOwn: // without a copy this server would keep the lease from one that can serve
-		if err := s.follower.CatchUp(ctx, t.folder, false); err != nil {
-			return nil, err
-		}
-	}
-	// A crash from here on leaves the server's own database to the new name too. The copy is not what an earlier try has
-	// written the name for.
-	if err := s.holders.include(s.candidate.Holder(), t.isOwn); err != nil {
-		return nil, err
-	}
-	var err error
-	if t.Lease, err = s.candidate.Take(ctx, t.folder); errors.Is(err, lease.ErrTaken) {
+	if t.Lease, err = s.candidate.Take(ctx, t.folder, at); errors.Is(err, lease.ErrTaken) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
 	return t, nil
+}
+
+// choose finds what to go on from if there is no lease: nobody ever had it, or an operator has deleted it, so that a
+// server goes on with what it has. Without an error t has neither if this server must wait.
+func (s *standby) choose(ctx context.Context, t *turn) (at lease.Position, err error) {
+	folders, err := s.follower.Folders(ctx)
+	if err != nil {
+		return at, err
+	}
+	t.isOwn = s.own != (lease.Position{}) && s.own.Lineage == "" // it was put there to be served, and no process has
+	switch {
+	case len(folders) > 0 && time.Since(s.began) < s.Duration*4/5: // who had the lease that was deleted may not know yet
+		t.isOwn = false
+		return at, nil
+	case len(folders) == 0 && s.own == (lease.Position{}) && !s.copied.IsZero():
+		s.say(ctx, slog.LevelError, "standby: the bucket was emptied, and this server has only what it has copied: start the one with the data, or else copy the file to the place of the database and start this one again",
+			"file", s.follower.Path(), "database", s.Path)
+		return at, nil
+	case t.isOwn:
+		return s.own, nil
+	}
+	for _, folder := range slices.Backward(folders) {
+		at, err = s.catchUp(ctx, folder)
+		switch {
+		case errors.Is(err, replication.ErrEmpty): // its process ended before
+			continue
+		case errors.Is(err, replication.ErrHole):
+			s.say(ctx, slog.LevelWarn, "standby: there is no lease, and this server goes on with what its copy has", "revision", at.Revision, "err", err)
+		case err != nil:
+			return at, err
+		}
+		if at.Revision > s.own.Revision {
+			t.folder = folder
+			return at, nil
+		}
+		break
+	}
+	t.isOwn = len(folders) == 0 || s.own != (lease.Position{})
+	return s.own, err
+}
+
+// catchUp brings the copy up to everything that a folder has.
+func (s *standby) catchUp(ctx context.Context, folder string) (at lease.Position, err error) {
+	if folder == "" {
+		return at, replication.ErrEmpty
+	}
+	err = s.follower.CatchUp(ctx, folder, true)
+	if err != nil && !errors.Is(err, replication.ErrHole) {
+		return at, err
+	}
+	at, positionErr := s.position(ctx)
+	return at, errors.Join(err, positionErr)
 }
 
 // serve puts the database in place and serves it.
@@ -293,37 +370,16 @@ func (s *standby) serve(ctx context.Context, t *turn, unlock func() error) (err 
 }
 
 // prepare puts the database in place, so that what is committed to it follows on what the last holder has
-// copied.
+// acknowledged.
 func (s *standby) prepare(ctx context.Context, t *turn) error {
-	if t.isOwn {
-		if err := errors.Join(s.follower.Close(), os.Remove(s.follower.Path())); err != nil {
-			return err
-		}
-		return s.holders.set(s.candidate.Holder())
-	}
-	s.Logger.InfoContext(ctx, "standby: this server takes over", "holder", s.candidate.Holder(), "folder", t.folder)
-	for begin := time.Now(); ; {
-		err := s.follower.CatchUp(ctx, t.folder, true)
-		if err == nil {
-			break
-		}
-		if time.Since(begin) > s.Duration { // the other server may have what this one lacks
-			return errors.Join(err, s.follower.Close(), os.Remove(s.follower.Path()))
-		}
-		s.say(ctx, slog.LevelError, "standby: the copy is not complete, and is tried again before this server takes over", "err", err)
-		select {
-		case <-ctx.Done():
-			return errors.Join(context.Cause(ctx), s.follower.Close())
-		case <-time.After(time.Second):
-		}
-	}
 	if err := s.follower.Close(); err != nil {
 		return err
 	}
-	kept, err := s.Replace(ctx, s.Path, s.follower.Path(), time.Now())
-	if err != nil {
-		return err
+	if t.isOwn {
+		return os.Remove(s.follower.Path())
 	}
+	s.Logger.InfoContext(ctx, "standby: this server takes over", "holder", s.candidate.Holder(), "folder", t.folder, "revision", t.State().Position.Revision)
+	kept, err := s.Replace(ctx, s.Path, s.follower.Path(), time.Now())
 	s.sayKept(ctx, kept)
-	return s.holders.set(s.candidate.Holder())
+	return err
 }

@@ -4,12 +4,12 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -17,7 +17,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/minio/minio-go/v7"
+
 	"byre/migrations"
+	"byre/migrations/dbfile"
 	"byre/sqlstore"
 	"byre/sqlstore/backup/location"
 	"byre/sqlstore/backup/location/s3test"
@@ -45,6 +48,10 @@ type host struct {
 	duration time.Duration
 	// crashes has the host end without bringing anything to the bucket.
 	crashes bool
+	// crashed is crashes from a moment on, while what was acknowledged before is in the bucket.
+	crashed atomic.Bool
+	// fails is an error of the start, if not nil.
+	fails error
 	// waits has the host acknowledge a commit when the bucket has it.
 	waits bool
 	// keys are those of the host; empty means those of most hosts.
@@ -86,6 +93,10 @@ func (h *host) start(t *testing.T) {
 		h.ended <- standby.Run(ctx, standby.Config{
 			URL: place, Path: h.path, Duration: cmp.Or(h.duration, 5*time.Second), Logger: slog.New(slog.NewTextHandler(&h.logged, nil)),
 			SetAside: sqlite.SetAside, Replace: sqlite.Replace,
+			Position: func(ctx context.Context, path string, isCopy bool) (p lease.Position, err error) {
+				p.Lineage, p.Revision, err = sqlite.ReadPosition(ctx, path, isCopy)
+				return p, err
+			},
 			Accept: func(s lease.State) error {
 				if s.Keys != "" && s.Keys != cmp.Or(h.keys, "keys") {
 					return errOtherKeys
@@ -106,6 +117,9 @@ func (h *host) start(t *testing.T) {
 }
 
 func (h *host) serve(ctx context.Context, l *lease.Lease) (complete bool, err error) {
+	if h.fails != nil {
+		return false, h.fails
+	}
 	if _, err := migrations.Up(ctx, "sqlite://"+h.path); err != nil {
 		return false, err
 	}
@@ -114,7 +128,7 @@ func (h *host) serve(ctx context.Context, l *lease.Lease) (complete bool, err er
 		return false, err
 	}
 	r.Began, r.Sync = l.SetFolder, h.waits
-	options := sqlite.Options{Fence: l.Check, Replication: r}
+	options := sqlite.Options{Fence: l.Check, Replication: r, Lineage: l.State().Holder, NewEpoch: l.MayFork()}
 	if h.crashes {
 		options.Replication = nil
 	}
@@ -122,7 +136,7 @@ func (h *host) serve(ctx context.Context, l *lease.Lease) (complete bool, err er
 	if err != nil {
 		return false, err
 	}
-	if err := l.Serve(ctx, cmp.Or(h.keys, "keys"), func() bool { return false }); err != nil {
+	if err := l.Serve(ctx, cmp.Or(h.keys, "keys"), func() (int64, uint64) { return r.Position(time.Minute) }); err != nil {
 		return false, errors.Join(err, d.Close())
 	}
 	var maintaining sync.WaitGroup
@@ -131,7 +145,7 @@ func (h *host) serve(ctx context.Context, l *lease.Lease) (complete bool, err er
 	<-ctx.Done()
 	maintaining.Wait()
 	_ = d.Close() // it fails if the bucket does not have the last commits, which IsComplete tells
-	if h.crashes {
+	if h.crashes || h.crashed.Load() {
 		return false, errCrash
 	}
 	return r.IsComplete(), nil
@@ -191,19 +205,10 @@ func TestRun_GoesOnAtOnceAfterACrash(t *testing.T) {
 	if err := os.CopyFS(filepath.Dir(copied.path), os.DirFS(filepath.Dir(h.path))); err != nil {
 		t.Fatal(err)
 	}
-	rebooted := &host{path: h.path, duration: time.Hour}
-	text, err := os.ReadFile(rebooted.path + ".holder")
-	if err != nil {
-		t.Fatal(err)
-	}
-	boot := regexp.MustCompile(`boot:\S+/`)
-	if !boot.Match(text) {
-		t.Fatalf("the file names no boot: %s", text)
-	}
-	if err := os.WriteFile(rebooted.path+".holder", boot.ReplaceAll(text, []byte("boot:another/")), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, waits := range []*host{copied, rebooted} {
+	for _, waits := range []*host{copied, {path: h.path, duration: time.Hour}} {
+		if waits != copied { // as if the system had been started again
+			editLease(t, func(s *lease.State) { s.Lock = "another" + s.Lock })
+		}
 		waits.following = make(chan struct{})
 		waits.start(t)
 		select {
@@ -261,7 +266,7 @@ func TestRun_WaitsForCommitsThatAreInNoCopy(t *testing.T) {
 	c.start(t)
 	eventually.Done(t, "the lease is seen", func(ctx context.Context) (bool, error) {
 		s, exists, err := object.Read(ctx)
-		return exists && s.Lacks && s.Serving, err
+		return exists && s.Serving, err
 	})
 	removeLease(t)
 	c.commit(t, "by-c")
@@ -292,7 +297,7 @@ func TestRun_AcknowledgesWhatTheNextHolderHas(t *testing.T) {
 	}
 	eventually.Done(t, "the lease names the copy", func(ctx context.Context) (bool, error) {
 		s, _, err := object.Read(ctx)
-		return s.Folder != "" && !s.Lacks, err
+		return s.Folder != "" && s.Position.TXID > 0, err
 	})
 	refused.Store(2)
 	if err := replication.Forget(h.path); err != nil {
@@ -341,7 +346,7 @@ func TestRun_KeepsItsDatabaseWhereOthersServe(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	candidate, err := lease.NewCandidate(object, time.Minute, nil)
+	candidate, err := lease.NewCandidate(object, time.Minute, "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -355,10 +360,11 @@ func TestRun_KeepsItsDatabaseWhereOthersServe(t *testing.T) {
 		if _, statErr := os.Stat(b.path); !errors.Is(err, errOtherKeys) || statErr != nil {
 			t.Fatalf("a host with other keys: %v; its database: %v", err, statErr)
 		}
-		if _, _, isFree, err := candidate.Look(t.Context(), func(string) bool { return false }); err != nil || !isFree {
+		state, _, isFree, err := candidate.Look(t.Context())
+		if err != nil || !isFree {
 			t.Fatalf("free %v, %v", isFree, err)
 		}
-		if _, err := candidate.Take(t.Context(), ""); err != nil {
+		if _, err := candidate.Take(t.Context(), "", state.Position); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -395,7 +401,6 @@ func TestRun_LeavesTheLeaseToTheOtherOneWithoutACopy(t *testing.T) {
 			a.end(t)
 			before := reads.Load()
 			eventually.True(t, "b tries to take over", func() bool { return reads.Load() > before+3 })
-			isRefused.Store(false)
 			a.start(t)
 			a.commit(t, "by-a-again")
 			if !a.has(t, "by-a") {
@@ -427,13 +432,13 @@ func TestRun_GoesOnWithWhatItStoppedBefore(t *testing.T) {
 	}
 	eventually.Done(t, "the first commit is copied", func(ctx context.Context) (bool, error) {
 		s, _, err := object.Read(ctx)
-		return s.Folder != "" && !s.Lacks, err
+		return s.Folder != "" && s.Position.TXID > 0, err
 	})
 	isRefused.Store(true)
 	a.commit(t, "last")
 	a.end(t)
 	isRefused.Store(false)
-	if s, _, err := object.Read(t.Context()); err != nil || !s.Released || !s.Lacks {
+	if s, _, err := object.Read(t.Context()); err != nil || !s.Released || s.Position.TXID != 0 {
 		t.Errorf("the lease of a host that has stopped with a commit that is in no copy: %+v, %v", s, err)
 	}
 	b := &host{path: filepath.Join(t.TempDir(), "byre.db")}
@@ -538,14 +543,14 @@ func TestRun_WaitsForWhoHadALeaseThatWasDeleted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	candidate, err := lease.NewCandidate(object, 5*time.Second, nil)
+	candidate, err := lease.NewCandidate(object, 5*time.Second, "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, isFree, err := candidate.Look(t.Context(), func(string) bool { return false }); err != nil || !isFree {
+	if _, _, isFree, err := candidate.Look(t.Context()); err != nil || !isFree {
 		t.Fatalf("free %v, %v", isFree, err)
 	}
-	held, err := candidate.Take(t.Context(), "")
+	held, err := candidate.Take(t.Context(), "", lease.Position{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -592,6 +597,31 @@ func TestRun_ServesWhatWasRestored(t *testing.T) {
 	b.end(t)
 }
 
+// editLease changes the lease.
+func editLease(t *testing.T, change func(*lease.State)) {
+	t.Helper()
+	object, err := replication.LeaseOf(place, location.S3{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, exists, err := object.Read(t.Context())
+	if err != nil || !exists {
+		t.Fatal(exists, err)
+	}
+	change(&s)
+	text, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := location.S3{}.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.PutObject(t.Context(), "copies", "one/lease.json", bytes.NewReader(text), int64(len(text)), minio.PutObjectOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func removeLease(t *testing.T) {
 	t.Helper()
 	if err := (location.Directory{Name: "s3://copies/one"}).Remove(t.Context(), "lease.json"); err != nil {
@@ -599,28 +629,54 @@ func removeLease(t *testing.T) {
 	}
 }
 
-// TestRun_WaitsForTheFirstHolder: the first machine has the data, and ends before it serves, because its database
-// can't be opened. The second one has nothing to go on from, and leaves the lease to the first one.
+// TestRun_WaitsForTheFirstHolder: the first machine has the data, of a server without a standby, and ends before it serves.
+// The second one has nothing to go on from, and leaves the lease to the first one.
 func TestRun_WaitsForTheFirstHolder(t *testing.T) {
 	s3(t)
-	a, b := &host{path: filepath.Join(t.TempDir(), "byre.db")}, &host{path: filepath.Join(t.TempDir(), "byre.db")}
-	if err := os.WriteFile(a.path, []byte("no database"), 0o600); err != nil {
+	a, b := newHost(t), newHost(t)
+	if _, err := migrations.Up(t.Context(), "sqlite://"+a.path); err != nil {
 		t.Fatal(err)
 	}
-	a.start(t)
-	if err := <-a.ended; err == nil {
-		t.Fatal("a serves what is no database")
+	d, err := sqlite.Open(t.Context(), a.path, sqlite.Options{})
+	if err != nil {
+		t.Fatal(err)
 	}
-	if err := os.Remove(a.path); err != nil {
+	if outcomes, err := d.Commit(t.Context(), []sqlstore.Write{{Op: sqlstore.Create, Key: keyOf("old"), Value: []byte(`{}`)}}); err != nil || outcomes[0].Err != nil {
+		t.Fatal(err, outcomes)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	a.fails = errors.New("the port is in use")
+	a.start(t)
+	if err := <-a.ended; !errors.Is(err, a.fails) {
 		t.Fatal(err)
 	}
 	b.start(t)
+	eventually.True(t, "b waits", func() bool { return b.logs("does not serve, and has commits") })
+	a.fails = nil
 	a.start(t)
 	a.commit(t, "by-a")
+	if !a.has(t, "old") {
+		t.Error("a has lost its data")
+	}
 	a.end(t)
 	b.commit(t, "by-b")
-	if !b.has(t, "by-a") {
+	if !b.has(t, "by-a") || !b.has(t, "old") {
 		t.Error("b does not go on from what a has copied")
 	}
 	b.end(t)
+}
+
+// TestRun_RefusesADatabaseThatItCantRead: it takes no lease for it.
+func TestRun_RefusesADatabaseThatItCantRead(t *testing.T) {
+	s3(t)
+	h := newHost(t)
+	if err := os.WriteFile(h.path, []byte("no database"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h.start(t)
+	if err := <-h.ended; !errors.Is(err, dbfile.ErrForeign) || !strings.Contains(err.Error(), "move the database away") {
+		t.Error(err)
+	}
 }
