@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -61,7 +62,8 @@ type storedBackup struct {
 	// Cluster is sqlstore.Header.Cluster; header is what tells whether two are of one cluster.
 	Cluster string `json:"cluster,omitempty"`
 	header  *sqlstore.Header
-	// Transaction is the last one of a continuous copy that can be restored. Its Revision and Objects are not in its file's names.
+	// Transaction is the last one of a continuous copy that can be restored. Nothing tells its Revision and Objects
+	// without a restore.
 	Transaction uint64 `json:"transaction,omitempty"`
 	// Error is why the file can't be restored; empty if its first line does not show a reason.
 	Error string `json:"error,omitempty"`
@@ -272,7 +274,7 @@ func verifyCopy(cmd *cobra.Command, url string, s3 location.S3, c replication.Co
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	path := filepath.Join(dir, "byre.db")
 	if err := replication.Restore(cmd.Context(), url, s3, c, path); err != nil {
-		if cmd.Context().Err() == nil {
+		if _, isAway := errors.AsType[net.Error](err); !isAway && cmd.Context().Err() == nil {
 			err = fmt.Errorf("%w: %w", sqlstore.ErrBroken, err)
 		}
 		return "", err

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -259,8 +258,30 @@ func TestRecovery_DocumentedCommandsWorkAsTyped(t *testing.T) {
 	if err != nil || len(folders) != 2 {
 		t.Fatal(folders, err)
 	}
-	loseFile(t, folders[1])
+	last := folders[1]
+	eachFile(t, last, func(client *minio.Client, key string, from, to uint64) error {
+		if from == 1 || to != last.Last-1 {
+			return nil
+		}
+		return client.RemoveObject(t.Context(), "backups", key, minio.RemoveObjectOptions{})
+	})
 	shell.expectHole(t)
+
+	// A file of which the service has lost the end.
+	eachFile(t, folders[0], func(client *minio.Client, key string, from, _ uint64) error {
+		if from != 1 {
+			return nil
+		}
+		_, err := client.PutObject(t.Context(), "backups", key, strings.NewReader("LTX1"), 4, minio.PutObjectOptions{SendContentMd5: true})
+		return err
+	})
+	if status, out, errOut := shell.typed(t, "byre backup verify s3://backups/cluster-1", ""); status != statusDamaged || !strings.Contains(errOut, "2 of 2 backups can't be restored") {
+		t.Errorf("verify of a broken file: status %d, %s, %s", status, out, errOut)
+	}
+	command := "byre restore --from s3://backups/cluster-1 --folder " + folders[0].Folder + " --data-dir /var/lib/byre"
+	if status, _, errOut := shell.typed(t, command, "/var/lib/byre"); status != 1 || !strings.Contains(errOut, folders[0].Folder+": ") || !strings.Contains(errOut, ": nothing was restored") {
+		t.Errorf("restore of a broken file: status %d, %s", status, errOut)
+	}
 }
 
 // expectHole follows what the errors say.
@@ -290,8 +311,8 @@ func (s *recoveryShell) expectHole(t *testing.T) {
 	}
 }
 
-// loseFile deletes the file before the last one of a copy in S3, at all levels.
-func loseFile(t *testing.T, c replication.Copy) {
+// eachFile calls do with the key and the transactions of each file of a copy in S3.
+func eachFile(t *testing.T, c replication.Copy, do func(client *minio.Client, key string, first, last uint64) error) {
 	t.Helper()
 	client, err := location.S3{}.Client()
 	if err != nil {
@@ -302,13 +323,12 @@ func loseFile(t *testing.T, c replication.Copy) {
 			t.Fatal(object.Err)
 		}
 		var first, last uint64
-		if _, err := fmt.Sscanf(filepath.Base(object.Key), "%016x-%016x.ltx", &first, &last); err != nil {
-			t.Fatal(object.Key, err)
+		_, err := fmt.Sscanf(filepath.Base(object.Key), "%016x-%016x.ltx", &first, &last)
+		if err == nil {
+			err = do(client, object.Key, first, last)
 		}
-		if first > 1 && first < c.Last && last >= c.Last-1 && last < c.Last {
-			if err := client.RemoveObject(context.WithoutCancel(t.Context()), "backups", object.Key, minio.RemoveObjectOptions{}); err != nil {
-				t.Fatal(err)
-			}
+		if err != nil {
+			t.Fatal(object.Key, err)
 		}
 	}
 }

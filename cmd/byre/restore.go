@@ -118,8 +118,10 @@ func newRestoreCommand() *cobra.Command {
 	f.source.S3.AddFlags(cmd.Flags())
 	f.pki.addToRestore(cmd)
 	cmd.Flags().StringVar(&f.from, "from", "", "Instead of a backup, read this database, which may be in use: sqlite:///PATH or postgres://...; or the latest that --replicate-to of a server has copied: file:///PATH or s3://BUCKET/PATH, through a temporary file in $TMPDIR.")
-	cmd.Flags().StringVar(&f.folder, "folder", "", "With --from and a continuous copy: the folder to restore, of those that \"byre backup list\" shows; if not set, the newest.")
-	cmd.Flags().Int64Var(&f.upTo, "up-to", 0, "With --from and a continuous copy of which files are missing: restore what was written up to this revision, without what came later.")
+	cmd.Flags().StringVar(&f.folder, "folder", "",
+		"With --from and a continuous copy: the folder to restore, of those that \"byre backup list\" shows; if not set, the newest.")
+	cmd.Flags().Int64Var(&f.upTo, "up-to", 0,
+		"With --from and a continuous copy of which files are missing: restore what was written up to this revision, without what came later.")
 	cmd.Flags().StringVar(&f.at, "at", "", "Restore the objects of a moment: "+plugin.MomentHelp+".")
 	cmd.MarkFlagsMutuallyExclusive("at", "up-to")
 	cmd.Flags().Int64Var(&f.bump, "bump-revision", bumpRevision,

@@ -125,7 +125,7 @@ func openDatabaseBehind(ctx context.Context, o options.StoreOptions, l *lease.Le
 		if err := sqlite.ReleaseReserve(dsn); err != nil {
 			return apiserver.Database{}, err
 		}
-		if isChecked, err = sqlite.InspectAfterCrash(ctx, dsn, crashCheckTime, logger); err != nil {
+		if isChecked, err = sqlite.InspectAfterCrash(ctx, dsn, l == nil, crashCheckTime, logger); err != nil {
 			return apiserver.Database{}, err
 		}
 	}

@@ -49,7 +49,7 @@ var seededMachines = []struct {
 	{
 		name:  "a server that serves a disk that was rolled back",
 		kind:  MachinesSync,
-		edits: []edit{{"sqlstore/replication/standby/standby.go", "state.IsReachedBy(s.own) && !isClone", "true"}},
+		edits: []edit{{"sqlstore/replication/standby/standby.go", "state.IsReachedBy(s.own) && !isClone", "true || isClone"}},
 		inject: func(ctx context.Context, e *Env, faulty string) error {
 			return errors.Join(e.rollBack(ctx, faulty), e.AwaitWrites(ctx, calm))
 		},

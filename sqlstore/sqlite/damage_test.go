@@ -244,13 +244,13 @@ func TestInspectAfterCrash_ChecksTheFileWithItsLog(t *testing.T) {
 	if err := driver.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := sqlite.InspectAfterCrash(t.Context(), path, time.Minute, logger); err != nil || log.Len() > 0 {
+	if _, err := sqlite.InspectAfterCrash(t.Context(), path, true, time.Minute, logger); err != nil || log.Len() > 0 {
 		t.Errorf("after a clean stop: %v %s", err, &log)
 	}
-	if complete, err := sqlite.InspectAfterCrash(t.Context(), killed, 0, logger); err != nil || complete || !strings.Contains(log.String(), "is checked while it is served") {
+	if complete, err := sqlite.InspectAfterCrash(t.Context(), killed, true, 0, logger); err != nil || complete || !strings.Contains(log.String(), "is checked while it is served") {
 		t.Errorf("after a kill, without time: %t, %v %s", complete, err, &log)
 	}
-	if complete, err := sqlite.InspectAfterCrash(t.Context(), killed, time.Minute, logger); err != nil || !complete || !strings.Contains(log.String(), "is sound") {
+	if complete, err := sqlite.InspectAfterCrash(t.Context(), killed, true, time.Minute, logger); err != nil || !complete || !strings.Contains(log.String(), "is sound") {
 		t.Errorf("after a kill: %t, %v %s", complete, err, &log)
 	}
 	if wal, err := os.Stat(killed + "-wal"); err != nil || wal.Size() == 0 {
@@ -258,14 +258,14 @@ func TestInspectAfterCrash_ChecksTheFileWithItsLog(t *testing.T) {
 	}
 	// A newer file was restored beside the old log.
 	copyTo(staleDir, "")
-	_, err := sqlite.InspectAfterCrash(t.Context(), stale, 0, logger)
+	_, err := sqlite.InspectAfterCrash(t.Context(), stale, true, 0, logger)
 	if !errors.Is(err, sqlstore.ErrDamaged) || !strings.Contains(err.Error(), "-wal") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("a stale log: %v", err)
 	}
 	if err := os.WriteFile(stale, []byte("not a database at all"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := sqlite.InspectAfterCrash(t.Context(), stale, time.Minute, logger); err == nil {
+	if _, err := sqlite.InspectAfterCrash(t.Context(), stale, true, time.Minute, logger); err == nil {
 		t.Error("a file that is no database was let through")
 	}
 }

@@ -103,22 +103,23 @@ func texts(ctx context.Context, q querier, query string) ([]string, error) {
 	})(q.QueryContext(ctx, query)) //nolint:rowserrcheck // collect checks it
 }
 
-// InspectAfterCrash checks the file at path if the last process that had it open did not close it, or if that had
-// another file: a copy that was made while a process wrote may be damaged. The caller calls it before anything else
-// opens the file. It fails with sqlstore.ErrDamaged if the file is damaged. It changes nothing. If the check takes
-// longer than limit, it returns false: then the caller calls CheckFile of the Driver that it opens.
+// InspectAfterCrash checks the file at path if the last process that had it open did not close it, and with copies also if
+// that process had another file: a copy that was made while a process wrote may be damaged. (A standby compares the checksums
+// of its copy while it makes it.) The caller calls it before anything else opens the file. It fails with
+// sqlstore.ErrDamaged if the file is damaged. It changes nothing. If the check takes longer than limit, it returns
+// false: then the caller calls CheckFile of the Driver that it opens.
 //
 // It recognizes an unclean stop by a write-ahead log that is not empty. A Driver writes to the
 // log when it is opened, and the last connection that closes copies the log back and deletes
 // it, so that a log that exists belongs to an open Driver or to one that crashed. If another
 // program reads the file while a Driver closes it, the log stays too; then the check is
 // superfluous and does no harm.
-func InspectAfterCrash(ctx context.Context, path string, limit time.Duration, logger *slog.Logger) (complete bool, err error) {
+func InspectAfterCrash(ctx context.Context, path string, copies bool, limit time.Duration, logger *slog.Logger) (complete bool, err error) {
 	resolved, err := dbfile.Resolve(path)
 	if err != nil {
 		return true, nil //nolint:nilerr // the file does not exist yet
 	}
-	if _, err := os.Stat(resolved); err != nil {
+	if _, err := os.Stat(resolved); err != nil || !copies && !hasLog(resolved) {
 		return true, nil //nolint:nilerr // as above
 	}
 	lock, err := dbfile.Acquire(path)
@@ -126,7 +127,7 @@ func InspectAfterCrash(ctx context.Context, path string, limit time.Duration, lo
 		return false, err
 	}
 	f := &file{path: lock.Path, busy: defaultBusy, readOnly: true}
-	complete, err = f.inspectAfterCrash(ctx, limit, logger)
+	complete, err = f.inspectAfterCrash(ctx, copies, limit, logger)
 	return complete, errors.Join(err, lock.Close())
 }
 
@@ -135,7 +136,7 @@ func hasLog(path string) bool {
 	return err == nil && wal.Size() > 0
 }
 
-func (f *file) inspectAfterCrash(ctx context.Context, limit time.Duration, logger *slog.Logger) (complete bool, err error) {
+func (f *file) inspectAfterCrash(ctx context.Context, copies bool, limit time.Duration, logger *slog.Logger) (complete bool, err error) {
 	if fresh, err := dbfile.Inspect(f.path); err != nil || fresh {
 		return true, err
 	}
@@ -144,9 +145,10 @@ func (f *file) inspectAfterCrash(ctx context.Context, limit time.Duration, logge
 		if err := f.compareWithLog(ctx); err != nil {
 			return false, f.damaged(ctx, err)
 		}
+	} else if !copies { // another process had the file open and has closed it meanwhile
+		return true, nil
 	} else {
-		isLeft, err := f.isLeft(ctx)
-		if isLeft && err == nil {
+		if isLeft, err := f.isLeft(ctx); isLeft && err == nil {
 			return true, nil
 		}
 		cause = "the file was copied, restored or moved" // or a page is damaged that says which store it is

@@ -113,7 +113,7 @@ func TestLineage_ACopyWithoutTheLogIsRecognized(t *testing.T) {
 		}
 		var log bytes.Buffer
 		logger := slog.New(slog.NewTextHandler(&log, nil))
-		if complete, err := sqlite.InspectAfterCrash(t.Context(), copied, time.Minute, logger); err != nil || !complete ||
+		if complete, err := sqlite.InspectAfterCrash(t.Context(), copied, true, time.Minute, logger); err != nil || !complete ||
 			!strings.Contains(log.String(), "the file was copied, restored or moved, and the database file is sound") {
 			t.Errorf("%s: %t, %v: %s", what, complete, err, &log)
 		}
@@ -158,7 +158,7 @@ func TestInspectAfterCrash_RefusesADamagedCopy(t *testing.T) {
 		t.Fatal(err)
 	}
 	overwrite(t, copied)
-	if _, err := sqlite.InspectAfterCrash(t.Context(), copied, time.Minute, slog.New(slog.DiscardHandler)); !errors.Is(err, sqlstore.ErrDamaged) {
+	if _, err := sqlite.InspectAfterCrash(t.Context(), copied, true, time.Minute, slog.New(slog.DiscardHandler)); !errors.Is(err, sqlstore.ErrDamaged) {
 		t.Errorf("a damaged copy: %v", err)
 	}
 }

@@ -28,7 +28,7 @@ func BenchmarkInspectAfterCrash(b *testing.B) {
 		b.StopTimer()
 		evict(b, path)
 		b.StartTimer()
-		if _, err := sqlite.InspectAfterCrash(b.Context(), path, time.Minute, logger); err != nil {
+		if _, err := sqlite.InspectAfterCrash(b.Context(), path, true, time.Minute, logger); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -39,7 +39,7 @@ func TestInspectAfterCrash_CanBeStopped(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := sqlite.InspectAfterCrash(ctx, crashed(t, 10), time.Minute, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	_, err := sqlite.InspectAfterCrash(ctx, crashed(t, 10), true, time.Minute, slog.New(slog.NewTextHandler(io.Discard, nil)))
 	if !errors.Is(err, context.Canceled) || errors.Is(err, sqlstore.ErrDamaged) {
 		t.Errorf("error %v", err)
 	}

@@ -62,7 +62,7 @@ func TestInspectAfterCrash_RefusesALaterLog(t *testing.T) {
 				if err := errors.Join(os.WriteFile(path, backup, 0o600), os.WriteFile(path+"-wal", log, 0o600)); err != nil {
 					t.Fatal(err)
 				}
-				_, err := sqlite.InspectAfterCrash(t.Context(), path, time.Minute, slog.New(slog.NewTextHandler(io.Discard, nil)))
+				_, err := sqlite.InspectAfterCrash(t.Context(), path, true, time.Minute, slog.New(slog.NewTextHandler(io.Discard, nil)))
 				if err == nil {
 					if driver, err = sqlite.Open(t.Context(), path, sqlite.Options{}); err == nil {
 						err = driver.Close()

@@ -43,7 +43,7 @@ func (b *byre) open(ctx context.Context, path string) error {
 	b.hasFailed = false
 	pending := b.pending
 	b.pending = nil
-	if _, err := sqlite.InspectAfterCrash(ctx, path, time.Minute, slog.New(slog.DiscardHandler)); err != nil {
+	if _, err := sqlite.InspectAfterCrash(ctx, path, true, time.Minute, slog.New(slog.DiscardHandler)); err != nil {
 		return err
 	}
 	if _, err := migrations.Up(ctx, (&url.URL{Scheme: "sqlite", Path: path}).String()); err != nil {
