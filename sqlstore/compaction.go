@@ -18,22 +18,23 @@ const (
 	pauseRatio = 6
 )
 
-// Compact deletes the changes of all resources up to and including a revision. Calls run one
-// after the other. A call that fails has deleted a part; another call continues.
+// Compact deletes the changes of all resources up to and including a revision. A call that fails has
+// deleted a part; another call continues.
 func (s *Store) Compact(ctx context.Context, revision int64) error {
 	state, err := s.State(ctx)
 	if err != nil {
 		return err
 	}
-	_, err = s.housekeeping.compact(ctx, min(revision, state.Revision), times{}, 0, func(History) bool { return true })
-	return err
+	all := func(History) bool { return true }
+	if _, err = s.housekeeping.compact(ctx, min(revision, state.Revision), times{}, 0, all); err != nil {
+		return err
+	}
+	return s.housekeeping.endCompaction(ctx)
 }
 
 // compact deletes the changes of the selected resources up to a revision that have reached an age;
-// if it is 0, all of them. deleted is how many; a call after it may delete more, unless it is 0.
+// if it is 0, all of them. deleted is how many, also if it fails; a call after it may delete more, unless it is 0.
 func (s *housekeeping) compact(ctx context.Context, upTo int64, t times, age time.Duration, selects func(History) bool) (deleted int64, err error) {
-	s.compacting.Lock()
-	defer s.compacting.Unlock()
 	histories, err := s.driver.Histories(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("compact: %w", err)
@@ -52,7 +53,7 @@ func (s *housekeeping) compact(ctx context.Context, upTo int64, t times, age tim
 			return deleted, err
 		}
 	}
-	return deleted, s.endCompaction(ctx)
+	return deleted, nil
 }
 
 // maxUnknown is how many changes of unknown age deleteOlder examines: it does so each minute until
@@ -81,7 +82,7 @@ func (s *housekeeping) deleteOlder(ctx context.Context, h History, d Deletion, n
 // deleteHistory makes a deletion, one chunk at a time, and returns how many changes it has
 // deleted.
 func (s *housekeeping) deleteHistory(ctx context.Context, d Deletion) (deleted int64, err error) {
-	err = inChunks(ctx, func(limit int) (isDone bool, waited time.Duration, err error) {
+	err = s.inChunks(ctx, func(limit int) (isDone bool, waited time.Duration, err error) {
 		start := time.Now()
 		d.Limit = limit
 		n, waited, err := s.driver.DeleteHistory(ctx, d)
@@ -98,7 +99,7 @@ func (s *housekeeping) deleteHistory(ctx context.Context, d Deletion) (deleted i
 // deletion, to return space would move rows that the next chunk deletes.
 func (s *housekeeping) endCompaction(ctx context.Context) error {
 	if driver, ok := s.driver.(Exclusive); ok {
-		if err := inChunks(ctx, func(limit int) (isDone bool, waited time.Duration, err error) {
+		if err := s.inChunks(ctx, func(limit int) (isDone bool, waited time.Duration, err error) {
 			isDone, err = driver.Shrink(ctx, limit)
 			return isDone, 0, err
 		}); err != nil {
@@ -108,26 +109,48 @@ func (s *housekeeping) endCompaction(ctx context.Context) error {
 	return s.recordState(ctx)
 }
 
-// inChunks calls do until it is done. After each call it leaves time to the writers, and adapts the limit.
-// waited is for how long do has waited for the writers: if that counted, chunks would be the smaller, and
-// the pauses after them the longer, the more is written.
-func inChunks(ctx context.Context, do func(limit int) (isDone bool, waited time.Duration, err error)) error {
+// chunk does a part of a compaction. waited is for how long it has waited for the writers.
+type chunk func(limit int) (isDone bool, waited time.Duration, err error)
+
+// inChunks calls do until it is done, and adapts the limit.
+func (s *housekeeping) inChunks(ctx context.Context, do chunk) error {
 	for limit := firstChunk; ; {
-		start := time.Now()
-		isDone, waited, err := do(limit)
-		if err != nil {
-			return fmt.Errorf("compact: %w", err)
-		}
-		if isDone {
-			return nil
-		}
-		took := time.Since(start) - waited
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(pauseRatio * took):
+		isDone, took, err := s.takeTurn(ctx, limit, do)
+		if err != nil || isDone {
+			return err
 		}
 		limit = nextChunk(limit, took)
+	}
+}
+
+// takeTurn calls do when it is its turn, and leaves time to the writers after it. took is without what do has waited
+// for the writers: if that counted, chunks would be the smaller, and the pauses after them the longer, the more is
+// written.
+func (s *housekeeping) takeTurn(ctx context.Context, limit int, do chunk) (isDone bool, took time.Duration, err error) {
+	select {
+	case <-ctx.Done():
+		return false, 0, ctx.Err()
+	case s.turn <- struct{}{}:
+	}
+	defer func() { <-s.turn }()
+	start := time.Now()
+	isDone, waited, err := do(limit)
+	if err != nil {
+		return false, 0, fmt.Errorf("compact: %w", err)
+	}
+	took = time.Since(start) - waited
+	if isDone {
+		return true, took, nil
+	}
+	pause := pauseRatio * took
+	if s.options.Alone {
+		pause = 0
+	}
+	select {
+	case <-ctx.Done():
+		return false, took, ctx.Err()
+	case <-time.After(pause):
+		return false, took, nil
 	}
 }
 

@@ -2,6 +2,9 @@ package sqlstore_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -96,4 +99,59 @@ func TestCompact_DoesNotPauseForItsWaits(t *testing.T) {
 	if with < without/2 {
 		t.Errorf("%d changes are compacted in %d chunks that wait, and %d without waits", with, chunks, without)
 	}
+}
+
+// returning is a database that returns space without end.
+type returning struct{ *storetest.Model }
+
+func (returning) Shrink(context.Context, int) (done bool, err error) {
+	time.Sleep(10 * time.Millisecond)
+	return false, nil
+}
+
+// The compaction of an operator takes turns with that of the server, which may work for hours: it neither waits for
+// its end, nor for longer than it may. What one call has not deleted the next one deletes.
+func TestCompactOlder_ProceedsBesideTheServersOwn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const changes = 1000
+		model := storetest.NewModel()
+		batch := make([]sqlstore.Write, changes)
+		for i := range batch {
+			batch[i] = sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: fmt.Sprint(i)}, Value: []byte("{}")}
+		}
+		if _, err := model.Commit(t.Context(), batch); err != nil {
+			t.Fatal(err)
+		}
+		store := sqlstore.New(returning{model}, sqlstore.Options{})
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { _ = store.Run(ctx) })
+		defer running.Wait()
+		defer cancel()
+		time.Sleep(2 * time.Minute) // the server's own compaction returns space
+
+		plan, err := store.PlanCompaction(t.Context(), sqlstore.Compaction{})
+		if err != nil || plan != (sqlstore.CompactionPlan{UpTo: changes, Older: changes}) {
+			t.Errorf("%+v, %v", plan, err)
+		}
+		if plan, err := store.PlanCompaction(t.Context(), sqlstore.Compaction{Keep: time.Hour}); err != nil || plan != (sqlstore.CompactionPlan{UpTo: changes, Younger: changes}) {
+			t.Errorf("with what is younger: %+v, %v", plan, err)
+		}
+		var deleted int64
+		calls := 0
+		for done := (sqlstore.Compacted{}); done.Revision == 0; calls++ {
+			limited, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			began := time.Now()
+			done, err = store.CompactOlder(limited, sqlstore.Compaction{UpTo: plan.UpTo})
+			cancel()
+			if err != nil && !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 100*time.Millisecond || calls > 100 {
+				t.Fatalf("%+v after %v: %v", done, time.Since(began), err)
+			}
+			deleted += done.Deleted
+		}
+		if deleted != changes || calls < 2 {
+			t.Errorf("%d changes were deleted in %d calls", deleted, calls)
+		}
+	})
 }

@@ -47,9 +47,9 @@ type Driver interface {
 	// binary search; 0 if the oldest change that is left is younger. Where the database's clock
 	// was set back it is the last change before one of those that are after the moment.
 	RevisionAt(ctx context.Context, moment time.Time) (int64, error)
-	// CountChanges counts the newest changes of a resource, up to a limit. oldest is the
-	// revision of the oldest one that it has counted; 0 if there are none.
-	CountChanges(ctx context.Context, of Resource, limit int64) (count, oldest int64, err error)
+	// CountChanges counts the newest changes of a resource that are not after the revision upTo, up to a
+	// limit. oldest is the revision of the oldest one that it has counted; 0 if there are none.
+	CountChanges(ctx context.Context, of Resource, upTo, limit int64) (count, oldest int64, err error)
 	// DeleteHistory deletes changes; see Deletion. deleted is how many; if it is less than
 	// Limit, none is left to delete. waited is for how long it has waited for a lock that the
 	// writers held, which costs them nothing.
@@ -93,10 +93,30 @@ type Exclusive interface {
 	// keeps for writes that do not make the database larger, such as deletes. If the disk has
 	// space again, it first takes that back.
 	InReserve() bool
+	// Space measures what the database takes of its file system beside its pages.
+	Space() (Space, error)
 	// Shrink returns up to limit pages of deleted rows to the file system. done is true if no
 	// more are to be returned.
 	Shrink(ctx context.Context, limit int) (done bool, err error)
 }
+
+// Space is the room that a database has on its file system. Sizes are in bytes.
+type Space struct {
+	// Free is what the process may still write to the file system. NeededFree is what must be free before writes go on
+	// that make the database larger; 0 unless the disk was full.
+	Free, NeededFree int64
+	// Reserve is the size of the file whose space is for deletes on a full disk, and IsReserveMissing is true
+	// if it has not the size that it should have, and not because the disk was full.
+	Reserve          int64
+	IsReserveMissing bool
+	// Log is the size of the write-ahead log, and LogLimit the one at which it starts over if no reader needs it.
+	Log, LogLimit int64
+	// Reader is for how long at least a reader in a transaction has kept the log from starting over; 0 if none does.
+	Reader time.Duration
+}
+
+// IsLogLong reports whether the log has twice the length at which it should have started over.
+func (s Space) IsLogLong() bool { return s.Log >= 2*s.LogLimit && s.LogLimit > 0 }
 
 // Listener is a Driver that learns of the commits of other processes.
 type Listener interface {

@@ -16,10 +16,10 @@ type housekeeping struct {
 	commit  func(context.Context, Write) (Change, error)
 	// clock tells which records and changes are old enough to be deleted.
 	clock clock
-	// compacting is held by the compaction that is under way: two at the same time would
-	// leave less time to the writers.
-	compacting sync.Mutex
-	// counts has what retain knows of the numbers of changes; compacting guards it.
+	// turn has a value while a chunk of a compaction is under way, and in the pause after it. Its
+	// capacity is 1: two compactions at the same time take turns, and leave as much time to the writers as one.
+	turn chan struct{}
+	// counts has what retain knows of the numbers of changes. Only retain uses it.
 	counts map[Resource]changeCount
 }
 

@@ -19,9 +19,9 @@ type metrics struct {
 	cut         *prometheus.CounterVec
 }
 
-// newMetrics makes the metrics of a store, and registers them with r unless r is nil.
+// newMetrics makes the metrics of a store on a driver, and registers them with r unless r is nil.
 // queued returns the length of the store's queue.
-func newMetrics(r prometheus.Registerer, queued func() int, quota *quota) *metrics {
+func newMetrics(r prometheus.Registerer, driver Driver, queued func() int, quota *quota) *metrics {
 	f := promauto.With(r)
 	m := &metrics{
 		commits: f.NewCounterVec(prometheus.CounterOpts{
@@ -65,7 +65,50 @@ func newMetrics(r prometheus.Registerer, queued func() int, quota *quota) *metri
 		Help: "Writes that wait for their transaction to begin.",
 	}, func() float64 { return float64(queued()) })
 	quota.register(f)
+	if driver, ok := driver.(Exclusive); ok && r != nil {
+		r.MustRegister(spaceCollector{driver})
+	}
 	return m
+}
+
+// spaceCollector has the metrics of the file system of a database.
+type spaceCollector struct{ driver Exclusive }
+
+var (
+	logDesc   = prometheus.NewDesc("byre_store_wal_bytes", "Size of the SQLite write-ahead log.", nil, nil)
+	limitDesc = prometheus.NewDesc("byre_store_wal_limit_bytes",
+		"Size at which the SQLite write-ahead log starts over if no reader needs it.", nil, nil)
+	readerDesc = prometheus.NewDesc("byre_store_wal_reader_seconds",
+		"For how long at least a reader in a transaction has kept the write-ahead log from being copied back; 0 if none does.", nil, nil)
+	freeDesc = prometheus.NewDesc("byre_store_disk_free_bytes",
+		"Free space of the file system of the SQLite database.", nil, nil)
+	reserveDesc = prometheus.NewDesc("byre_store_disk_reserve_missing",
+		"1 if there is no --disk-reserve, so that deletes fail too when the disk is full.", nil, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (spaceCollector) Describe(descriptions chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{logDesc, limitDesc, readerDesc, freeDesc, reserveDesc} {
+		descriptions <- d
+	}
+}
+
+// Collect implements prometheus.Collector. There are no metrics while the file system does not answer.
+func (c spaceCollector) Collect(metrics chan<- prometheus.Metric) {
+	s, err := c.driver.Space()
+	if err != nil {
+		return
+	}
+	missing := 0.0
+	if s.IsReserveMissing {
+		missing = 1
+	}
+	for desc, value := range map[*prometheus.Desc]float64{
+		logDesc: float64(s.Log), limitDesc: float64(s.LogLimit), readerDesc: s.Reader.Seconds(),
+		freeDesc: float64(s.Free), reserveDesc: missing,
+	} {
+		metrics <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value)
+	}
 }
 
 // register registers the metrics of the quota, unless the store has none.

@@ -31,6 +31,8 @@ type Options struct {
 	RetentionChanges int64
 	// RetentionFor says for how long the history of single resources is kept.
 	RetentionFor []ResourceRetention
+	// Alone says that nobody else writes: compactions leave no time to writers.
+	Alone bool
 	// CompactInterval is the time between two compactions; the default is 1 minute.
 	CompactInterval time.Duration
 	// ExpireInterval is the time between two searches for expired records; the default

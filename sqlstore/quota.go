@@ -34,7 +34,7 @@ func (q *quota) record(used int64) {
 	case !q.isExceeded && used >= q.limit:
 		q.isExceeded = true
 		q.logger.Error("store: the database has reached its quota and takes no writes that make it larger: "+
-			"delete objects and run \"byre compact\", or raise --database-quota", "used", used, "quota", q.limit)
+			"delete objects and run \"byre compact --keep 0\", or raise --database-quota", "used", used, "quota", q.limit)
 	case q.isExceeded && used <= q.limit/100*quotaRecovery:
 		q.isExceeded = false
 		q.logger.Info("store: the database is below its quota again", "used", used, "quota", q.limit)

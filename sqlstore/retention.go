@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 )
 
@@ -56,8 +57,6 @@ func (o *Options) retentionOf(of GroupResource) (age time.Duration, isLonger boo
 // retain deletes the changes of each resource that have reached their age, or of which there are
 // more than Options.RetentionChanges.
 func (s *housekeeping) retain(ctx context.Context) error {
-	s.compacting.Lock()
-	defer s.compacting.Unlock()
 	state, t, err := s.readClock(ctx)
 	if err != nil {
 		return err
@@ -155,7 +154,7 @@ func (s *housekeeping) retainCount(ctx context.Context, h History, revision int6
 	if most < 0 || revision-h.First < most || revision < known.next {
 		return nil
 	}
-	count, oldest, err := s.driver.CountChanges(ctx, h.Resource, most+1)
+	count, oldest, err := s.driver.CountChanges(ctx, h.Resource, math.MaxInt64, most+1)
 	if err != nil {
 		return fmt.Errorf("compact: %w", err)
 	}

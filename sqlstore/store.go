@@ -46,8 +46,9 @@ func New(driver Driver, options Options) *Store {
 
 		committed: make(chan struct{}, 1),
 	}
-	s.metrics = newMetrics(options.Registerer, queue.len, &s.quota)
+	s.metrics = newMetrics(options.Registerer, driver, queue.len, &s.quota)
 	s.housekeeping = &housekeeping{
+		turn:   make(chan struct{}, 1),
 		driver: driver, options: &s.options, metrics: s.metrics, commit: s.Commit,
 		clock: clock{reading: make(chan struct{}, 1)}, counts: make(map[Resource]changeCount),
 	}

@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -70,17 +71,23 @@ func (w *writable) lastError() error {
 }
 
 // Writable returns nil, or why the database takes no writes, in a text that a client may
-// read (see Public). It does not ask the database. While transactions fail, the writer
-// tries one every Options.RetryInterval.
+// read (see Public); that of a full disk has what is free, and what must be before all writes go on. It does not
+// ask the database. While transactions fail, the writer tries one every Options.RetryInterval.
 func (s *Store) Writable() error {
 	err := s.writable.lastError()
 	if err == nil && s.inReserve() { // since the start, when no transaction has been made yet
 		err = ErrDiskFull
 	}
-	if err != nil {
-		return errors.New(Public(err))
+	if err == nil {
+		return nil
 	}
-	return nil
+	text := Public(err)
+	if driver, ok := s.Driver.(Exclusive); ok && errors.Is(err, ErrDiskFull) {
+		if space, err := driver.Space(); err == nil && space.NeededFree > 0 {
+			text += fmt.Sprintf(": %d MiB are free, and %d MiB must be", space.Free>>20, space.NeededFree>>20)
+		}
+	}
+	return errors.New(text)
 }
 
 // retryDue returns a channel that receives when it is time to try whether the database

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"strconv"
 	"strings"
 	"time"
 
@@ -30,10 +32,13 @@ func newCompactCommand() *cobra.Command {
 			"is older than --keep, whatever --retention keeps. A watch that resumes from before lists\n" +
 			"again. Resources that keep their history for longer than --retention, by --retention-for,\n" +
 			"are left out and named; --resource deletes theirs.\n\n" +
+			"The command shows how far it is. It can be interrupted; what it has deleted stays deleted,\n" +
+			"and the next run goes on. If all of the history is younger than --keep, it fails.\n\n" +
 			"A running server does it, with admin.kubeconfig of --data-dir; if none answers, or if\n" +
 			"--endpoint names a database, the database is opened instead; --retention is then the time for\n" +
-			"which servers have kept the history of most resources. A SQLite file becomes smaller;\n" +
-			"PostgreSQL keeps the space for what is written next, until VACUUM FULL.",
+			"which servers have kept the history of most resources. A SQLite file becomes smaller: at\n" +
+			"once without a server, which only returns it little by little. PostgreSQL keeps the space\n" +
+			"for what is written next, until VACUUM FULL.",
 		Example: "  byre compact --data-dir /var/lib/byre --keep 10m\n" +
 			"  byre compact --data-dir /var/lib/byre --resource secrets",
 		Args: cobra.NoArgs,
@@ -44,17 +49,11 @@ func newCompactCommand() *cobra.Command {
 			if keep < 0 {
 				return errors.New("--keep must not be negative")
 			}
-			certs := certsFlags{dataDir: store.DataDir, certDir: certDir}
-			result, err := compact(cmd.Context(), store, certs, keep, resource)
-			if err != nil {
-				return err
+			c := compaction{
+				request: apiserver.CompactRequest{Keep: keep, Resource: resource},
+				out:     cmd.OutOrStdout(), progress: newProgress(cmd.ErrOrStderr(), "deleting history"),
 			}
-			if len(result.Kept) > 0 {
-				fmt.Fprintf(cmd.OutOrStdout(), "left out, because they keep their history for longer: %s; delete that with --resource NAME, or '*' for all\n",
-					strings.Join(result.Kept, ", "))
-			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "compacted up to revision %d; the database has %s\n", result.CompactedRevision, bytesText(result.SizeBytes))
-			return err
+			return c.run(cmd.Context(), store, certsFlags{dataDir: store.DataDir, certDir: certDir})
 		},
 	}
 	store.AddDatabaseFlags(cmd.Flags())
@@ -64,68 +63,96 @@ func newCompactCommand() *cobra.Command {
 	return cmd
 }
 
-// compact has the server compact, or else opens the database.
-func compact(ctx context.Context, store options.StoreOptions, certs certsFlags, keep time.Duration, resource string) (apiserver.CompactResult, error) {
+// returnTime is for how long the command waits while a server returns the space of what is deleted: of many
+// gigabytes that takes hours, and the server goes on.
+const returnTime = time.Minute
+
+// compaction deletes history, a part with each request.
+type compaction struct {
+	request  apiserver.CompactRequest
+	out      io.Writer
+	progress *progress
+
+	// first is the first answer, and last the last one. deleted is how many changes were deleted.
+	first, last apiserver.CompactResult
+	deleted     int64
+}
+
+// run has the server compact, or else opens the database.
+func (c *compaction) run(ctx context.Context, store options.StoreOptions, certs certsFlags) error {
 	remedy := "name its --data-dir instead of --endpoint"
 	if store.Endpoint == "" {
-		result, err := askToCompact(ctx, certs, keep, resource)
+		err := c.askServer(ctx, certs)
 		if !errors.Is(err, errNoServer) {
-			return result, err
+			return err
 		}
 		remedy = err.Error()
 	}
 	endpoint, err := usedEndpoint(store)
 	if err != nil {
-		return apiserver.CompactResult{}, err
+		return err
 	}
-	result, err := compactDatabase(ctx, endpoint, keep, resource)
-	return result, explainInUse(err, remedy)
+	return explainInUse(c.openDatabase(ctx, endpoint), remedy)
 }
 
 // errNoServer means that no server answers, or that it refuses the kubeconfig.
 var errNoServer = errors.New("no server can be asked with admin.kubeconfig")
 
-// askToCompact repeats the request until the server is done.
-func askToCompact(ctx context.Context, certs certsFlags, keep time.Duration, resource string) (result apiserver.CompactResult, err error) {
+// askServer has the server compact.
+func (c *compaction) askServer(ctx context.Context, certs certsFlags) error {
 	config, err := serverConfig(certs.config())
 	if err != nil {
-		return result, fmt.Errorf("%w: %w", errNoServer, err)
+		return fmt.Errorf("%w: %w", errNoServer, err)
 	}
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return result, err
+		return err
 	}
 	if _, err := client.Discovery().ServerVersion(); err != nil {
-		return result, fmt.Errorf("%w: %w", errNoServer, err)
+		return fmt.Errorf("%w: %w", errNoServer, err)
 	}
-	for !result.Done {
-		response := client.Discovery().RESTClient().Post().AbsPath(apiserver.CompactPath).Param("keep", keep.String()).Param("resource", resource).Do(ctx)
-		if err := response.Error(); err != nil { // which has the message of the server's Status, unlike that of Raw
-			return result, fmt.Errorf("the server at %s: %w", config.Host, err)
+	err = c.repeat(ctx, func(request apiserver.CompactRequest) (result apiserver.CompactResult, err error) {
+		post := client.Discovery().RESTClient().Post().AbsPath(apiserver.CompactPath).
+			Param("keep", request.Keep.String()).Param("resource", request.Resource)
+		if request.UpTo > 0 {
+			post = post.Param("upTo", strconv.FormatInt(request.UpTo, 10))
 		}
-		answer, err := response.Raw()
+		response := post.Do(ctx)
+		err = response.Error() // which has the message of the server's Status, unlike that of Raw
+		if err == nil {
+			var answer []byte
+			if answer, err = response.Raw(); err == nil {
+				err = json.Unmarshal(answer, &result)
+			}
+		}
 		if err != nil {
-			return result, fmt.Errorf("the server at %s: %w", config.Host, err)
+			err = fmt.Errorf("the server at %s: %w", config.Host, err)
 		}
-		if err := json.Unmarshal(answer, &result); err != nil {
-			return result, fmt.Errorf("the server at %s: %w", config.Host, err)
-		}
+		return result, err
+	})
+	if err != nil {
+		return err
 	}
-	return result, nil
+	return c.print()
 }
 
-// compactDatabase opens the database of an endpoint, which a server may use if it is PostgreSQL.
-func compactDatabase(ctx context.Context, endpoint string, keep time.Duration, resource string) (result apiserver.CompactResult, err error) {
+// openDatabase compacts the database of an endpoint, which a server may use if it is PostgreSQL.
+func (c *compaction) openDatabase(ctx context.Context, endpoint string) (err error) {
 	if err := checkSource(endpoint); err != nil {
-		return result, err
+		return err
 	}
 	var driver sqlstore.Driver
+	rewrite := func(context.Context) error { return nil }
+	isAlone := false
 	err = withDatabase(endpoint,
 		func(path string) (err error) {
 			if err := sqlite.ReleaseReserve(path); err != nil {
 				return err
 			}
-			driver, err = sqlite.Open(ctx, path, sqlite.Options{})
+			file, err := sqlite.Open(ctx, path, sqlite.Options{})
+			if err == nil {
+				driver, rewrite, isAlone = file, file.Rewrite, true
+			}
 			return err
 		},
 		func(dsn string) (err error) {
@@ -133,13 +160,90 @@ func compactDatabase(ctx context.Context, endpoint string, keep time.Duration, r
 			return err
 		})
 	if err != nil {
-		return result, err
+		return err
 	}
+	defer func() { err = errors.Join(err, driver.Close()) }()
 	histories, err := driver.Histories(ctx)
-	if err == nil {
-		result, err = apiserver.Compact(ctx, sqlstore.New(driver, sqlstore.Options{Retention: commonRetention(histories)}), keep, resource)
+	if err != nil {
+		return err
 	}
-	return result, errors.Join(err, driver.Close())
+	compacted := sqlstore.New(driver, sqlstore.Options{Retention: commonRetention(histories), Alone: isAlone})
+	if err := c.repeat(ctx, func(request apiserver.CompactRequest) (apiserver.CompactResult, error) {
+		result, err := apiserver.Compact(ctx, compacted, request)
+		if err == nil && result.IsDeleted && !result.Done {
+			err = rewrite(ctx)
+		}
+		return result, err
+	}); err != nil {
+		return err
+	}
+	return c.print()
+}
+
+// repeat makes requests until the work is done.
+func (c *compaction) repeat(
+	ctx context.Context, do func(apiserver.CompactRequest) (apiserver.CompactResult, error),
+) error {
+	defer c.progress.end()
+	began := c.progress.clock()
+	var deletedAt time.Time
+	for requests := 0; ; requests++ {
+		result, err := do(c.request)
+		c.deleted += result.Deleted
+		if requests == 0 {
+			c.first = result
+		}
+		switch {
+		case ctx.Err() != nil:
+			return fmt.Errorf("interrupted: %d of about %d changes are deleted: run the command again to go on",
+				c.deleted, c.first.Older)
+		case err != nil && c.deleted > 0:
+			return fmt.Errorf("%d of about %d changes are deleted: run the command again to go on: %w",
+				c.deleted, c.first.Older, err)
+		case err != nil:
+			return err
+		case result.IsDeleted && c.deleted == 0 && c.first.Younger > 0:
+			return fmt.Errorf("nothing is deleted: "+
+				"the history has %d changes, all younger than --keep %s: --keep 0 deletes them too", c.first.Younger, c.request.Keep)
+		}
+		now := c.progress.clock()
+		if result.IsDeleted && deletedAt.IsZero() {
+			deletedAt = now
+		}
+		c.last, c.request.UpTo = result, result.UpTo
+		if result.Done || !deletedAt.IsZero() && now.Sub(deletedAt) >= returnTime {
+			return nil
+		}
+		c.progress.showDue(func() string { return c.line(now.Sub(began)) })
+	}
+}
+
+// line returns how far it is.
+func (c *compaction) line(took time.Duration) string {
+	freed := max(0, c.first.BeforeBytes-c.last.SizeBytes)
+	if c.last.IsDeleted {
+		return fmt.Sprintf("returning space: %s returned, %s left in the file",
+			bytesText(freed), bytesText(c.last.SizeBytes-c.last.UsedBytes))
+	}
+	total := max(c.first.Older, c.deleted)
+	return fmt.Sprintf("deleting history %s%d changes left, %.0f a second, %s free in the file",
+		progressBar(c.deleted, total), total-c.deleted, float64(c.deleted)/max(took.Seconds(), 1), bytesText(c.last.SizeBytes-c.last.UsedBytes))
+}
+
+// print prints the result, and how to return what the file keeps.
+func (c *compaction) print() error {
+	r := c.last
+	if len(r.Kept) > 0 {
+		fmt.Fprintf(c.out, "left out, because they keep their history for longer: %s; "+
+			"delete that with --resource NAME, or '*' for all\n", strings.Join(r.Kept, ", "))
+	}
+	_, err := fmt.Fprintf(c.out, "compacted up to revision %d: %d changes are deleted; the database has %s, %s less\n",
+		r.CompactedRevision, c.deleted, bytesText(r.SizeBytes), bytesText(max(0, c.first.BeforeBytes-r.SizeBytes)))
+	if !r.Done {
+		_, err = fmt.Fprintf(c.out, "the file keeps %s for what is written next, "+
+			"and the server returns it little by little: stop it and run \"byre compact\" again to return it at once\n", bytesText(r.SizeBytes-r.UsedBytes))
+	}
+	return err
 }
 
 // commonRetention returns what the servers' --retention is, as far as the database tells: the time for

@@ -30,7 +30,7 @@ func TestCompact_WithAndWithoutAServer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		succeed(t, "compact", "--data-dir", dir, "--keep=1h")
+		expectFailure(t, "all younger than --keep 1h0m0s: --keep 0 deletes them too", "compact", "--data-dir", dir, "--keep=1h")
 		resume := metav1.ListOptions{ResourceVersion: made.ResourceVersion, ResourceVersionMatch: metav1.ResourceVersionMatchExact}
 		if _, err := kube.CoreV1().ConfigMaps("default").List(t.Context(), resume); err != nil {
 			t.Errorf("what is younger than --keep is gone: %v", err)

@@ -72,6 +72,11 @@ func countRows[T any](p *progress, rows iter.Seq2[*T, error], size func(*T) int)
 func (p *progress) add(bytes int) {
 	p.rows++
 	p.bytes += int64(bytes)
+	p.showDue(p.line)
+}
+
+// showDue shows a line if it is time for one.
+func (p *progress) showDue(line func() string) {
 	now := p.clock()
 	pause := elapsed.InLog
 	if p.isTerminal {
@@ -80,7 +85,7 @@ func (p *progress) add(bytes int) {
 	if now.Sub(p.start) < elapsed.After || now.Sub(p.last) < pause {
 		return
 	}
-	p.show(p.line(), now)
+	p.show(line(), now)
 }
 
 func (p *progress) show(line string, now time.Time) {
@@ -108,13 +113,17 @@ func (p *progress) showElapsed(work func() string) (stop func()) {
 // line returns the progress as text, such as
 // "backing up [####......] 41%, 120000 rows, 310 MiB".
 func (p *progress) line() string {
-	bar := ""
-	if p.total > 0 {
-		share := min(float64(p.rows)/float64(p.total), 1)
-		full := int(share * progressBarWidth)
-		bar = fmt.Sprintf("[%-*s] %.0f%%, ", progressBarWidth, "##############################"[:full], share*100)
+	return fmt.Sprintf("%s %s%d rows, %d MiB", p.work, progressBar(p.rows, p.total), p.rows, p.bytes>>20)
+}
+
+// progressBar returns text such as "[####......] 41%, "; it is empty if total is not known.
+func progressBar(done, total int64) string {
+	if total <= 0 {
+		return ""
 	}
-	return fmt.Sprintf("%s %s%d rows, %d MiB", p.work, bar, p.rows, p.bytes>>20)
+	share := min(float64(done)/float64(total), 1)
+	full := int(share * progressBarWidth)
+	return fmt.Sprintf("[%-*s] %.0f%%, ", progressBarWidth, "##############################"[:full], share*100)
 }
 
 // end removes the line from a terminal.

@@ -243,6 +243,9 @@ func printDatabase(line func(name, format string, args ...any), d status.Databas
 	if d.QuotaBytes > 0 {
 		line("Quota", "%s of %s", bytesText(d.UsedBytes), bytesText(d.QuotaBytes))
 	}
+	if d.Disk != nil {
+		line("Disk", "%s free, the log has %s", bytesText(d.Disk.FreeBytes), bytesText(d.Disk.LogBytes))
+	}
 	for _, c := range d.Copies {
 		switch {
 		case c.LagSeconds == 0:

@@ -174,7 +174,7 @@ func allStatements(last, limit int) map[string]statement {
 		"compacted":     {selectCompacted, of},
 		"revision at":   {selectRevisionAt, []any{"2020-01-01T00:00:00Z"}},
 		"compact all":   {compactAll, nil},
-		"count changes": {countChanges, in(of, limit)},
+		"count changes": {countChanges, in(of, int64(last), limit)},
 		"add":           {addResources, []any{[]string{""}, []string{"resource3"}, []string{"builtin"}, "instance"}},
 		"epoch":         {beginEpoch, []any{int64(last * 10), "1/1/1"}},
 		"lineage":       {storeLineage, []any{"1/1/1"}},

@@ -234,8 +234,8 @@ SELECT max(low) FROM search`
 	countChanges = `
 SELECT count(*), coalesce(min(revision), 0) FROM (
     SELECT u.revision FROM (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3) r
-    CROSS JOIN LATERAL (SELECT revision FROM undo_log WHERE resource_id BETWEEN r.id AND r.id
-                        ORDER BY resource_id DESC, revision DESC LIMIT $4) u) newest`
+    CROSS JOIN LATERAL (SELECT revision FROM undo_log WHERE resource_id BETWEEN r.id AND r.id AND revision <= $4
+                        ORDER BY resource_id DESC, revision DESC LIMIT $5) u) newest`
 
 	// deleteHistory deletes the $6 oldest changes of a resource, $1 to $3, up to revision $4
 	// and to the first change that was made at $5 or later; NULL is never. It returns the

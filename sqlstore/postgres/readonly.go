@@ -302,7 +302,7 @@ func (*ReadOnly) Commit(context.Context, []sqlstore.Write) ([]sqlstore.Outcome, 
 }
 
 // CountChanges implements sqlstore.Driver: it fails.
-func (*ReadOnly) CountChanges(context.Context, sqlstore.Resource, int64) (count, oldest int64, err error) {
+func (*ReadOnly) CountChanges(context.Context, sqlstore.Resource, int64, int64) (count, oldest int64, err error) {
 	return 0, 0, errReadsOnly
 }
 

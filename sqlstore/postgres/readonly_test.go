@@ -85,8 +85,8 @@ func (p twoProcesses) Usage(ctx context.Context) (sqlstore.Usage, error) {
 	return usage, errors.Join(err, readErr)
 }
 
-func (p twoProcesses) CountChanges(ctx context.Context, of sqlstore.Resource, limit int64) (count, oldest int64, err error) {
-	return p.writer.CountChanges(ctx, of, limit)
+func (p twoProcesses) CountChanges(ctx context.Context, of sqlstore.Resource, upTo, limit int64) (count, oldest int64, err error) {
+	return p.writer.CountChanges(ctx, of, upTo, limit)
 }
 
 func (p twoProcesses) DeleteHistory(ctx context.Context, d sqlstore.Deletion) (deleted int, waited time.Duration, err error) {

@@ -65,10 +65,12 @@ func (d *Driver) SetRetainedFor(ctx context.Context, ages map[sqlstore.Resource]
 }
 
 // CountChanges implements sqlstore.Driver.
-func (d *Driver) CountChanges(ctx context.Context, of sqlstore.Resource, limit int64) (count, oldest int64, err error) {
+func (d *Driver) CountChanges(
+	ctx context.Context, of sqlstore.Resource, upTo, limit int64,
+) (count, oldest int64, err error) {
 	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, w *watchdog, _ lastSeen) error {
 		w.pause() // ctx bounds it; it reads as many entries of an index as there are changes
-		return conn.QueryRow(ctx, countChanges, of.Group, of.Resource, of.Owner.String(), limit).Scan(&count, &oldest)
+		return conn.QueryRow(ctx, countChanges, of.Group, of.Resource, of.Owner.String(), upTo, limit).Scan(&count, &oldest)
 	})
 	return count, oldest, err
 }

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"math"
 	"os"
-	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -25,8 +24,12 @@ const (
 	// level0Retention is for how long a file stays that is compacted: a restore may have planned to
 	// read it.
 	level0Retention = 5 * time.Minute
-	// mergePause is the interval of the lowest level.
-	mergePause = 30 * time.Second
+	// mergePause is the least time between two merges, and mergePauses how many of it are between them unless there are
+	// mergeBytes to merge. What is written is copied twice, once as a file of each capture and once merged: further
+	// levels, each of which copies all of it again, would save a restore little of the 300 files a day.
+	mergePause  = 30 * time.Second
+	mergePauses = 10
+	mergeBytes  = 16 << 20
 	// checkedPauses is how many of it are between two listings of all files of a folder: ten minutes.
 	checkedPauses = 20
 )
@@ -42,7 +45,7 @@ type copier struct {
 	// folder is the current one; nil if there is none.
 	folder atomic.Pointer[folder]
 	// needed is the last file of the backlog that neither copying nor merging needs; math.MaxUint64 if the destination
-	// needs none.
+	// needs none. It needs all at first: the first one has the whole database.
 	needed atomic.Uint64
 }
 
@@ -51,27 +54,24 @@ type folder struct {
 	client litestream.ReplicaClient
 	// last is the last file that was copied to it.
 	last atomic.Uint64
-	// grown says that there are files which were not merged.
-	grown atomic.Bool
+	// unmerged is how many bytes were copied that were not merged.
+	unmerged atomic.Int64
 
 	// What follows belongs to the goroutine that merges, once the folder is that of the copier.
 
 	// old are the folders that are to be deleted.
 	old       []string
 	compactor *litestream.Compactor
-	// compacted is when a level was last compacted, and snapshot the time of the last snapshot.
-	compacted [4]time.Time
-	snapshot  time.Time
+	// merged is the time of the last merge, and snapshot that of the last snapshot.
+	merged, snapshot time.Time
 	// checked is when its files were last listed.
 	checked time.Time
-	// changed says which levels have files that are not compacted into the next one.
-	changed [4]bool
+	// changed is true if it has files that are later than the last snapshot.
+	changed bool
 }
 
 func newCopier(d *destination, s *session) *copier {
-	c := &copier{destination: d, session: s, captured: make(chan struct{}, 1), begun: make(chan struct{}, 1)}
-	c.needed.Store(math.MaxUint64)
-	return c
+	return &copier{destination: d, session: s, captured: make(chan struct{}, 1), begun: make(chan struct{}, 1)}
 }
 
 // position returns the last file of the backlog that may be deleted.
@@ -146,14 +146,15 @@ func (c *copier) sync(ctx context.Context) error {
 		}
 	}
 	for next := ltx.TXID(f.last.Load()) + 1; next <= end.id; next++ {
-		if err := c.upload(ctx, f, next); err != nil {
+		size, err := c.upload(ctx, f.client, 0, next)
+		if err != nil {
 			if errors.Is(err, fs.ErrNotExist) {
 				c.folder.Store(nil) // the next attempt begins a new folder
 			}
 			return err
 		}
 		f.last.Store(uint64(next))
-		f.grown.Store(true)
+		f.unmerged.Add(size)
 	}
 	if c.folder.Load() != f {
 		return errDeleted
@@ -162,15 +163,20 @@ func (c *copier) sync(ctx context.Context) error {
 	return nil
 }
 
-// upload copies one file. It fails with fs.ErrNotExist if the backlog has it no more.
-func (c *copier) upload(ctx context.Context, f *folder, id ltx.TXID) error {
+// upload copies one file to a level, and returns its size. It fails with fs.ErrNotExist if the backlog has it no more.
+func (c *copier) upload(
+	ctx context.Context, client litestream.ReplicaClient, level int, id ltx.TXID,
+) (size int64, err error) {
 	file, err := os.Open(c.session.db.LTXPath(0, id, id))
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer file.Close()
-	_, err = f.client.WriteLTXFile(ctx, 0, id, id, file)
-	return err
+	info, err := client.WriteLTXFile(ctx, level, id, id, file)
+	if err != nil {
+		return 0, err
+	}
+	return info.Size, nil
 }
 
 // begin makes a new folder, with a snapshot.
@@ -179,12 +185,10 @@ func (c *copier) begin(ctx context.Context) (*folder, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.needed.Store(uint64(c.session.position().id)) // what comes after the snapshot stays
 	name := newFolder(time.Now(), before)
 	f := &folder{client: c.bucket.client(name), snapshot: time.Now(), checked: time.Now()}
-	last, err := c.writeSnapshot(ctx, f.client)
+	last, err := c.beginWith(ctx, f.client)
 	if err != nil {
-		c.needed.Store(math.MaxUint64)
 		return nil, err
 	}
 	f.last.Store(uint64(last))
@@ -206,6 +210,19 @@ func (c *copier) begin(ctx context.Context) (*folder, error) {
 	c.folder.Store(f)
 	signal(c.begun)
 	return f, nil
+}
+
+// beginWith copies the whole database, and returns the last file of the backlog that is in it. The first file of
+// the backlog is such a copy: while it is there, the disk needs no space for another one.
+func (c *copier) beginWith(ctx context.Context, client litestream.ReplicaClient) (last ltx.TXID, err error) {
+	if _, err := c.upload(ctx, client, litestream.SnapshotLevel, 1); !errors.Is(err, fs.ErrNotExist) {
+		return 1, err
+	}
+	c.needed.Store(uint64(c.session.position().id)) // what comes after the snapshot stays
+	if last, err = c.writeSnapshot(ctx, client); err != nil {
+		c.needed.Store(math.MaxUint64)
+	}
+	return last, err
 }
 
 // errDeleted means that another program deletes what was copied.
@@ -284,42 +301,32 @@ func explainFull(err error) error {
 // maintain merges files of a folder into larger ones, makes a snapshot once a day, and deletes
 // what is older than retention.
 func (c *copier) maintain(ctx context.Context, f *folder) error {
-	if f.grown.Swap(false) {
-		f.changed[0] = true
-	}
-	for _, level := range litestream.DefaultCompactionLevels[1:] {
-		below := level.Level - 1
-		if !f.changed[below] || time.Since(f.compacted[level.Level]) < level.Interval {
-			continue
-		}
-		f.compacted[level.Level] = time.Now()
-		merged, err := f.compactor.Compact(ctx, level.Level)
+	if n := f.unmerged.Load(); n >= mergeBytes || n > 0 && time.Since(f.merged) >= mergePauses*c.session.mergePause {
+		f.merged, f.changed = time.Now(), true
+		merged, err := f.compactor.Compact(ctx, 1)
 		if err != nil && !errors.Is(err, litestream.ErrNoCompaction) {
 			return err
 		}
-		f.changed[below], f.changed[level.Level] = false, true
-		if level.Level == 1 {
-			if merged != nil && c.folder.Load() == f {
-				c.needed.Store(uint64(merged.MaxTXID))
-			}
-			if err := f.compactor.EnforceL0Retention(ctx, level0Retention); err != nil {
-				return err
-			}
+		f.unmerged.Add(-n)
+		if merged != nil && c.folder.Load() == f {
+			c.needed.Store(uint64(merged.MaxTXID))
+		}
+		if err := f.compactor.EnforceL0Retention(ctx, level0Retention); err != nil {
+			return err
 		}
 	}
-	if time.Since(f.snapshot) < retention || !slices.Contains(f.changed[:], true) {
+	if time.Since(f.snapshot) < retention || !f.changed {
 		return nil
 	}
 	if _, err := c.writeSnapshot(ctx, f.client); err != nil {
 		return err
 	}
-	f.snapshot = time.Now()
-	f.changed[3] = false
+	f.snapshot, f.changed = time.Now(), false
 	oldest, err := f.compactor.EnforceSnapshotRetention(ctx, retention)
 	if err != nil {
 		return err
 	}
-	for level := range f.compacted {
+	for level := range 2 {
 		if err := f.compactor.EnforceRetentionByTXID(ctx, level, oldest); err != nil {
 			return err
 		}

@@ -42,7 +42,8 @@ type Status struct {
 	// LastSuccess is when the destination last had all commits that were captured; zero if it never
 	// had in this process.
 	LastSuccess time.Time
-	// Failures counts failed attempts. Err is the error of the last attempt; nil if it succeeded.
+	// Failures counts failed attempts, and those to capture the database. Err is the error of the last attempt; nil if
+	// it succeeded.
 	Failures int64
 	Err      error
 }
@@ -153,11 +154,17 @@ func (d *destination) lost(ctx context.Context, now time.Time, err error) {
 
 // failed notes a failed attempt.
 func (d *destination) failed(ctx context.Context, err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.err == nil {
+	if d.fail(err) {
 		d.logger.ErrorContext(ctx, "replication: the copy is not complete, and is tried again: see whether the destination can be reached and written", "err", err)
 	}
+}
+
+// fail counts a failed attempt, and reports whether the one before succeeded.
+func (d *destination) fail(err error) (isFirst bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	isFirst = d.err == nil
 	d.failures++
 	d.err = err
+	return isFirst
 }

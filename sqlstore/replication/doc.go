@@ -25,7 +25,8 @@
 // nil. A destination that does not answer never holds up a commit, nor another destination, unless Sync
 // is set: then AwaitCopy, after each commit, waits for it.
 // What waits for it takes up the backlog at most: 256 MiB, or the size of the database if that
-// is more. A copy of the database is beside that while a folder begins, and once a day.
+// is more; half of what is free on a small disk. Its first file has the whole database, and folders begin with it.
+// Another copy is beside the backlog while a folder begins later, and once a day.
 //
 // # What the caller owes
 //

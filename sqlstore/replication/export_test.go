@@ -15,9 +15,23 @@ func (r *Replicator) SetMergePause(d time.Duration) { r.mergePause = d }
 func (r *Replicator) Age(ctx context.Context) error {
 	for _, c := range r.session.copies {
 		f := c.folder.Load()
-		f.snapshot, f.compacted = f.snapshot.Add(-25*time.Hour), [4]time.Time{}
+		f.snapshot, f.merged = f.snapshot.Add(-25*time.Hour), time.Time{}
 		if err := c.maintain(ctx, f); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// Merge does what is done when the next merges are due. Run has returned.
+func (r *Replicator) Merge(ctx context.Context) error {
+	for range 3 {
+		for _, c := range r.session.copies {
+			f := c.folder.Load()
+			f.merged = time.Time{}
+			if err := c.maintain(ctx, f); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

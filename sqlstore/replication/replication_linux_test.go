@@ -613,43 +613,127 @@ func objects(t *testing.T, prefix string) (keys []string) {
 	return keys
 }
 
-// TestReplicator_SaysThatThereIsNoSpaceForTheFirstCopy has a disk with space for commits, and none for the copy with which a
-// folder begins: who waits for a copy is told so.
-func TestReplicator_SaysThatThereIsNoSpaceForTheFirstCopy(t *testing.T) {
-	disk := pgtest.NewDisk(t, 224)
-	begins, fill, answered := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	var requests atomic.Int64
-	s3Behind(t, func(http.ResponseWriter, *http.Request) bool {
-		switch requests.Add(1) {
-		case 1:
-			close(begins)
-			<-fill
-		case 2: // the next attempt, for which the backlog may have made space
-			<-answered
+// commitLarge creates n objects of 1.4 MB, which LZ4 can't compress, in one transaction. It returns the bytes of
+// the values.
+func (r *replicated) commitLarge(t *testing.T, prefix string, n int) (bytes int64) {
+	t.Helper()
+	content := rand.NewChaCha8([32]byte{})
+	batch := make([]sqlstore.Write, n)
+	for i := range batch {
+		value := make([]byte, 1<<20)
+		_, _ = content.Read(value)
+		text := `"` + base64.StdEncoding.EncodeToString(value) + `"`
+		batch[i] = sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: fmt.Sprint(prefix, i)}, Value: []byte(text), Grows: true}
+		bytes += int64(len(text))
+	}
+	if outcomes, err := r.Commit(t.Context(), batch); err != nil || outcomes[0].Err != nil {
+		t.Fatal(err, outcomes)
+	}
+	return bytes
+}
+
+// TestReplicator_PutsNewValuesTwice measures what new values put into a place before anything of it is deleted:
+// files of the captures, and what they are merged into.
+func TestReplicator_PutsNewValuesTwice(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	r := replicate(t, migrated(t), nil, "file://"+dir)
+	values := r.commitLarge(t, "large-", 20)
+	r.awaitCopies(t)
+	r.commit(t, "small", 3, 1000)
+	r.awaitCopies(t)
+	r.stop()
+	if err := r.Merge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var put int64
+	if err := filepath.WalkDir(dir, func(_ string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
 		}
-		return true
-	})
-	path := filepath.Join(disk.Dir, "byre.db")
+		info, err := entry.Info()
+		put += info.Size()
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	merged, err := filepath.Glob(filepath.Join(dir, "*", "ltx", "1", "*.ltx"))
+	share := float64(put) / float64(values)
+	t.Logf("values of %d bytes put %.2f times as much", values, share)
+	if err != nil || share > 2.2 || len(merged) == 0 {
+		t.Errorf("that is more than 2.2 times, or nothing is merged: %q, %v", merged, err)
+	}
+	if err := r.Driver.Close(); err != nil {
+		t.Fatal(err)
+	}
+	expectRestored(t, "file://"+dir, r.path)
+}
+
+// onSmallDisk makes a database of 28 MB on a disk of a given size.
+func onSmallDisk(t *testing.T, megabytes int64) (disk *pgtest.Disk, path string) {
+	t.Helper()
+	disk = pgtest.NewDisk(t, megabytes)
+	path = filepath.Join(disk.Dir, "byre.db")
 	if _, err := migrations.Up(t.Context(), "sqlite://"+path); err != nil {
 		t.Fatal(err)
 	}
-	first := replicate(t, path, nil)
-	content := rand.NewChaCha8([32]byte{})
-	for i := range 20 {
-		value := make([]byte, 1<<20) // what LZ4 can't compress
-		_, _ = content.Read(value)
-		first.commitValue(t, fmt.Sprint("large-", i), `"`+base64.StdEncoding.EncodeToString(value)+`"`)
+	r := replicate(t, path, nil)
+	r.commitLarge(t, "large-", 20)
+	r.stop()
+	if err := r.Driver.Close(); err != nil {
+		t.Fatal(err)
 	}
-	first.stop()
-	if err := first.Driver.Close(); err != nil {
+	return disk, path
+}
+
+// TestReplicator_BeginsOnASmallDisk has a disk with space for one copy of the database. An attempt without it
+// counts as a failure of the destination.
+func TestReplicator_BeginsOnASmallDisk(t *testing.T) {
+	disk, path := onSmallDisk(t, 112)
+	ballast := filepath.Join(disk.Dir, "other")
+	if err := os.WriteFile(ballast, make([]byte, 40<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	r := replicate(t, path, nil, "file://"+dir)
+	eventually.True(t, "the attempts count", func() bool { return r.Status()[0].Failures > 1 })
+	if s := r.Status()[0]; s.Err == nil || !strings.Contains(s.Err.Error(), "needs ") || !s.LastSuccess.IsZero() {
+		t.Errorf("%+v", s)
+	}
+	if err := os.Remove(ballast); err != nil {
+		t.Fatal(err)
+	}
+	r.awaitCopies(t)
+	r.commit(t, "small", 3, 1000)
+	r.awaitCopies(t)
+	expectRestored(t, "file://"+dir, path)
+	r.stop()
+	if err := r.Driver.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestReplicator_SaysThatThereIsNoSpaceForAnotherCopy has a disk with space for commits, and none for the copy with
+// which another folder begins after the first one was lost: who waits for a copy is told so.
+func TestReplicator_SaysThatThereIsNoSpaceForAnotherCopy(t *testing.T) {
+	disk, path := onSmallDisk(t, 224)
+	s3(t)
+	client, err := location.S3{}.Client()
+	if err != nil {
 		t.Fatal(err)
 	}
 	spare := filepath.Join(disk.Dir, "spare") // what commits and their captures have
 	if err := os.WriteFile(spare, make([]byte, 8<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r := replicate(t, path, func(r *replication.Replicator) { r.Sync = true }, s3URL)
-	<-begins
+	r := replicate(t, path, func(r *replication.Replicator) {
+		r.Sync = true
+		r.SetMergePause(10 * time.Millisecond)
+	}, s3URL)
+	r.awaitCopies(t)
+	for n := 0; localBytes(t, path) > 1<<20; n++ { // the first file of the backlog goes with the next captures
+		r.commit(t, fmt.Sprint("first-", n), 1, 1000)
+	}
 	dir, err := os.Open(disk.Dir)
 	if err != nil {
 		t.Fatal(err)
@@ -658,8 +742,15 @@ func TestReplicator_SaysThatThereIsNoSpaceForTheFirstCopy(t *testing.T) {
 	if err := errors.Join(unix.Syncfs(int(dir.Fd())), dir.Close(), disk.Fill(), os.Remove(spare)); err != nil {
 		t.Fatal(err)
 	}
-	close(fill)
-	eventually.True(t, "the copy fails", func() bool { return r.Status()[0].Failures > 0 })
+	for _, key := range objects(t, "clusters/one/") {
+		if err := client.RemoveObject(t.Context(), "copies", key, minio.RemoveObjectOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually.True(t, "the copy fails for lack of space", func() bool {
+		err := r.Status()[0].Err
+		return err != nil && strings.Contains(err.Error(), "the disk is full")
+	})
 	done := make(chan error, 1)
 	go func() {
 		_, err := r.Commit(t.Context(), []sqlstore.Write{{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: "small"}, Value: []byte(`{}`)}})
@@ -673,7 +764,6 @@ func TestReplicator_SaysThatThereIsNoSpaceForTheFirstCopy(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Error("a commit waits for a copy that nobody can make")
 	}
-	close(answered)
 	if err := disk.Free(); err != nil {
 		t.Fatal(err)
 	}

@@ -231,6 +231,7 @@ func (r *Replicator) Run(ctx context.Context) {
 		}
 		r.hasNoSpace.Store(errors.Is(err, errFull) || errors.Is(err, syscall.ENOSPC))
 		for _, d := range r.destinations {
+			d.fail(err)
 			d.wake()
 		}
 		select {

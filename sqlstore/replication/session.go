@@ -24,9 +24,9 @@ const (
 	checkpointPages = 4096
 	// busyTimeout is how long Litestream waits for the writer.
 	busyTimeout = 10 * time.Second
-	// spareBytes is what must be free on the disk beside the copies with which a session begins: more
-	// than what a full disk has after the driver's reserve is gone.
-	spareBytes = 64 << 20
+	// spareBytes is what must be free on the disk beside the copy with which a session begins. While the driver's
+	// reserve is in use, none begins.
+	spareBytes = 16 << 20
 	// patience is how often in a row a capture may fail.
 	patience = 3
 )
@@ -66,7 +66,10 @@ func openSession(ctx context.Context, r *Replicator) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &session{db: newDB(r.path, r.logger), committed: r.committed, revision: &r.revision, hasNoSpace: &r.hasNoSpace, dropped: &r.dropped, isFull: r.isFull, began: r.Began, pause: captureInterval, mergePause: r.mergePause, limit: max(r.backlogBytes, info.Size())}
+	s := &session{
+		db: newDB(r.path, r.logger), committed: r.committed, revision: &r.revision, hasNoSpace: &r.hasNoSpace, dropped: &r.dropped,
+		isFull: r.isFull, began: r.Began, pause: captureInterval, mergePause: r.mergePause,
+	}
 	if r.Sync {
 		s.pause = 0 // a commit waits for the one before
 	}
@@ -74,9 +77,13 @@ func openSession(ctx context.Context, r *Replicator) (*session, error) {
 	if err := syscall.Statfs(r.path, &disk); err != nil {
 		return nil, err
 	}
-	if free := int64(disk.Bavail) * int64(disk.Bsize); free < 2*info.Size()+spareBytes { //nolint:unconvert // of other types on other systems
-		return nil, fmt.Errorf("%w: that of %s has %d MiB free, and replication begins with two copies of the database, which has %d MiB: make room", errFull, r.path, free>>20, info.Size()>>20)
+	free := int64(disk.Bavail) * int64(disk.Bsize) //nolint:unconvert // of other types on other systems
+	if needed := info.Size() + spareBytes; free < needed {
+		return nil, fmt.Errorf("%w: that of %s has %d MiB free, "+
+			"and replication, which begins with a copy of the database, needs %d MiB: make room", errFull, r.path, free>>20, needed>>20)
 	}
+	// The backlog must not fill a small disk. It has room for its first file, which has the whole database.
+	s.limit = max(info.Size(), min(r.backlogBytes, free/2))
 	r.dropped.Store(false)
 	if err := r.overwrite(ctx); err != nil {
 		return nil, err

@@ -23,11 +23,18 @@ var errMissing = errors.New("is missing its value")
 // nextWhenDamaged is the next step of an operator whose file is damaged.
 const nextWhenDamaged = "stop byre, keep a copy of the file and its -wal, run \"byre check\" to see what is damaged, and restore a backup"
 
+// nextWhenFull is the next step of an operator whose disk is full. The last hour may have filled it, which "byre
+// compact" keeps by default.
+const nextWhenFull = "delete objects and run \"byre compact --keep 0\", or free space on its file system"
+
 // diagnose returns the diagnosis of a result code; see https://sqlite.org/rescode.html.
 func diagnose(code int) diagnosis {
+	if code == sqlite3.SQLITE_IOERR_SHMSIZE { // the first page of the index of the log
+		return diagnosis{sqlstore.ErrDiskFull, "free a megabyte on its file system, and start again"}
+	}
 	switch code & 0xff {
 	case sqlite3.SQLITE_FULL:
-		return diagnosis{sqlstore.ErrDiskFull, "delete objects and run \"byre compact\", or free space on its file system"}
+		return diagnosis{sqlstore.ErrDiskFull, nextWhenFull}
 	case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH:
 		return diagnosis{sqlstore.ErrReadOnly, "make the file and its directory writable for byre's user"}
 	case sqlite3.SQLITE_CANTOPEN:

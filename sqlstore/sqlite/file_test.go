@@ -110,12 +110,16 @@ func TestOpen_AssertsItsSettings(t *testing.T) {
 	}
 	defer driver.Close()
 	for pragma, want := range map[string]string{
-		"journal_mode": "wal", "synchronous": "2", "foreign_keys": "0", "auto_vacuum": "2", "busy_timeout": "10000",
+		"journal_mode": "wal", "synchronous": "2", "foreign_keys": "0", "auto_vacuum": "2",
 	} {
 		values, err := driver.Pragmas(t.Context(), pragma)
 		if err != nil || len(values) != 6 || slices.ContainsFunc(values, func(value string) bool { return value != want }) {
 			t.Errorf("%s of the connections is %v, %v; want %s", pragma, values, err, want)
 		}
+	}
+	want := []string{"10000", "0", "10000", "10000", "10000", "10000"} // that of Maintain holds nobody up
+	if values, err := driver.Pragmas(t.Context(), "busy_timeout"); err != nil || !slices.Equal(values, want) {
+		t.Errorf("busy_timeout of the connections is %v, %v; want %v", values, err, want)
 	}
 
 	if _, err := db.ExecContext(t.Context(), `PRAGMA auto_vacuum = 0; VACUUM`); err != nil {

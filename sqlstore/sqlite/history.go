@@ -63,10 +63,13 @@ func (d *Driver) SetRetainedFor(ctx context.Context, ages map[sqlstore.Resource]
 }
 
 // CountChanges implements sqlstore.Driver.
-func (d *Driver) CountChanges(ctx context.Context, of sqlstore.Resource, limit int64) (count, oldest int64, err error) {
+func (d *Driver) CountChanges(
+	ctx context.Context, of sqlstore.Resource, upTo, limit int64,
+) (count, oldest int64, err error) {
 	if _, err := d.committer.flushUnlessCovered(0, &of); err != nil {
 		return 0, 0, err
 	}
-	err = d.readers.db.QueryRowContext(ctx, countChanges, of.Group, of.Resource, of.Owner.String(), limit).Scan(&count, &oldest)
+	row := d.readers.db.QueryRowContext(ctx, countChanges, of.Group, of.Resource, of.Owner.String(), upTo, limit)
+	err = row.Scan(&count, &oldest)
 	return count, oldest, d.file.translate(err)
 }

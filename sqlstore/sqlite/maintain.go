@@ -1,9 +1,12 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
+	"os"
 	"sync"
 	"time"
 
@@ -93,6 +96,24 @@ func (d *Driver) Shrink(ctx context.Context, limit int) (done bool, err error) {
 	return err == nil && excess <= limit, err
 }
 
+// Rewrite has SQLite write the file anew if it has more free pages than Shrink leaves. That takes a fraction of the
+// time that Shrink takes of each page, twice the space of the pages in use, and all of the writers' time: it is for
+// a process that serves nobody.
+func (d *Driver) Rewrite(ctx context.Context) error {
+	if done, err := d.Shrink(ctx, 0); err != nil || done {
+		return err
+	}
+	c := &d.committer
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	for _, statement := range []string{`VACUUM`, `PRAGMA wal_checkpoint(TRUNCATE)`} {
+		if _, err := c.writer.conn.ExecContext(ctx, statement); err != nil {
+			return d.file.translate(err)
+		}
+	}
+	return nil
+}
+
 // vacuumSome returns up to limit free pages to the file system.
 func (w *writer) vacuumSome(limit int) error {
 	rows, err := w.stmts[vacuum].Query()
@@ -112,8 +133,7 @@ const (
 	// it back into the file: 16 MiB. A checkpoint syncs twice and writes each page once,
 	// however many commits have changed the page since the last checkpoint.
 	checkpointPages = 4096
-	// reservePages is that length on a full disk: a log that is copied back starts over in the
-	// space that it has, and the file becomes smaller only then.
+	// reservePages is that length on a full disk. There the log is truncated too.
 	reservePages = 1
 	// checkpointIdle is how long after the last commit Maintain copies the log back,
 	// whatever its length, so that the file alone is complete while nothing is written:
@@ -124,6 +144,9 @@ const (
 	// starts the log over. If that never happens, the writer runs a checkpoint of its own
 	// at Options.LogPages.
 	checkpoint = `PRAGMA wal_checkpoint(PASSIVE)`
+	// truncateLog returns the space of a log that is copied back. It fails at once, or does nothing, if a reader or
+	// writer uses the log.
+	truncateLog = `PRAGMA wal_checkpoint(TRUNCATE)`
 	// measureLog returns how many pages the log has, and how many of them are copied back.
 	measureLog = `PRAGMA wal_checkpoint(NOOP)`
 )
@@ -137,6 +160,14 @@ type checkpointer struct {
 	isFull func() bool
 	// grown receives when the log has grown since the last measurement. Its capacity is 1.
 	grown chan struct{}
+
+	// mu guards the fields below. blocked is when a part of the log that is long enough could first not be copied back, of
+	// which copied pages were; zero if it could.
+	mu      sync.Mutex
+	blocked time.Time
+	copied  int
+	// isLong is true from the line that says that the log is too long.
+	isLong bool
 }
 
 // Maintain implements sqlstore.Driver. Until ctx ends it copies the log back into the file,
@@ -172,6 +203,10 @@ func (d *Driver) Maintain(ctx context.Context) error {
 				idle.Reset(checkpointIdle)
 				err = d.checkpointer.run(ctx, measureLog)
 			default:
+				// The reader may have ended. On a full disk the log may have more space to return.
+				if d.checkpointer.blockedFor(time.Now()) > 0 || d.reserve.isInUse.Load() {
+					err = d.checkpointer.run(ctx, measureLog)
+				}
 			}
 		case <-idle.C:
 			err = d.checkpointer.run(ctx, checkpoint)
@@ -188,22 +223,74 @@ func (d *Driver) Maintain(ctx context.Context) error {
 }
 
 // run executes checkpoint or measureLog. After measureLog it executes checkpoint if the
-// part of the log that is not copied back is long enough. While the database is replicated, it does
-// nothing: the log must stay until its pages are copied, and the replication runs the checkpoints.
+// part of the log that is not copied back is long enough. While the database is replicated, it only
+// measures: the log must stay until its pages are copied, and the replication runs the checkpoints.
 func (c *checkpointer) run(ctx context.Context, statement string) error {
-	if r := c.options.Replication; r != nil && r.Attached() {
-		return nil
+	isAttached := c.options.Replication != nil && c.options.Replication.Attached()
+	if isAttached {
+		statement = measureLog
 	}
 	var busy, pages, copied int
 	err := c.db.QueryRowContext(ctx, statement).Scan(&busy, &pages, &copied)
-	enough := min(checkpointPages, c.options.LogPages/2)
-	if c.isFull() {
+	enough, isFull := min(checkpointPages, c.options.LogPages/2), c.isFull()
+	if isFull {
 		enough = reservePages
 	}
-	if err == nil && statement == measureLog && pages-copied >= enough {
+	if err == nil && !isAttached && statement == measureLog && pages-copied >= enough {
 		err = c.db.QueryRowContext(ctx, checkpoint).Scan(&busy, &pages, &copied)
 	}
+	if err == nil {
+		c.record(ctx, pages-copied >= enough, copied, time.Now())
+	}
+	if err == nil && !isAttached && isFull && 0 < pages && pages == copied {
+		_, err = c.db.ExecContext(ctx, truncateLog)
+	}
 	return c.file.translate(err)
+}
+
+// record notes whether a part of the log that is long enough is not copied back, and logs when the log becomes too
+// long, and when it is not any more.
+func (c *checkpointer) record(ctx context.Context, isBlocked bool, copied int, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !isBlocked {
+		c.blocked = time.Time{}
+	} else if c.blocked.IsZero() || copied != c.copied {
+		c.blocked = now // the reader before has ended
+	}
+	c.copied = copied
+	size, err := c.size()
+	switch {
+	case err != nil:
+	case !c.isLong && size >= 2*c.options.logLimit():
+		c.isLong = true
+		c.options.Logger.ErrorContext(ctx, "store: the write-ahead log grows, because a reader stays in a transaction: "+
+			"end that program; \"fuser -v\" and the path name those that have the file open",
+			"path", c.file.path, "bytes", size, "limit", c.options.logLimit(),
+			"seconds", int(now.Sub(cmp.Or(c.blocked, now)).Seconds()))
+	case c.isLong && size <= c.options.logLimit():
+		c.isLong = false
+		c.options.Logger.InfoContext(ctx, "store: the write-ahead log is short again", "path", c.file.path, "bytes", size)
+	}
+}
+
+// blockedFor returns for how long at least a reader has kept a part of the log from being copied back; 0 if none does.
+func (c *checkpointer) blockedFor(now time.Time) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.blocked.IsZero() {
+		return 0
+	}
+	return max(now.Sub(c.blocked), 1)
+}
+
+// size returns the size of the log in bytes.
+func (c *checkpointer) size() (int64, error) {
+	info, err := os.Stat(c.file.path + "-wal")
+	if err != nil {
+		return 0, fmt.Errorf("%w: size of the log: %w", sqlstore.ErrUnavailable, err)
+	}
+	return info.Size(), nil
 }
 
 // signalGrown has Maintain measure the log, and the replication copy it. The database has all changes up to a revision.

@@ -104,7 +104,7 @@ var plans = map[string]struct {
 	}},
 	"count changes": {countChanges, []string{
 		"CO-ROUTINE (subquery-2)",
-		"SEARCH u USING COVERING INDEX undo_log_resource (resource_id=?)",
+		"SEARCH u USING COVERING INDEX undo_log_resource (resource_id=? AND rowid<?)",
 		"SCALAR SUBQUERY",
 		ofResourceLine,
 		"SCAN (subquery-2)",

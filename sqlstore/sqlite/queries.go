@@ -71,7 +71,8 @@ SELECT max(low) FROM search`
 SELECT count(*), coalesce(min(revision), 0) FROM (
     SELECT u.revision FROM undo_log u
     WHERE u.resource_id = (SELECT id FROM resources WHERE "group" = ?1 AND resource = ?2 AND defined_by = ?3)
-    ORDER BY u.revision DESC LIMIT ?4)`
+      AND u.revision <= ?4
+    ORDER BY u.revision DESC LIMIT ?5)`
 )
 
 const (

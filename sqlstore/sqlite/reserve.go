@@ -78,10 +78,11 @@ func (r *diskReserve) open() error {
 		return nil
 	case isReleased:
 		r.isInUse.Store(true)
-		r.logger.Error("store: the disk has no space for --disk-reserve: delete objects and run \"byre compact\", or free space on the disk", "path", r.path, "bytes", r.size)
+		r.logger.Error("store: the disk has no space for --disk-reserve: "+nextWhenFull, "path", r.path, "needed", r.needed())
 		return nil
 	}
-	r.logger.Warn("store: the disk has no space for --disk-reserve: when it is full, deletes fail too: free space on it and start again", "path", r.path, "bytes", r.size)
+	r.logger.Warn("store: the disk has no space for --disk-reserve: when it is full, deletes fail too: "+
+		"free space on it and start again", "path", r.path, "needed", r.needed())
 	return remove(r.path)
 }
 
@@ -105,8 +106,8 @@ func (r *diskReserve) release() {
 		return // it was never taken
 	}
 	r.isInUse.Store(true)
-	r.logger.Error("store: the disk is full: the reserve is released for deletes: delete objects and run \"byre compact\", or free space on the disk",
-		"path", r.path, "err", err)
+	r.logger.Error("store: the disk is full: the reserve is released for deletes: "+nextWhenFull,
+		"path", r.path, "needed", r.needed(), "err", err)
 }
 
 // run runs a transaction. If it does not make the database larger, the disk was too full for it and the
@@ -138,10 +139,26 @@ func (r *diskReserve) inUse() bool {
 	return false
 }
 
-// take gives the file its size, if the disk has an eighth of it more: otherwise the disk would be full
-// again at once. It reports whether the file has its size. If not, the file is empty or missing.
+// needed is the free space with which the file is given its size: an eighth more, because otherwise the disk would
+// be full again at once.
+func (r *diskReserve) needed() int64 { return r.size + r.size/8 }
+
+// measure returns the size of the file, and the space that must be free before it is taken back; 0 if it is not in use.
+// isMissing is true if there should be a file and is none.
+func (r *diskReserve) measure() (size, needed int64, isMissing bool) {
+	if info, err := os.Stat(r.path); err == nil {
+		size = info.Size()
+	}
+	if r.isInUse.Load() {
+		return size, r.needed(), false
+	}
+	return size, 0, size < r.size
+}
+
+// take gives the file its size, if the disk has the space. It reports whether the file has its size. If not, the
+// file is empty or missing.
 func (r *diskReserve) take() bool {
-	if free, err := freeSpace(r.path); err != nil || free < r.size+r.size/8 {
+	if free, err := freeSpace(r.path); err != nil || free < r.needed() {
 		return false
 	}
 	file, err := fileowner.Open(r.path, os.O_WRONLY|os.O_TRUNC, 0o600)

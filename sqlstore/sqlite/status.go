@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"byre/sqlstore"
 )
@@ -26,24 +27,35 @@ func (d *Driver) Usage(ctx context.Context) (usage sqlstore.Usage, err error) {
 	return usage, err
 }
 
-// Used implements sqlstore.Driver: it returns the size of the file without its free pages. The
-// write-ahead log, 64 MiB by default, does not count.
+// Used implements sqlstore.Driver: it returns the size of the file without its free pages. Of the
+// write-ahead log that counts which is beyond its limit, 64 MiB by default, because of a reader that stays.
 func (d *Driver) Used(ctx context.Context) (used int64, err error) {
-	err = d.readers.db.QueryRowContext(ctx, selectUsed).Scan(&used)
-	return used, d.file.translate(err)
+	if err := d.readers.db.QueryRowContext(ctx, selectUsed).Scan(&used); err != nil {
+		return 0, d.file.translate(err)
+	}
+	log, err := d.checkpointer.size()
+	return used + max(0, log-d.options.logLimit()), err
+}
+
+// Space implements sqlstore.Exclusive.
+func (d *Driver) Space() (s sqlstore.Space, err error) {
+	if s.Free, err = freeSpace(d.file.path); err != nil {
+		return s, fmt.Errorf("%w: free space of the disk: %w", sqlstore.ErrUnavailable, err)
+	}
+	s.Reserve, s.NeededFree, s.IsReserveMissing = d.reserve.measure()
+	s.Log, err = d.checkpointer.size()
+	s.LogLimit, s.Reader = d.options.logLimit(), d.checkpointer.blockedFor(time.Now())
+	return s, err
 }
 
 // Size implements sqlstore.Driver: it returns the size of the file and of its write-ahead log.
 func (d *Driver) Size(context.Context) (int64, error) {
-	size := int64(0)
-	for _, path := range []string{d.file.path, d.file.path + "-wal"} {
-		info, err := os.Stat(path)
-		if err != nil {
-			return 0, fmt.Errorf("%w: size of the database: %w", sqlstore.ErrUnavailable, err)
-		}
-		size += info.Size()
+	info, err := os.Stat(d.file.path)
+	if err != nil {
+		return 0, fmt.Errorf("%w: size of the database: %w", sqlstore.ErrUnavailable, err)
 	}
-	return size, nil
+	log, err := d.checkpointer.size()
+	return info.Size() + log, err
 }
 
 // errNotOurs means that the path does not lead to the file that the driver has open.

@@ -303,11 +303,11 @@ func (m *Model) SetRetainedFor(_ context.Context, ages map[sqlstore.Resource]tim
 }
 
 // CountChanges implements sqlstore.Driver.
-func (m *Model) CountChanges(_ context.Context, of sqlstore.Resource, limit int64) (count, oldest int64, _ error) {
+func (m *Model) CountChanges(_ context.Context, of sqlstore.Resource, upTo, limit int64) (count, oldest int64, _ error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, c := range slices.Backward(m.changes) {
-		if c.New.Key.Of() == of && count < limit {
+		if c.New.Key.Of() == of && c.Revision <= upTo && count < limit {
 			count, oldest = count+1, c.Revision
 		}
 	}
@@ -397,6 +397,9 @@ func (m *Model) Maintain(ctx context.Context) error {
 
 // Probe implements sqlstore.Exclusive.
 func (m *Model) Probe(context.Context) error { return nil }
+
+// Space implements sqlstore.Exclusive.
+func (m *Model) Space() (sqlstore.Space, error) { return sqlstore.Space{}, nil }
 
 // InReserve implements sqlstore.Exclusive.
 func (m *Model) InReserve() bool { return false }

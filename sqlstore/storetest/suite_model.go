@@ -223,9 +223,9 @@ func (w *walk) compareList() {
 }
 
 func (w *walk) compareHistories(of sqlstore.Resource) {
-	limit := 1 + w.random.Int64N(20)
-	gotCount, gotOldest, err := w.driver.CountChanges(w.driver.Context(), of, limit)
-	wantCount, wantOldest, _ := w.model.CountChanges(w.driver.Context(), of, limit)
+	limit, upTo := 1+w.random.Int64N(20), w.random.Int64N(w.model.state().Revision+2)
+	gotCount, gotOldest, err := w.driver.CountChanges(w.driver.Context(), of, upTo, limit)
+	wantCount, wantOldest, _ := w.model.CountChanges(w.driver.Context(), of, upTo, limit)
 	if err != nil || gotCount != wantCount || gotOldest != wantOldest {
 		w.driver.Fatalf("%d of the changes of %v, from %d, %v; model %d from %d", gotCount, of, gotOldest, err, wantCount, wantOldest)
 	}

@@ -126,9 +126,9 @@ func testCompactOlder(f fixture) {
 	f.revision(create(key("n", "after"), "3"))
 	store := sqlstore.New(f.Driver, sqlstore.Options{})
 	for range 2 { // the second time nothing is left
-		compacted, _, err := store.CompactOlder(f.Context(), sqlstore.Compaction{Of: sqlstore.GroupResource{Resource: "configmaps"}})
-		if err != nil || compacted != last {
-			f.Errorf("compacted up to %d, %v; want %d", compacted, err, last)
+		compacted, err := store.CompactOlder(f.Context(), sqlstore.Compaction{Of: sqlstore.GroupResource{Resource: "configmaps"}})
+		if err != nil || compacted.Revision != last {
+			f.Errorf("compacted up to %+v, %v; want %d", compacted, err, last)
 		}
 		if changes := f.changes(last); len(changes) != 1 {
 			f.Errorf("changes after it: %v", changes)

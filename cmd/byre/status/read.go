@@ -77,7 +77,11 @@ func Read(ctx context.Context, config *rest.Config, now time.Time) (Status, erro
 		leases, leasesErr = client.CoordinationV1().Leases(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	})
 	requests.Wait()
-	s.addReadiness(checks, readyErr)
+	s.addReadiness(checks, readyErr, func(check string) string {
+		body, _ := server.RESTClient().Get().AbsPath("/readyz/" + check).MaxRetries(0).DoRaw(ctx)
+		_, cause, _ := strings.Cut(string(body), "internal server error: ") // of k8s.io/apiserver/pkg/server/healthz
+		return strings.TrimSpace(cause)
+	})
 	if metricsErr == nil {
 		metricsErr = s.addMetrics(metrics)
 	}
@@ -103,20 +107,29 @@ func (s *Status) addMissing(part, request string, err error) {
 var failedCheck = regexp.MustCompile(`(?m)^\[-\](\S+)`)
 
 // addReadiness adds the answer of /readyz, which is 500 with the list of checks if one
-// fails.
-func (s *Status) addReadiness(body []byte, err error) {
+// fails. causeOf asks why a check fails; it returns nothing if that is not known.
+func (s *Status) addReadiness(body []byte, err error, causeOf func(check string) string) {
 	s.Server.Ready = err == nil
 	if err == nil {
 		return
 	}
 	var failed []string
+	next := "see its log"
 	for _, match := range failedCheck.FindAllSubmatch(body, -1) {
-		failed = append(failed, string(match[1]))
+		check := string(match[1])
+		cause := causeOf(check)
+		if strings.HasPrefix(cause, sqlstore.ErrDiskFull.Error()) {
+			next = "delete objects and run \"byre compact --keep 0\", or free space on its file system"
+		}
+		if cause != "" {
+			check += " (" + cause + ")"
+		}
+		failed = append(failed, check)
 	}
 	if len(failed) == 0 {
 		failed = []string{err.Error()}
 	}
-	s.Alarms = append(s.Alarms, "the server is not ready: "+strings.Join(failed, ", ")+": see its log")
+	s.Alarms = append(s.Alarms, "the server is not ready: "+strings.Join(failed, ", ")+": "+next)
 }
 
 func (s *Status) addMetrics(text []byte) error {
@@ -137,7 +150,22 @@ func (s *Status) addMetrics(text []byte) error {
 	}
 	s.Server.Watchers = sum(families["apiserver_longrunning_requests"], "verb", "WATCH")
 	if sum(families["byre_store_quota_exceeded"], "", "") > 0 {
-		s.Alarms = append(s.Alarms, "the database has reached its quota: delete objects and run \"byre compact\", or raise --database-quota")
+		s.Alarms = append(s.Alarms, "the database has reached its quota: "+
+			"delete objects and run \"byre compact --keep 0\", or raise --database-quota")
+	}
+	if free := families["byre_store_disk_free_bytes"]; free != nil {
+		d.Disk = &Disk{FreeBytes: sum(free, "", ""), LogBytes: sum(families["byre_store_wal_bytes"], "", "")}
+	}
+	limit := sum(families["byre_store_wal_limit_bytes"], "", "")
+	if d.Disk != nil && limit > 0 && d.Disk.LogBytes >= 2*limit {
+		s.Alarms = append(s.Alarms, fmt.Sprintf("the write-ahead log has %d MiB, "+
+			"because a reader has been in a transaction for %d s: end that program; "+
+			"\"fuser -v\" and the path of the database name those that have the file open",
+			d.Disk.LogBytes>>20, sum(families["byre_store_wal_reader_seconds"], "", "")))
+	}
+	if sum(families["byre_store_disk_reserve_missing"], "", "") > 0 {
+		s.Alarms = append(s.Alarms, "there is no --disk-reserve: "+
+			"deletes fail too when the disk is full: free space on the file system, and start byre again")
 	}
 	if sum(families["byre_store_refused_primaries"], "", "") > 0 {
 		s.Alarms = append(s.Alarms, "two primaries: a PostgreSQL server in whose place a standby was promoted takes writes again, and this "+

@@ -52,6 +52,8 @@ type Database struct {
 	// QuotaBytes is 0 without a quota. UsedBytes is the size that is compared with it.
 	QuotaBytes int64 `json:"quotaBytes,omitempty"`
 	UsedBytes  int64 `json:"usedBytes,omitempty"`
+	// Disk is that of a SQLite database, if it is served.
+	Disk *Disk `json:"disk,omitempty"`
 	// Fork is set if the database is a fork that is not adopted.
 	Fork *sqlstore.Fork `json:"fork,omitempty"`
 	// LastBackup is the last one that "byre backup" has made; nil if none is recorded.
@@ -71,6 +73,13 @@ type Standby struct {
 	// Revision is what the copy had, AgeSeconds ago.
 	Revision   int64 `json:"revision"`
 	AgeSeconds int64 `json:"ageSeconds"`
+}
+
+// Disk is the file system of a SQLite database.
+type Disk struct {
+	// FreeBytes is its free space, and LogBytes the size of the write-ahead log.
+	FreeBytes int64 `json:"freeBytes"`
+	LogBytes  int64 `json:"logBytes"`
 }
 
 // Copy is a destination of --replicate-to.

@@ -157,7 +157,7 @@ func TestRead_RaisesAlarms(t *testing.T) {
 	answers := healthy()
 	answers["/metrics"] = "# TYPE byre_store_quota_exceeded gauge\nbyre_store_quota_exceeded 1\n# TYPE byre_store_fork_timestamp_seconds gauge\nbyre_store_fork_timestamp_seconds{revision=\"9\"} 1.7961e+09\n"
 	s, err := read(t, answers)
-	if err != nil || len(s.Alarms) != 1 || !strings.HasPrefix(s.Alarms[0], `the database has reached its quota: delete objects and run "byre compact"`) {
+	if err != nil || len(s.Alarms) != 1 || !strings.HasPrefix(s.Alarms[0], `the database has reached its quota: delete objects and run "byre compact --keep 0"`) {
 		t.Errorf("the alarms are %q, %v", s.Alarms, err)
 	}
 	if f := s.Database.Fork; f == nil || f.Revision != 9 {
