@@ -388,7 +388,7 @@ func TestMCP_ToolsAreDescribed(t *testing.T) {
 	if err := cmd.ParseFlags(c.flags); err != nil {
 		t.Fatal(err)
 	}
-	server, err := newMCPServer(&flags, &limits)
+	server, err := newMCPServer(&flags, &limits, secretsFlag{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -245,7 +245,7 @@ func TestBlame_EqualsTheLogOfRandomEdits(t *testing.T) {
 			complete = 1 + w.random.Int64N(w.Revision())
 			w.DeleteHistory("deployments", complete)
 		}
-		blamed, err := w.client.Blame(t.Context(), target)
+		blamed, err := w.client.Blame(t.Context(), target, false)
 		w.must(err)
 		if len(blamed) != len(log) {
 			t.Errorf("%d fields, want %d", len(blamed), len(log))
