@@ -17,7 +17,7 @@ BENCH    ?=
 RACE_PKGS    := ./migrations/... ./sqlstore/... ./watch/...
 RACE_PATTERN := byre/(migrations|sqlstore|watch)(/|$$)
 
-.PHONY: all build run kubectl controller-runtime apiextensions conformance dist dist-check deb rpm image packages-test alerts-test machines-test test test-short test-setup test-postgres-versions test-race test-race-all test-unit test-e2e oracle lint fmt-check tidy-check vulncheck outdated night transfer litestream bench shards model robustness failover growth robustness-faults robustness-power fuzz clean
+.PHONY: all build run kubectl controller-runtime apiextensions conformance dist dist-check deb rpm image packages-test alerts-test machines-test test test-short test-setup test-postgres-versions test-race test-race-all test-unit test-e2e oracle lint fmt-check tidy-check vulncheck outdated night transfer litestream bench shards model robustness failover growth robustness-faults robustness-power fuzz findings clean
 
 all: build
 
@@ -346,6 +346,10 @@ fuzz: test-setup
 	@for p in $(FUZZ_PKGS); do for f in $(FUZZ_TARGETS); do \
 	  echo "== $$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) $$p || exit 1; \
 	done; done
+
+# Runs the scripts of findings/, which need the network.
+findings:
+	@for f in findings/*.sh; do echo "== $$f"; $$f || exit 1; done
 
 clean:
 	rm -rf bin
