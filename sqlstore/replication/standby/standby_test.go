@@ -89,7 +89,8 @@ func (h *host) start(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	h.stop, h.serving, h.ended = cancel, make(chan *sqlite.Driver, 1), make(chan error, 1)
-	go func() {
+	var running sync.WaitGroup
+	running.Go(func() {
 		h.ended <- standby.Run(ctx, standby.Config{
 			URL: place, Path: h.path, Duration: cmp.Or(h.duration, 5*time.Second), Logger: slog.New(slog.NewTextHandler(&h.logged, nil)),
 			SetAside: sqlite.SetAside, Replace: sqlite.Replace,
@@ -112,8 +113,11 @@ func (h *host) start(t *testing.T) {
 			},
 			Serve: h.serve, Lost: func(err error) { t.Error(err) },
 		})
-	}()
-	t.Cleanup(cancel)
+	})
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+	})
 }
 
 func (h *host) serve(ctx context.Context, l *lease.Lease) (complete bool, err error) {
