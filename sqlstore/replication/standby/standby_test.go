@@ -292,7 +292,7 @@ func TestRun_AcknowledgesWhatTheNextHolderHas(t *testing.T) {
 		}
 		service.ServeHTTP(w, r)
 	}))
-	h := &host{path: filepath.Join(t.TempDir(), "byre.db"), duration: 15 * time.Second, waits: true} // it is renewed each 3 s
+	h := &host{path: filepath.Join(t.TempDir(), "byre.db"), duration: 10 * time.Second, waits: true} // it is renewed each 2 s
 	h.start(t)
 	h.commit(t, "first")
 	object, err := replication.LeaseOf(place, location.S3{})
