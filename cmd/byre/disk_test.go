@@ -83,11 +83,7 @@ func emptyFullDisk(t *testing.T, flags ...string) {
 	if got := receive(); !strings.HasPrefix(got, "READY=1\n") {
 		t.Fatalf("the first message is %q", got)
 	}
-	// Five requests a second, as clients send by default: faster deletes of objects of this size need more space for the
-	// log than there is before it is copied back.
-	config := server.config(t)
-	config.QPS, config.Burst = 0, 0
-	kube = kubernetes.NewForConfigOrDie(config)
+	kube = kubernetes.NewForConfigOrDie(server.config(t))
 	if status, body := server.mustGet(t, "/readyz/etcd-readiness"); status != http.StatusInternalServerError {
 		t.Errorf("/readyz/etcd-readiness: %d %s", status, body)
 	}

@@ -147,6 +147,22 @@ func (r *Replicator) keepLock() error {
 // Attached reports whether Litestream captures the database, and so runs its checkpoints.
 func (r *Replicator) Attached() bool { return r.attached.Load() }
 
+// AwaitDetached waits while Litestream captures a database whose disk is full: it keeps the log from being copied back,
+// and the next transactions would fill what the disk has left. The session ends after its capture. AwaitDetached waits no
+// longer than ctx and Run.
+func (r *Replicator) AwaitDetached(ctx context.Context) {
+	for r.isFull() && r.Attached() {
+		signal(r.committed) // for the session to notice
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.ended:
+			return
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
 // Committed notes that the database has changed, and that it now has all changes up to a revision. It does not block.
 func (r *Replicator) Committed(revision int64) {
 	r.revision.Store(revision)

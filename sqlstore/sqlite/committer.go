@@ -34,6 +34,9 @@ type committer struct {
 
 // Commit implements sqlstore.Driver.
 func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore.Outcome, error) {
+	if r := d.options.Replication; r != nil {
+		r.AwaitDetached(ctx)
+	}
 	outcomes, err := d.committer.commit(ctx, batch)
 	if err != nil {
 		return outcomes, err
@@ -134,6 +137,10 @@ func (c *committer) transaction(state *sqlstore.State, f func() error) error {
 	}
 	b.clear(state.Revision)
 	c.lineage.record(state.Revision)
+	if c.reserve.isInUse.Load() && (c.options.Replication == nil || !c.options.Replication.Attached()) {
+		// The log must not grow by each delete until it has all that the reserve gave. If this fails, Maintain tries it again.
+		_, _ = c.writer.conn.ExecContext(context.Background(), checkpoint)
+	}
 	return nil
 }
 

@@ -15,6 +15,9 @@ import (
 
 // DeleteHistory implements sqlstore.Driver.
 func (d *Driver) DeleteHistory(ctx context.Context, deletion sqlstore.Deletion) (deleted int, waited time.Duration, err error) {
+	if r := d.options.Replication; r != nil {
+		r.AwaitDetached(ctx)
+	}
 	err = d.committer.change(ctx, func(state *sqlstore.State) (err error) {
 		deleted, err = d.committer.writer.deleteHistory(deletion, state)
 		return err

@@ -23,7 +23,8 @@ const startSpace = 1 << 20
 
 // diskReserve is a file of Options.Reserve bytes beside the database. A delete needs space too, for the
 // log and for the history: on a full disk no object could be deleted. So the file is truncated to
-// nothing when the disk is full, and gets its size again when there is space.
+// nothing when the disk is full, and gets its size again when there is space. Until then each transaction copies
+// the log back, so that deletes, however many, need little more of it than the largest one.
 //
 // Invariant: while the file is empty, because the disk was full, the space that it has left is for
 // writes that do not make the database larger. Store.Commit keeps it: it asks InReserve. Otherwise

@@ -16,6 +16,7 @@ import (
 	"byre/migrations/dbfile"
 	"byre/sqlstore"
 	"byre/sqlstore/backup/location"
+	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres/pgtest"
 	"byre/sqlstore/replication"
 	"byre/sqlstore/sqlite"
@@ -183,6 +184,97 @@ func TestReserve_IsForCompactions(t *testing.T) {
 		t.Error(err)
 	}
 	closeDriver(t, driver)
+}
+
+// Deletes need more of the log than the reserve has given, however quickly they follow each other: the log is copied
+// back between them. Then the history is compacted.
+func TestReserve_IsEnoughForQuickDeletes(t *testing.T) {
+	t.Parallel()
+	t.Run("after a start", func(t *testing.T) {
+		t.Parallel()
+		testQuickDeletes(t, false)
+	})
+	t.Run("while a copy is attached", func(t *testing.T) {
+		t.Parallel()
+		testQuickDeletes(t, true)
+	})
+}
+
+func testQuickDeletes(t *testing.T, attached bool) {
+	t.Helper()
+	const reserve, objects = 8 << 20, 20
+	disk := pgtest.NewDisk(t, 80)
+	path := filepath.Join(disk.Dir, "byre.db")
+	if _, err := migrations.Up(t.Context(), "sqlite://"+path); err != nil {
+		t.Fatal(err)
+	}
+	copies, err := replication.New([]string{"file://" + t.TempDir()}, location.S3{}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	driver, err := sqlite.Open(t.Context(), path, sqlite.Options{Reserve: reserve, Replication: copies})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = driver.Close() }() // a full disk has no space for the last commits of the copy
+	key := func(i int) sqlstore.Key { return sqlstore.Key{Resource: "pods", Name: fmt.Sprint(i)} }
+	value := []byte(`"` + strings.Repeat("x", 900_000) + `"`)
+	create := func(i int) error {
+		outcomes, err := driver.Commit(t.Context(), []sqlstore.Write{{Op: sqlstore.Create, Key: key(i), Value: value, Grows: true}})
+		if err == nil {
+			err = outcomes[0].Err
+		}
+		return err
+	}
+	for i := range objects {
+		if err := create(i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if attached {
+		if err := driver.ExecWriter(t.Context(), "PRAGMA wal_checkpoint(TRUNCATE)"); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var maintaining sync.WaitGroup
+		maintaining.Go(func() { _ = driver.Maintain(ctx) })
+		defer maintaining.Wait()
+		defer cancel()
+		eventually.True(t, "the copy is attached", copies.Attached)
+	} else { // the log is copied back and removed
+		closeDriver(t, driver)
+		driver = openReserving(t, path, reserve)
+	}
+	if err := disk.Fill(); err != nil {
+		t.Fatal(err)
+	}
+	made := objects
+	for err == nil {
+		if err = create(made); err == nil {
+			made++
+		}
+	}
+	if !errors.Is(err, sqlstore.ErrDiskFull) || !driver.InReserve() {
+		t.Fatal(err)
+	}
+	for i := range made {
+		commitOne(t, driver, sqlstore.Write{Op: sqlstore.Delete, Key: key(i), Replaces: int64(i) + 1})
+	}
+	if s, err := driver.Space(); err != nil || s.Log > reserve/2 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	n := int64(2 * made)
+	deleted, _, err := driver.DeleteHistory(t.Context(), sqlstore.Deletion{Of: sqlstore.Resource{Resource: "pods"}, UpTo: n, Limit: int(n)})
+	if err != nil || int64(deleted) != n {
+		t.Errorf("%d changes are deleted, %v", deleted, err)
+	}
+	for done := false; !done && err == nil; {
+		done, err = driver.Shrink(t.Context(), 1000)
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	eventually.True(t, "the reserve is taken back", func() bool { return !driver.InReserve() })
 }
 
 // On a full disk nothing is copied. A delete that is to be acknowledged with its copy is made, and says that its outcome is

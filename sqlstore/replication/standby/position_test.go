@@ -52,7 +52,8 @@ func (h *host) awaitPosition(t *testing.T) {
 	})
 }
 
-// crash ends a host that serves, whose lease no process renews or releases.
+// crash ends a host that serves, whose lease no process renews or releases. The other one, which would wait for that long,
+// finds that the lease was short.
 func (h *host) crash(t *testing.T) {
 	t.Helper()
 	h.crashed.Store(true)
@@ -60,6 +61,7 @@ func (h *host) crash(t *testing.T) {
 	if err := <-h.ended; err == nil {
 		t.Fatal("it has not crashed")
 	}
+	editLease(t, func(s *lease.State) { s.Milliseconds = 1 })
 }
 
 // deleteObjects deletes the objects of the bucket that match.
