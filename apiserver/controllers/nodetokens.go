@@ -154,7 +154,7 @@ func credentialOf(csr *certificatesv1.CertificateSigningRequest) string {
 	return strings.Join(csr.Spec.Extra[user.CredentialIDKey], " ")
 }
 
-func usagesOf(csr *certificatesv1.CertificateSigningRequest) sets.String {
+func usagesOf(csr *certificatesv1.CertificateSigningRequest) sets.String { //nolint:staticcheck // upstream takes it
 	usages := sets.NewString()
 	for _, usage := range csr.Spec.Usages {
 		usages.Insert(string(usage))

@@ -93,23 +93,26 @@ func TestLog_LimitsWhatOnePlaceRepeats(t *testing.T) {
 func TestLog_LeavesOutConsequences(t *testing.T) {
 	reflector := cache.NewReflector(nil, nil, cache.NewStore(cache.MetaNamespaceKeyFunc), 0)
 	for name, format := range logFormats {
+		// The handlers of errors wait between two of them.
 		t.Run(name, func(t *testing.T) {
-			defer klog.CaptureState().Restore()
-			out := new(textStream)
-			setFilteredLog(format.sink(out).(logr.CallDepthLogSink))
-			for message, want := range map[string]bool{
-				"the database is not available: the disk is full": false,
-				`sync "default/web-7b" failed with read version: 265 is not as new as written version: 276 for group resource replicasets.apps`:           false,
-				`sync "default/web-7b" failed with replicasets.apps "web-7b" not found`:                                                                   false,
-				`Operation cannot be fulfilled on nodes "n": the object has been modified; please apply your changes to the latest version and try again`: false,
-				`sync "default/web-7b" failed with replicasets.apps "web-7b" is forbidden`:                                                                true,
-			} {
-				out.Reset()
-				cache.DefaultWatchErrorHandler(t.Context(), reflector, errors.New(message))
-				if got := out.Len() > 0; got != want {
-					t.Errorf("%s: logged %t: %s", message, got, out)
+			synctest.Test(t, func(t *testing.T) {
+				defer klog.CaptureState().Restore()
+				out := new(textStream)
+				setFilteredLog(format.sink(out).(logr.CallDepthLogSink))
+				for message, want := range map[string]bool{
+					"the database is not available: the disk is full": false,
+					`sync "default/web-7b" failed with read version: 265 is not as new as written version: 276 for group resource replicasets.apps`:           false,
+					`sync "default/web-7b" failed with replicasets.apps "web-7b" not found`:                                                                   false,
+					`Operation cannot be fulfilled on nodes "n": the object has been modified; please apply your changes to the latest version and try again`: false,
+					`sync "default/web-7b" failed with replicasets.apps "web-7b" is forbidden`:                                                                true,
+				} {
+					out.Reset()
+					cache.DefaultWatchErrorHandler(t.Context(), reflector, errors.New(message))
+					if got := out.Len() > 0; got != want {
+						t.Errorf("%s: logged %t: %s", message, got, out)
+					}
 				}
-			}
+			})
 		})
 	}
 }

@@ -9,7 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// turns decides which queries run. At most most run at a time, and of one user at most half as many, or one. The next
+// turns decides which queries run. At most `most` run at a time, and of one user at most half as many, or one. The next
 // one is of the user who has the fewest running, and of these whose last query began first; of one user, that which
 // came first.
 type turns struct {

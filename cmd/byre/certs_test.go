@@ -100,9 +100,9 @@ func testCertificateExpiryOfEachRequest(t *testing.T, server *process) {
 	count := func() int {
 		_, metrics := server.mustGet(t, "/metrics")
 		for line := range strings.Lines(metrics) {
-			if rest, ok := strings.CutPrefix(line, "apiserver_client_certificate_expiration_seconds_count "); ok {
+			if number, ok := strings.CutPrefix(line, "apiserver_client_certificate_expiration_seconds_count "); ok {
 				var n int
-				if _, err := fmt.Sscan(rest, &n); err != nil {
+				if _, err := fmt.Sscan(number, &n); err != nil {
 					t.Fatal(err)
 				}
 				return n

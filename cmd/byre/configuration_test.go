@@ -37,10 +37,13 @@ func TestConfiguration_IsThatOfEachCommand(t *testing.T) {
 		}
 		file := filepath.Join(t.TempDir(), "backup.zst")
 		for _, args := range [][]string{
-			{"check"}, {"compact"}, {"backup", file}, {"fork", "--to", filepath.Join(t.TempDir(), "fork")}, {"export", "etcd", file + ".etcd"},
+			{"check"}, {"backup", file}, {"fork", "--to", filepath.Join(t.TempDir(), "fork")}, {"export", "etcd", file + ".etcd"},
 			{"certs", "status"}, {"kubeconfig", "--user=alice"}, {"migrate", "status"}, {"sql", "views"},
 		} {
 			succeed(t, args...)
+		}
+		if code, _, errOut := call("compact"); code != 1 || !strings.Contains(errOut, "all younger than --keep 1h0m0s") {
+			t.Errorf("compact of a young history: %d, %s", code, errOut)
 		}
 		if out := output(t, "sql", "SELECT name FROM namespaces"); !strings.Contains(out, "kube-system") {
 			t.Errorf("sql: %s", out)

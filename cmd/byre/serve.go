@@ -148,7 +148,7 @@ func openDatabaseBehind(ctx context.Context, o options.StoreOptions, l *lease.Le
 	}
 	switch dialect {
 	case migrations.SQLite:
-		options := sqlite.Options{
+		opened := sqlite.Options{
 			Volatile: o.IsVolatile(), Reserve: o.DiskReserve.Value(), Unsynced: o.IsForTest, Logger: logger,
 		}
 		if len(o.ReplicateTo) > 0 {
@@ -159,11 +159,11 @@ func openDatabaseBehind(ctx context.Context, o options.StoreOptions, l *lease.Le
 		}
 		if l != nil {
 			database.Fence, database.Replication.Began = l.Check, l.SetFolder
-			options.Lineage, options.NewEpoch = l.State().Holder, l.MayFork()
+			opened.Lineage, opened.NewEpoch = l.State().Holder, l.MayFork()
 		}
-		options.Replication, options.Fence = database.Replication, database.Fence
+		opened.Replication, opened.Fence = database.Replication, database.Fence
 		var driver *sqlite.Driver
-		if driver, err = sqlite.Open(ctx, dsn, options); err != nil {
+		if driver, err = sqlite.Open(ctx, dsn, opened); err != nil {
 			break
 		}
 		database.Driver = driver

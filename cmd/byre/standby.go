@@ -125,9 +125,9 @@ func (leaseMetrics) Describe(descriptions chan<- *prometheus.Desc) {
 func (l leaseMetrics) Collect(metrics chan<- prometheus.Metric) {
 	s := l.state
 	metrics <- prometheus.MustNewConstMetric(leaseAcquiredDesc, prometheus.GaugeValue, float64(s.Since.Unix()), s.Holder, strconv.FormatInt(s.Generation, 10))
-	if standby, age := l.Standby(); standby.Name != "" {
-		metrics <- prometheus.MustNewConstMetric(standbyRevisionDesc, prometheus.GaugeValue, float64(standby.Position.Revision), standby.Name)
-		metrics <- prometheus.MustNewConstMetric(standbyAgeDesc, prometheus.GaugeValue, age.Seconds(), standby.Name)
+	if reported, age := l.Standby(); reported.Name != "" {
+		metrics <- prometheus.MustNewConstMetric(standbyRevisionDesc, prometheus.GaugeValue, float64(reported.Position.Revision), reported.Name)
+		metrics <- prometheus.MustNewConstMetric(standbyAgeDesc, prometheus.GaugeValue, age.Seconds(), reported.Name)
 	}
 }
 
@@ -209,22 +209,22 @@ func takeOver(ctx context.Context, cmd *cobra.Command, object *lease.Object, yes
 			return errors.New("nothing was done: answer y, or use --yes")
 		}
 	}
-	standby, err := awaitStandby(ctx, object, before)
+	next, err := awaitStandby(ctx, object, before)
 	if err != nil {
 		return err
 	}
-	if before, err = object.RequestHandOver(ctx, standby.Name); err != nil {
+	if before, err = object.RequestHandOver(ctx, next.Name); err != nil {
 		return err
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "waiting until %s serves instead of %s\n", standby.Name, before.Holder)
+	fmt.Fprintf(cmd.ErrOrStderr(), "waiting until %s serves instead of %s\n", next.Name, before.Holder)
 	for {
 		now, _, err := object.Read(ctx)
 		switch {
 		case err != nil:
 		case now.Generation == before.Generation && now.Released && now.HandOverTo == "":
 			return fmt.Errorf("%s has stopped before its last writes were copied, which takes long now: start it again, where its supervisor does not; it serves, and nothing is lost", now.Holder)
-		case now.Generation > before.Generation && now.Holder != standby.Name:
-			return fmt.Errorf("%s has not taken over, and %s has: see the log of the standby", standby.Name, now.Holder)
+		case now.Generation > before.Generation && now.Holder != next.Name:
+			return fmt.Errorf("%s has not taken over, and %s has: see the log of the standby", next.Name, now.Holder)
 		case now.Generation > before.Generation && now.Serving:
 			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s serves\n", now.Holder)
 			return err

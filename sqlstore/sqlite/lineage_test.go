@@ -122,11 +122,11 @@ func TestLineage_ACopyWithoutTheLogIsRecognized(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer served.Close()
-		time := `lastChange=""`
+		lastChange := `lastChange=""`
 		if objects > 0 {
-			time = "lastChange=20"
+			lastChange = "lastChange=20"
 		}
-		if text := log.String(); !strings.Contains(text, "level=WARN") || !strings.Contains(text, fmt.Sprintf("objects=%d ", objects)) || !strings.Contains(text, time) {
+		if text := log.String(); !strings.Contains(text, "level=WARN") || !strings.Contains(text, fmt.Sprintf("objects=%d ", objects)) || !strings.Contains(text, lastChange) {
 			t.Errorf("%s: %s", what, text)
 		}
 	}

@@ -47,7 +47,7 @@ func TestWAL_OfAReaderThatStaysIsAnAlarm(t *testing.T) {
 		}
 		return s
 	}
-	free := func() (bytes int64) { // what is used beyond the pages of the file
+	free := func() int64 { // what is used beyond the pages of the file
 		t.Helper()
 		used, err := driver.Used(t.Context())
 		if err != nil {

@@ -84,10 +84,10 @@ func refusedAmongOthers(t *testing.T, serial bool) error {
 	go quotas.RunWithContext(ctx)
 	synctest.Wait()
 
-	ask := func(kind, resource string, object runtime.Object) chan error {
+	ask := func(kind, plural string, object runtime.Object) chan error {
 		answer := make(chan error, 1)
 		attributes := admission.NewAttributesRecord(object, nil, corev1.SchemeGroupVersion.WithKind(kind), "ns", "a",
-			corev1.SchemeGroupVersion.WithResource(resource), "", admission.Create, &metav1.CreateOptions{}, false, nil)
+			corev1.SchemeGroupVersion.WithResource(plural), "", admission.Create, &metav1.CreateOptions{}, false, nil)
 		go func() { answer <- plugin.Validate(ctx, attributes, nil) }()
 		synctest.Wait()
 		return answer

@@ -147,7 +147,7 @@ func (f *fake) Authorize(_ context.Context, a authorizer.Attributes) (authorizer
 	return authorizer.DecisionAllow, "", errors.New("a rule can't be read")
 }
 
-func (f *fake) ConditionsAwareAuthorize(ctx context.Context, a authorizer.Attributes) authorizer.ConditionsAwareDecision {
+func (f *fake) ConditionsAwareAuthorize(_ context.Context, _ authorizer.Attributes) authorizer.ConditionsAwareDecision {
 	f.t.Error("nobody asks so")
 	return authorizer.ConditionsAwareDecision{}
 }

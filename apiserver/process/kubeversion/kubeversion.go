@@ -58,8 +58,8 @@ func Get() version.Info {
 }
 
 // MajorMinor splits v1.36.3 into 1 and 36.
-func MajorMinor(version string) (major, minor string) {
-	parts := strings.Split(strings.TrimPrefix(version, "v"), ".")
+func MajorMinor(release string) (major, minor string) {
+	parts := strings.Split(strings.TrimPrefix(release, "v"), ".")
 	if len(parts) < 2 {
 		return "", ""
 	}

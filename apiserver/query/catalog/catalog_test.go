@@ -200,11 +200,8 @@ func TestColumns_OfWhatIsMadeOfSeveralValues(t *testing.T) {
 		}
 	}
 	for of := range printedColumns { // each is as it must be written
-		group, resource := "", of
-		if name, rest, found := strings.Cut(of, "."); found {
-			resource, group = name, rest
-		}
-		for _, c := range printed(schema.GroupResource{Group: group, Resource: resource}) {
+		plural, group, _ := strings.Cut(of, ".")
+		for _, c := range printed(schema.GroupResource{Group: group, Resource: plural}) {
 			if c.Name == "" || strings.ContainsAny(c.Name, "#?=. ") || len(c.Path) < 2 || c.make == nil {
 				t.Errorf("%s has a column %+v", of, c)
 			}

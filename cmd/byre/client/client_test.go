@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -41,9 +42,7 @@ func newEngine(t *testing.T) *engine {
 		if err := json.NewDecoder(r.Body).Decode(&e.asked); err != nil || r.URL.Path != "/base"+query.Path || r.Method != http.MethodPost {
 			t.Errorf("%s %s: %v", r.Method, r.URL, err)
 		}
-		for name, values := range e.header {
-			w.Header()[name] = values
-		}
+		maps.Copy(w.Header(), e.header)
 		w.WriteHeader(e.status)
 		_, _ = io.WriteString(w, e.answers[r.Header.Get("Accept")])
 	}))
@@ -160,7 +159,7 @@ func TestSQLShell_CompletesWords(t *testing.T) {
 func proxied(t *testing.T) (p *consoleProxy, at *httptest.Server, reached *[]*http.Request) {
 	t.Helper()
 	reached = new([]*http.Request)
-	console := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { *reached = append(*reached, r) }))
+	console := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { *reached = append(*reached, r) }))
 	t.Cleanup(console.Close)
 	p, err := newConsoleProxy(&rest.Config{Host: console.URL + "/base", BearerToken: "of-the-kubeconfig"})
 	if err != nil {

@@ -122,12 +122,12 @@ type logPrinter struct {
 // history that does not reach back to the time it prints what there is, and says so.
 func (p *logPrinter) printLog(cmd *cobra.Command, client *plugin.Client, query plugin.Query) error {
 	ctx := cmd.Context()
-	print := func(table *metav1.Table) error { return p.print(ctx, client, table) }
-	revision, err := client.Tables(ctx, query, print)
+	printTable := func(table *metav1.Table) error { return p.print(ctx, client, table) }
+	revision, err := client.Tables(ctx, query, printTable)
 	if query.Fields.Has("since") && p.columns == nil && apierrors.IsResourceExpired(err) {
 		fmt.Fprintln(cmd.ErrOrStderr(), "not all changes are there any more:", err)
 		delete(query.Fields, "since")
-		revision, err = client.Tables(ctx, query, print)
+		revision, err = client.Tables(ctx, query, printTable)
 	}
 	if err = errors.Join(err, p.rows.Flush()); err != nil {
 		return err
@@ -136,7 +136,7 @@ func (p *logPrinter) printLog(cmd *cobra.Command, client *plugin.Client, query p
 		return err
 	}
 	return client.Follow(ctx, query, revision, func(table *metav1.Table) error {
-		return errors.Join(print(table), p.rows.Flush(), p.printItems(""))
+		return errors.Join(printTable(table), p.rows.Flush(), p.printItems(""))
 	})
 }
 

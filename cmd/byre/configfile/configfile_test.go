@@ -146,7 +146,7 @@ func TestLoad_IsStrictForEveryCommand(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ text, want string }{
 		{"name: file\nport: 1", ""},
-		{"nmae: file", "line 3: nmae is not a flag of byre serve"},
+		{"nam: file", "line 3: nam is not a flag of byre serve"},
 		{"name: file\nport: [1]", "line 4: port must be an integer"},
 	} {
 		got := "default"

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -134,9 +135,7 @@ func (c *Cluster) DeleteHistory(resource string, upTo int64) {
 func (c *Cluster) Object(resource, namespace, name string, content map[string]any) *unstructured.Unstructured {
 	k := kindOf(resource)
 	o := &unstructured.Unstructured{Object: map[string]any{}}
-	for name, value := range content {
-		o.Object[name] = value
-	}
+	maps.Copy(o.Object, content)
 	o.SetGroupVersionKind(k.WithKind(k.Kind))
 	o.SetNamespace(namespace)
 	o.SetName(name)
@@ -194,7 +193,7 @@ func (c *Cluster) List(resource, namespace string) []*unstructured.Unstructured 
 	return all
 }
 
-// Create, Update and Delete write as a user, as the requests with these verbs do.
+// Create writes as a user, as a request with this verb does; so do Update and Delete.
 func (c *Cluster) Create(who string, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	return c.create(&sqlstore.Author{User: who, Verb: "create"}, o, false)
 }
