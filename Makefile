@@ -71,9 +71,9 @@ test-setup:
 test-race: test-setup
 	CGO_ENABLED=1 $(TEST) -race -timeout 40m $(RACE_PKGS)
 
-# Most tests of cmd/byre wait for servers most of the time: four at once, however few processors there are.
+# Most tests of cmd/byre wait for servers most of the time: six at once, however few processors there are.
 test-unit: test-setup
-	$(TEST) -parallel 4 -timeout 40m $$($(GO) list ./... | grep -Ev '^$(RACE_PATTERN)')
+	$(TEST) -parallel 6 -timeout 40m $$($(GO) list ./... | grep -Ev '^$(RACE_PATTERN)')
 
 # Tests of less than a second, without PostgreSQL and without starting byre, to run while you
 # write. Linking takes most of the time, so the test binaries have no debug information.
@@ -96,7 +96,7 @@ test-race-all: test-setup
 # however few processors there are: most of them wait most of the time. Never from the
 # test cache: it doesn't know the program that these tests start. With BYRE_NIGHT all packages
 # run, and all tests of them.
-E2E_PKGS = $(if $(BYRE_NIGHT),./...,. ./bench ./console ./document ./failover/... ./oracle ./packages/... ./robustness/...)
+E2E_PKGS = $(if $(BYRE_NIGHT),./...,. ./bench ./console ./document ./failover/... ./oracle ./packages/... ./robustness/check ./robustness/inprocess ./robustness/power ./robustness/tables ./robustness/vfs)
 test-e2e: test-setup build
 	cd e2e && $(TEST) -count=1 -p 1 -parallel 8 -timeout 60m $(E2E_PKGS)
 
@@ -131,18 +131,12 @@ outdated:
 	.ci/outdated
 
 GOLANGCI := bin/tools/golangci-lint-2.12.2
-# A cache of this checkout's own: the shared one remembers findings by the paths
-# of other checkouts, and once such a checkout is gone it can no longer see the
-# comments that excuse them.
-lint: export GOLANGCI_LINT_CACHE := $(CURDIR)/bin/tools/golangci-cache
-
 $(GOLANGCI):
 	GOBIN=$(CURDIR)/bin/tools $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.12.2
 	mv bin/tools/golangci-lint $@
 
 lint: $(GOLANGCI)
-	$(GOLANGCI) run ./...
-	cd e2e && ../$(GOLANGCI) run --config ../.golangci.yml ./...
+	.ci/lint $(GOLANGCI)
 
 # controller-runtime's own tests that use envtest, unchanged, on byre. Skipped are those that
 # run a script of testdata (the go command unpacks modules without executable bits) and

@@ -93,16 +93,16 @@ func compareConversions(t *testing.T, stock, byre *peer) {
 	deleteOnBoth(t, stock, byre, "crons.jobs.example.com", "services.jobs.example.com")
 }
 
-// compareBadConversion reads and creates on both servers. It lists and updates on byre
+// compareBadConversion creates on both servers. It lists and updates on byre
 // alone: the stock server serves these from a cache that it filled while the webhook
-// converted correctly.
+// converted correctly. It gets on byre alone too: the stock server calls the object corrupt, which
+// invites its unsafe deletion.
 func compareBadConversion(t *testing.T, stock, byre *peer, name string) {
 	name = "convert with " + name + ": "
 	stored, err := byre.ask(t.Context(), request{path: cronsPath + "/a"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	compare(t, stock, byre, request{name: name + "get", path: oldCronsPath + "/a?timeout=1s"})
 	compare(t, stock, byre, request{name: name + "create", method: http.MethodPost, path: oldCronsPath + "?dryRun=All&timeout=1s", body: cron("v1beta1", "b", `"cron":"1"`)})
 	for _, r := range []request{
 		{path: oldCronsPath + "/a?timeout=1s"},

@@ -71,7 +71,6 @@ func reads() []request {
 		request{name: "page of storage classes as table", path: classes + "?limit=2", accept: table},
 		request{name: "storage class as table", path: classes + "/fast", accept: table},
 		request{name: "watch of storage classes as table", path: classes + "?watch=true&timeoutSeconds=60&resourceVersion=0", accept: table, events: 3},
-		request{name: "events with a limit at resourceVersion 0", path: "/api/v1/events?limit=1&resourceVersion=0"},
 		request{name: "across namespaces", path: "/api/v1/configmaps?labelSelector=parity%3Dp0"},
 		request{name: "old watch path", path: "/api/v1/watch/namespaces/t/configmaps?timeoutSeconds=60", events: 5},
 		request{name: "old watch path of one", path: "/api/v1/watch/namespaces/t/configmaps/c1?timeoutSeconds=60", events: 1},
