@@ -269,11 +269,15 @@ func TestList_SinceIsCoveredOrExpired(t *testing.T) {
 		if _, _, err := l.driver.DeleteHistory(t.Context(), sqlstore.Deletion{Of: of, UpTo: upTo, Limit: 1 << 20}); err != nil {
 			t.Fatal(err)
 		}
-		since, resource := l.random.Int64N(11), pick(l, "a", "b")
-		list, err := l.page(listing{selector: fmt.Sprintf("since=%d,object.resource=%s,subresource!=none", since, resource)}, 0, "")
+		since, resource, other := l.random.Int64N(11), "a", "b"
+		if l.random.IntN(2) == 0 {
+			resource, other = other, resource
+		}
+		term := pick(l, "="+resource, "!="+other)
+		list, err := l.page(listing{selector: fmt.Sprintf("since=%d,object.resource%s,subresource!=none", since, term)}, 0, "")
 		isLost := since < upTo && resource == of.Resource
 		if outcomes[isLost]++; isLost != apierrors.IsResourceExpired(err) || !isLost && err != nil {
-			t.Fatalf("case %d: since %d of %s, where that of %v is deleted up to %d: %v", i, since, resource, of, upTo, err)
+			t.Fatalf("case %d: since %d, object.resource%s, where that of %v is deleted up to %d: %v", i, since, term, of, upTo, err)
 		}
 		if err != nil {
 			continue
