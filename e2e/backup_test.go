@@ -190,6 +190,7 @@ func awaitStores(t *testing.T, c *restoreClient, stores map[schema.GroupVersionR
 // file of a backup is then complete or absent. A restored database is complete or empty; an
 // empty one can be restored into again.
 func TestRestore_KilledLeavesNothingHalfDone(t *testing.T) {
+	programs.Night(t)
 	t.Parallel()
 	rows := storetest.RandomRows(t, rand.New(rand.NewPCG(11, 11)))
 	for i := range 5000 { // so that it takes a moment

@@ -31,6 +31,7 @@ const environments = 4
 // TestEnvtest_RunsInParallelAndLeavesNothing is what a project's tests do: controller-runtime's
 // envtest starts byre from the folder of "byre envtest-assets".
 func TestEnvtest_RunsInParallelAndLeavesNothing(t *testing.T) {
+	programs.Night(t)
 	temp := t.TempDir()
 	t.Setenv("TMPDIR", temp)
 	t.Setenv("KUBECTL", programs.Kubectl.Path())

@@ -16,6 +16,7 @@ import (
 // TestReadme_TwoCommandsDoTheSetUp types the first commands of README.md, in a network of the
 // test's own because byre then serves on its default port.
 func TestReadme_TwoCommandsDoTheSetUp(t *testing.T) {
+	programs.Night(t)
 	t.Parallel()
 	if out, err := exec.CommandContext(t.Context(), "unshare", "--net", "--pid", "--fork", "ip", "link", "set", "lo", "up").CombinedOutput(); err != nil {
 		t.Skipf("this machine does not let the test make a network: %v\n%s", err, out)

@@ -69,7 +69,7 @@ func TestSteps_EdgeNode(t *testing.T) {
 	h.Type(t, steps[1])
 	h.EditScript(t, "join.sh", operator.WithoutSystemctl)
 	h.Type(t, steps[2])
-	mustSay(t, h.Type(t, "kubectl --kubeconfig /etc/kubernetes/bootstrap.kubeconfig auth whoami"), `system:bootstrappers:nodes`)
+	mustSay(t, h.Type(t, "kubectl --kubeconfig /etc/kubernetes/bootstrap.kubeconfig auth whoami"), `system:bootstrappers:named-node`)
 	mustSay(t, h.Type(t, "kubectl --kubeconfig /etc/kubernetes/bootstrap.kubeconfig auth can-i create certificatesigningrequests"), `yes`)
 }
 
