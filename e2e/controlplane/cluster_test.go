@@ -162,7 +162,7 @@ var election = []string{"--leader-elect-lease-duration=90s", "--leader-elect-ren
 
 func (c *cluster) startComponents(t *testing.T, dir string) {
 	t.Helper()
-	keep := func(name string, p *servers.Process, err error) *servers.Process {
+	keep := func(p *servers.Process, err error) *servers.Process {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -172,7 +172,7 @@ func (c *cluster) startComponents(t *testing.T, dir string) {
 		})
 		return p
 	}
-	start := func(name string, p *servers.Process, err error) { c.components[name] = keep(name, p, err) }
+	start := func(name string, p *servers.Process, err error) { c.components[name] = keep(p, err) }
 	if !*inProcess {
 		pki := filepath.Join(filepath.Dir(c.server.CAFile), "ca.")
 		manager, err := servers.ControllerManager{Dir: dir, Server: c.server, Args: append([]string{
@@ -186,7 +186,7 @@ func (c *cluster) startComponents(t *testing.T, dir string) {
 	kwok, err := servers.Kwok{Dir: dir, Kubeconfig: c.server.Kubeconfig, Address: "127.0.0.1"}.Start(t.Context())
 	start("kwok", kwok, err)
 	lost, err := servers.Kwok{Dir: filepath.Join(dir, lostNode), Nodes: lostNode, Kubeconfig: c.server.Kubeconfig, Address: "127.0.0.1"}.Start(t.Context())
-	c.lost = keep("the lost node's kwok", lost, err)
+	c.lost = keep(lost, err)
 }
 
 func (c *cluster) createNode(t *testing.T, name, kept, processors string, isTainted bool) {
