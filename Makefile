@@ -220,8 +220,8 @@ alerts-test:
 
 # Breaks things while clients use byre, on both databases and on two machines at once, for DURATION,
 # and judges what the clients saw. FAULTS is a regular expression of their names, DATABASE is
-# sqlite, postgres, "two machines", "two machines, --replicate-sync" or "two machines, --replicate-sync, versitygw"; the results are in
-# bin/robustness. With DOCS=docs they go into docs/reliability.md too.
+# a part of sqlite, postgres, "two machines", "two machines, --replicate-sync" and "two machines, --replicate-sync, versitygw"; the
+# results are in bin/robustness. With DOCS=docs they go into docs/reliability.md too.
 DURATION ?= 30m
 FAULTS   ?=
 DATABASE ?=

@@ -100,7 +100,7 @@ type Exclusive interface {
 	Shrink(ctx context.Context, limit int) (done bool, err error)
 }
 
-// Space is the room that a database has on its file system. Sizes are in bytes.
+// Space is what a database takes and has left on its file system. Sizes are in bytes.
 type Space struct {
 	// Free is what the process may still write to the file system. NeededFree is what must be free before writes go on
 	// that make the database larger; 0 unless the disk was full.
