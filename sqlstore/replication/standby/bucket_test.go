@@ -22,12 +22,14 @@ type liar struct {
 	// conditional write that it has made.
 	staleLists, refuses bool
 
-	// mu guards the fields below. olderLease has it return the lease as it is at the next request, while it is set.
+	// mu guards the fields below. olderLease has it return the lease as it is at the next request, from its next
+	// renewal on, while it is set.
 	mu         sync.Mutex
 	olderLease bool
 	lease      *httptest.ResponseRecorder
 	lists      map[string]*httptest.ResponseRecorder
-	writes     int
+	// writes counts the writes of the lease, leaseWrites is their number at the time of lease.
+	writes, leaseWrites int
 	// conflicts counts the conditional writes that found another object.
 	conflicts int
 }
@@ -48,11 +50,16 @@ func (l *liar) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	case isLease && r.Method == http.MethodGet && l.olderLease:
 		if l.lease == nil {
-			l.lease = answer // as one of 5 ms, so that the test does not wait for its end
+			// As one of 5 ms, so that the test does not wait for its end.
 			text := bytes.Replace(answer.Body.Bytes(), []byte(`"durationMilliseconds":5000`), []byte(`"durationMilliseconds":   5`), 1)
-			answer.Body = bytes.NewBuffer(text)
+			l.lease, l.leaseWrites = httptest.NewRecorder(), l.writes
+			maps.Copy(l.lease.Header(), answer.Header())
+			l.lease.Header().Del("Content-Length")
+			_, _ = l.lease.Write(text)
 		}
-		answer = l.lease
+		if l.writes > l.leaseWrites {
+			answer = l.lease
+		}
 	case r.URL.Query().Has("list-type") && l.staleLists:
 		if before := l.lists[r.URL.RawQuery]; before != nil {
 			answer, l.lists[r.URL.RawQuery] = before, answer
