@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// transcript is what docs/history.md shows of commands and their output. A number of the page, such
+// transcript is what docs/tutorial.md shows of commands and their output. A number of the page, such
 // as a revision, stands for another one here, which is bound where it is first met.
 type transcript struct {
 	*testing.T
@@ -29,6 +29,8 @@ var (
 	// What differs from run to run: ages, times and UIDs.
 	varying = regexp.MustCompile(`\b\d{4}-\d\d-\d\dT[\d:.]+Z|\b\d+[smhd]\b|\b[0-9a-f]{8}-[0-9a-f-]{27}\b`)
 	blanks  = regexp.MustCompile(` +(\n?)`)
+	// An argument, which may be in double quotes.
+	argument = regexp.MustCompile(`"([^"]*)"|\S+`)
 )
 
 // substitute puts the numbers of this run in place of those of the page.
@@ -44,7 +46,10 @@ func (s *transcript) substitute(text string) string {
 // run runs a command of the page, and compares what it prints.
 func (s *transcript) run(command, want string) {
 	s.Helper()
-	args := strings.Fields(s.substitute(strings.TrimPrefix(command, "kubectl byre ")))
+	var args []string
+	for _, arg := range argument.FindAllString(s.substitute(strings.TrimPrefix(command, "kubectl byre ")), -1) {
+		args = append(args, strings.Trim(arg, `"`))
+	}
 	var out bytes.Buffer
 	if status := run(s.Context(), "kubectl-byre", append(args, "--kubeconfig", s.kubeconfig), &out, &out); status != 0 {
 		s.Fatalf("%s: status %d\n%s", command, status, out.String())
@@ -64,15 +69,14 @@ func (s *transcript) run(command, want string) {
 	}
 }
 
-// The commands of "A day of an operator" in docs/history.md print what it shows.
-func TestPast_DayOfAnOperator(t *testing.T) {
+// The commands of docs/tutorial.md, from "What happened" on, print what it shows.
+func TestTutorial_CommandsPrintWhatItShows(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/history.md")
+	page, err := os.ReadFile("../../docs/tutorial.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, _ := strings.Cut(string(page), "\n## A day of an operator\n")
-	section, _, _ = strings.Cut(section, "\n## ")
+	_, section, _ := strings.Cut(string(page), "\n## What happened\n")
 	for name, flags := range databases() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -99,7 +103,7 @@ func TestPast_DayOfAnOperator(t *testing.T) {
 	}
 }
 
-// changeAsTwoUsers does what the operator asks about.
+// changeAsTwoUsers does what the page has its reader do by kubectl.
 func changeAsTwoUsers(t *testing.T, config *rest.Config) {
 	t.Helper()
 	as := func(user string) *kubernetes.Clientset {
@@ -115,7 +119,7 @@ func changeAsTwoUsers(t *testing.T, config *rest.Config) {
 		}
 	}
 	alice, bob := as("alice"), as("bob")
-	ctx, create, patch := t.Context(), metav1.CreateOptions{}, metav1.PatchOptions{}
+	ctx, create, patch := t.Context(), metav1.CreateOptions{FieldManager: "kubectl-create"}, metav1.PatchOptions{FieldManager: "kubectl-patch"}
 	must(alice.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}, create))
 	labels := map[string]string{"app": "web"}
 	must(alice.AppsV1().Deployments("shop").Create(ctx, &appsv1.Deployment{
