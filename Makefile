@@ -240,7 +240,7 @@ robustness-faults: build test-setup
 
 # Has PostgreSQL fail over by real failover managers while clients use byre, and judges what they
 # saw. It needs Debian 12, whose packages it unpacks below bin/tools; TOPOLOGIES and FAULTS are regular
-# expressions of their names. docs/operations/failover.md has the settings and the figures.
+# expressions of their names. docs/operations/failover.md has the settings.
 TOPOLOGIES ?=
 failover: build test-setup
 	tools=$$(.ci/unpack failover postgresql-15 postgresql-client-15 patroni python3-etcd haproxy pgbouncer \
