@@ -86,15 +86,6 @@ UNION SELECT c.name FROM sqlite_schema s, pragma_table_info(s.name) c WHERE s.ty
 			t.Errorf("docs/operations/sql.md does not name `%s`", name)
 		}
 	}
-	definition, err := os.ReadFile(filepath.Join("..", "docs", "custom-resources.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, q := range readDocs(t) {
-		if q.heading == "The instances of a custom resource" && !strings.Contains(string(definition), q.query) {
-			t.Errorf("docs/custom-resources.md, whose commands a test runs, does not have\n%s", q.query)
-		}
-	}
 }
 
 // The role of docs/operations/sql.md can run the queries of the page, and reads no Secret, neither those of now nor
