@@ -66,6 +66,25 @@ func TestTables_AreUpdated(t *testing.T) {
 	}
 }
 
+// The table of costs has what package model reads: byre on PostgreSQL, and its store, in the fourth column.
+func TestCosts_HaveTheStoresShare(t *testing.T) {
+	r := newResults("byre")
+	for _, suite := range []string{"standard", "large"} {
+		r.suite = suite
+		for target, value := range map[string]float64{onSQLite: 600, onPostgres: 700, stock: 1000} {
+			r.add(costs[0], "µs", true, target, value)
+			if target != onSQLite {
+				r.add(costs[0]+" of the store", "µs", true, target, value/5)
+			}
+		}
+	}
+	_, rows, _ := strings.Cut(tables(r)["costs"], "|\n|---|---:|---:|---:|---:|---:|\n")
+	want := "| " + costs[0] + " | 600 µs | 1.67 | 700 µs | 1.43 | 1000 µs |\n| " + costs[0] + " of the store |  | | 140 µs | 1.43 | 200 µs |\n"
+	if rows != want {
+		t.Errorf("the rows are\n%s, not\n%s", rows, want)
+	}
+}
+
 func TestReadEvent_FindsItsSendTime(t *testing.T) {
 	const mark = "sent-at-1700000000000000001"
 	for name, body := range map[string]string{"line": "{" + mark + "}\n", "frame": "\x00\x00\x00\x1d{" + mark + "}"} {

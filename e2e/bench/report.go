@@ -9,11 +9,23 @@ import (
 
 // tables returns all tables by name.
 func tables(r *results) map[string]string {
-	all := map[string]string{"goals": goalTable(r), "run": runLine(r), "store": table(r, isOfStore)}
+	all := map[string]string{"goals": goalTable(r), "run": runLine(r), "store": table(r, isOfStore), "costs": table(r, isCost)}
 	for _, s := range suiteNames() {
 		all[s] = table(r, func(m *measurement) bool { return m.Suite == s && !isOfStore(m) })
 	}
 	return all
+}
+
+// costs are the measurements from which package model computes what clusters of many nodes ask for.
+var costs = []string{
+	"create Pod, protobuf, 64 clients, ordinary user, CPU",
+	"patch Pod status, strategic, 64 clients, ordinary user, CPU",
+	"update Lease, protobuf, 64 clients, ordinary user, CPU",
+	"events to 200 watchers, protobuf, CPU a delivery",
+}
+
+func isCost(m *measurement) bool {
+	return m.Suite == "standard" && slices.Contains(costs, strings.TrimSuffix(m.Name, " of the store"))
 }
 
 // isOfStore reports whether a measurement is of the store's processes alone.

@@ -6,7 +6,7 @@
 // tables that `make bench` has written into docs/performance.md; the writes a second that one
 // writers' lock carries, from the table of `make shards` on the same page; and what a cluster asks
 // for, from the intervals of a kubelet and from what `make soak` counted of a Pod that a rollout
-// replaces (docs/soak.md).
+// replaces (bin/soak/tables.md).
 //
 // It assumes that costs are linear in the number of requests. `make soak NODES=5000` tries that.
 package main

@@ -102,7 +102,7 @@ func readCosts(page string) (c costs, err error) {
 		return d
 	}
 	request := func(row string) cost {
-		store := duration(row+" of the store", 2)
+		store := duration(row+" of the store", 4)
 		return cost{server: duration(row, 4) - store, store: store}
 	}
 	c.create = request("create Pod, protobuf, 64 clients, ordinary user, CPU")

@@ -5,7 +5,7 @@
 // needs around them. The faults run one after another, each in an episode of its own:
 // traffic begins, the fault is injected, the clients go on until every replica answers
 // again, traffic ends, and the whole history is judged. What a fault did to the clients
-// becomes a row of docs/reliability.md.
+// becomes a row of tables.md, and counts for the row of its group in docs/reliability.md.
 //
 // The method is that of etcd's tests/robustness; the watches and lists are Kubernetes'.
 package robustness

@@ -9,8 +9,10 @@ import (
 
 // Fault is something that breaks while clients use byre.
 type Fault struct {
-	// Name is its row in docs/reliability.md: what happens, in a few words.
+	// Name says what happens, in a few words.
 	Name string
+	// Group is its row in docs/reliability.md, which it shares with other faults.
+	Group string
 	// Databases are the kinds that it concerns; none means SQLite and Postgres.
 	Databases []string
 	// Site is what the fault needs of PostgreSQL: a standby, a disk. A fault with one has
@@ -39,5 +41,24 @@ func (f Fault) concerns(database string) bool {
 
 // Faults are all faults, in the order in which they run.
 func Faults() []Fault {
-	return slices.Concat(processFaults(), pointFaults(), vfsFaults(), postgresFaults(), machineFaults(), clockFaults())
+	return slices.Concat(
+		inGroup("processes are killed, stopped, restarted", processFaults()),
+		inGroup(killsAtAPoint, pointFaults()),
+		inGroup("SQLite's files fail, are locked, are read short", vfsFaults()),
+		postgresFaults(),
+		inGroup("machines and the way to the bucket", machineFaults()),
+		inGroup("clocks are set", clockFaults()),
+	)
+}
+
+const killsAtAPoint = "kill -9 or SIGSTOP at a point of a write or a compaction"
+
+// inGroup puts those faults into a group that are in none.
+func inGroup(name string, faults []Fault) []Fault {
+	for i := range faults {
+		if faults[i].Group == "" {
+			faults[i].Group = name
+		}
+	}
+	return faults
 }

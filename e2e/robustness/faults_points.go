@@ -30,6 +30,7 @@ func pointFaults() []Fault {
 	for _, point := range []string{"during a transaction", "between COMMIT and the answers", "during a compaction"} {
 		all = append(all, Fault{
 			Name:      "the power fails " + point + ", three times: what was not synced is lost in part",
+			Group:     "the power fails in a write or a compaction",
 			Databases: []string{SQLite},
 			IsLong:    point != "during a transaction",
 			Inject:    func(ctx context.Context, e *Env) error { return e.killAt(ctx, point, "POWER=fails") },

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"byre/e2e/robustness/history"
@@ -18,10 +19,14 @@ const outage = time.Second
 
 // postgresFaults are those of PostgreSQL and of the way to it.
 func postgresFaults() []Fault {
-	var all []Fault
-	for _, faults := range [][]Fault{connectionFaults(), killFaults(), serverFaults(), diskFaults(), failoverFaults(), operatorFaults()} {
-		all = append(all, faults...)
-	}
+	all := slices.Concat(
+		inGroup("the network to PostgreSQL", connectionFaults()),
+		inGroup(killsAtAPoint, killFaults()),
+		inGroup("PostgreSQL or PgBouncer is killed, restarted", serverFaults()),
+		inGroup("PostgreSQL's disk is full, read-only", diskFaults()),
+		failoverFaults(),
+		inGroup("VACUUM FULL, pg_dump, PostgreSQL's clock", operatorFaults()),
+	)
 	for i := range all {
 		all[i].Databases = []string{Postgres}
 	}
@@ -181,6 +186,11 @@ func diskFaults() []Fault {
 
 // failoverFaults lose the primary.
 func failoverFaults() []Fault {
+	return append(inGroup("failover to a synchronous standby", synchronousFailovers()),
+		inGroup("failover to an asynchronous standby that is 1 s behind", asynchronousFailovers())...)
+}
+
+func synchronousFailovers() []Fault {
 	return []Fault{
 		{
 			Name: "failover to a synchronous standby; the old primary comes back as a standby", IsLong: true,
@@ -197,6 +207,11 @@ func failoverFaults() []Fault {
 				return s.Failover(ctx, 0)
 			}),
 		},
+	}
+}
+
+func asynchronousFailovers() []Fault {
+	return []Fault{
 		{
 			Name: "failover to an asynchronous standby that is 1 s behind", IsLong: true,
 			Site:   pgtest.SiteConfig{Standby: true},

@@ -84,40 +84,73 @@ func (r *Report) Save(path string) error {
 	return os.WriteFile(path, text, 0o600)
 }
 
-// Tables are the tables for docs/reliability.md, by name.
-func (r *Report) Tables() map[string]string {
-	var b strings.Builder
-	b.WriteString("| fault | database | runs | what clients saw | acknowledged writes | kept | seconds without a write | seconds until all went on | violations |\n")
-	b.WriteString("|---|---|---:|---|---:|---|---:|---:|---:|\n")
-	total := &Row{}
+// sorted returns the rows in the order of the faults, without those of faults that no longer exist.
+func (r *Report) sorted() []*Row {
 	order := func(row *Row) int {
 		return slices.IndexFunc(Faults(), func(f Fault) bool { return f.Name == row.Fault })
 	}
-	rows := slices.Clone(r.Rows)
+	rows := slices.DeleteFunc(slices.Clone(r.Rows), func(row *Row) bool { return order(row) < 0 })
 	slices.SortStableFunc(rows, func(a, b *Row) int {
 		if n := order(a) - order(b); n != 0 {
 			return n
 		}
 		return -strings.Compare(a.Database, b.Database)
 	})
-	for _, row := range rows {
-		if order(row) < 0 {
-			continue // a fault that no longer exists
-		}
+	return rows
+}
+
+// Faults is a table with a row for each fault on each database.
+func (r *Report) Faults() string {
+	var b strings.Builder
+	b.WriteString("| fault | database | runs | what clients saw | acknowledged writes | kept | seconds without a write | seconds until all went on | violations |\n")
+	b.WriteString("|---|---|---:|---|---:|---|---:|---:|---:|\n")
+	for _, row := range r.sorted() {
 		fmt.Fprintf(&b, "| %s | %s | %d | %s | %d | %s | %.1f | %.1f | %d |\n", row.Fault, row.Database, row.Runs,
 			row.errors(), row.Acknowledged, row.kept(), row.Unavailable.Seconds(), row.Recovery.Seconds(), row.Violations)
-		total.Runs += row.Runs
-		total.Operations += row.Operations
-		total.Acknowledged += row.Acknowledged
-		total.Events += row.Events
-		total.Violations += row.Violations
-		if row.Day.After(total.Day) {
-			total.Day = row.Day
-		}
 	}
-	summary := fmt.Sprintf("%s: %d runs of %d rows, %d operations, %d acknowledged writes, %d events of watches, %d violations.\n",
-		total.Day.Format("2006-01-02"), total.Runs, len(rows), total.Operations, total.Acknowledged, total.Events, total.Violations)
+	return b.String()
+}
+
+// Tables are the tables for docs/reliability.md, by name: a row for each group of faults on each database.
+func (r *Report) Tables() map[string]string {
+	groups := map[string]string{}
+	for _, f := range Faults() {
+		groups[f.Name] = f.Group
+	}
+	var grouped Report
+	faults := map[*Row]int{}
+	total := &Row{}
+	for _, row := range r.sorted() {
+		group := grouped.row(groups[row.Fault], row.Database)
+		group.merge(row)
+		total.merge(row)
+		faults[group]++
+	}
+	var b strings.Builder
+	b.WriteString("| what breaks | database | faults | runs | acknowledged writes | kept | seconds without a write | seconds until all went on | violations |\n")
+	b.WriteString("|---|---|---:|---:|---:|---|---:|---:|---:|\n")
+	for _, row := range grouped.Rows {
+		fmt.Fprintf(&b, "| %s | %s | %d | %d | %d | %s | %.1f | %.1f | %d |\n", row.Fault, row.Database, faults[row], row.Runs,
+			row.Acknowledged, row.kept(), row.Unavailable.Seconds(), row.Recovery.Seconds(), row.Violations)
+	}
+	summary := fmt.Sprintf("%s: %d runs of %d kinds, %d operations, %d acknowledged writes, %d events of watches, %d violations.\n",
+		total.Day.Format("2006-01-02"), total.Runs, len(r.sorted()), total.Operations, total.Acknowledged, total.Events, total.Violations)
 	return map[string]string{"faults": b.String(), "summary": summary}
+}
+
+// merge adds the runs of another row, but for what clients saw.
+func (row *Row) merge(other *Row) {
+	row.Runs += other.Runs
+	row.Operations += other.Operations
+	row.Acknowledged += other.Acknowledged
+	row.Events += other.Events
+	row.Violations += other.Violations
+	row.Lost += other.Lost
+	row.Unavailable = max(row.Unavailable, other.Unavailable)
+	row.Recovery = max(row.Recovery, other.Recovery)
+	if other.Day.After(row.Day) {
+		row.Day = other.Day
+	}
 }
 
 // errors says what clients saw, the most frequent first, as a mean of a run.

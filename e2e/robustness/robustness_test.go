@@ -128,6 +128,9 @@ func (c *collector) save(t *testing.T) {
 		t.Error(err)
 		return
 	}
+	if err := os.WriteFile(filepath.Join(*out, "tables.md"), []byte(c.Faults()), 0o600); err != nil {
+		t.Error(err)
+	}
 	t.Logf("the results are in %s", path)
 	if *docs != "" {
 		if err := document.Update(filepath.Join(*docs, "reliability.md"), "robustness", c.Tables()); err != nil {

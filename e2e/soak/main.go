@@ -96,7 +96,7 @@ func run(ctx context.Context, o options) (isGood bool, err error) {
 	}
 	fmt.Println(r.allTables())
 	if o.docs != "" {
-		err = document.Update(filepath.Join(o.docs, "soak.md"), "soak", r.tables())
+		err = document.Update(filepath.Join(o.docs, "soak.md"), "soak", r.pageTables())
 	}
 	return !slices.ContainsFunc(r.judge(), func(v verdict) bool { return !v.IsGood }), err
 }

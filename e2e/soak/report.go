@@ -74,6 +74,13 @@ func (r *results) tables() map[string]string {
 	}
 }
 
+// pageTables are the tables of docs/soak.md: tables without what only a reader of one run needs.
+func (r *results) pageTables() map[string]string {
+	all := r.tables()
+	all["k0smotron"], all["verdicts"] = r.k0smotronSummary(), r.verdictLine()
+	return all
+}
+
 func (r *results) allTables() string {
 	var b strings.Builder
 	all := r.tables()
@@ -259,6 +266,64 @@ func (r *results) k0smotronTable() string {
 		})
 	}
 	return table([]string{"", "", "", "p99", "errors", "watch lag, p99", "events missed, watches ended", "CPU"}, rows)
+}
+
+// k0smotronSummary has a row for each load and a column for each server, with the rate, the p99 of
+// a request, and what failed.
+func (r *results) k0smotronSummary() string {
+	loads := slices.Clone(r.K0smotron)
+	slices.SortStableFunc(loads, func(a, b *churn) int {
+		return cmp.Or(strings.Compare(a.Load, b.Load), a.Clients-b.Clients)
+	})
+	head := []string{""}
+	for _, l := range loads {
+		if !slices.Contains(head, l.Target) {
+			head = append(head, l.Target)
+		}
+	}
+	var rows [][]string
+	for _, l := range loads {
+		if len(rows) == 0 || rows[len(rows)-1][0] != l.name() {
+			rows = append(rows, make([]string, len(head)))
+			rows[len(rows)-1][0] = l.name()
+		}
+		rows[len(rows)-1][slices.Index(head, l.Target)] = l.summary()
+	}
+	return table(head, rows)
+}
+
+func (c *churn) summary() string {
+	text := fmt.Sprintf("%.0f /s, %.0f ms", c.PerSecond, c.Latency.P99*1e3)
+	for _, failed := range []struct {
+		n    int64
+		what string
+	}{{c.Errors, "errors"}, {int64(c.MissedEvents), "events missed"}, {int64(c.Reconnects), "watches ended"}} {
+		if failed.n > 0 {
+			text += fmt.Sprintf(", %d %s", failed.n, failed.what)
+		}
+	}
+	if c.Ended != "" {
+		text += ", a process ended"
+	}
+	return text
+}
+
+// verdictLine counts the judgements, and names those that byre has not met.
+func (r *results) verdictLine() string {
+	all := r.judge()
+	if len(all) == 0 {
+		return ""
+	}
+	var missed []string
+	for _, v := range all {
+		if !v.IsGood {
+			missed = append(missed, fmt.Sprintf("%s (%s: %s)", v.What, v.Target, v.Found))
+		}
+	}
+	if len(missed) == 0 {
+		return fmt.Sprintf("byre meets all %d judgements.\n", len(all))
+	}
+	return fmt.Sprintf("byre misses %d of %d judgements: %s.\n", len(missed), len(all), strings.Join(missed, "; "))
 }
 
 func (r *results) verdictTable() string {

@@ -183,6 +183,25 @@ func TestLoad_CountsErrors(t *testing.T) {
 	})
 }
 
+// The page has a row for each load, with what failed, and names the judgements that byre has not met.
+func TestPageTables_SummarizeLoads(t *testing.T) {
+	t.Parallel()
+	r := &results{K0smotron: []*churn{
+		{Load: "create", Clients: 50, Target: onSQLite, PerSecond: 1250, Latency: percentiles{P99: 0.084}},
+		{Load: "create", Clients: 50, Target: onPostgres, PerSecond: 1200, Latency: percentiles{P99: 0.1}, Errors: 3},
+		{Load: "list", Clients: 50, Target: onPostgres, PerSecond: 2000, Latency: percentiles{P99: 0.03}},
+	}}
+	tables := r.pageTables()
+	for _, want := range []string{"| create, 50 clients | 1250 /s, 84 ms | 1200 /s, 100 ms, 3 errors |\n", "| list, 50 clients |  | 2000 /s, 30 ms |\n"} {
+		if !strings.Contains(tables["k0smotron"], want) {
+			t.Errorf("no %q in\n%s", want, tables["k0smotron"])
+		}
+	}
+	if want := "byre misses 1 of 3 judgements: create, 50 clients without errors (" + onPostgres + ": 3 errors, 0 events missed).\n"; tables["verdicts"] != want {
+		t.Errorf("%q, not %q", tables["verdicts"], want)
+	}
+}
+
 func TestTrend_IsThatOfTheSecondHalf(t *testing.T) {
 	t.Parallel()
 	var samples []sample
