@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/klog/v2"
 
-	"byre/apiserver/handlers/discovery"
+	"byre/apiserver/handlers/documents"
 )
 
 // refreshInterval is the time between two fetches of a backend's documents. firstRetry is
@@ -143,10 +143,10 @@ func (b *backend) inherit(from *backend, gv schema.GroupVersion) {
 }
 
 // describe returns what was fetched of a group version.
-func (b *backend) describe(gv schema.GroupVersion) (discovery.Version, openAPISpecs) {
+func (b *backend) describe(gv schema.GroupVersion) (documents.DiscoveryVersion, openAPISpecs) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	v := discovery.Version{GroupVersion: gv, Origin: discovery.Aggregated, Stale: true}
+	v := documents.DiscoveryVersion{GroupVersion: gv, Origin: documents.Aggregated, Stale: true}
 	if list, ok := b.discovery[gv]; ok {
 		v.AggregatedResources, v.Stale = list.resources, list.stale
 	}

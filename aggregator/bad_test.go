@@ -13,7 +13,7 @@ import (
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // http1 makes a backend speak HTTP/1.1, as handlers that take over the connection need it.
@@ -256,7 +256,7 @@ func TestAvailability_ReasonsOfAService(t *testing.T) {
 // awaitStatus waits until a request is answered with a status.
 func (s *server) awaitStatus(t testing.TB, url string, want int) {
 	t.Helper()
-	eventually.True(t, fmt.Sprintf("%s answers %d", url, want), func() bool {
+	storetest.Eventually(t, fmt.Sprintf("%s answers %d", url, want), func() bool {
 		status, _, _ := get(t, url)
 		return status == want
 	})
@@ -265,7 +265,7 @@ func (s *server) awaitStatus(t testing.TB, url string, want int) {
 // awaitFreshness waits until the aggregated document has a group with that freshness.
 func (s *server) awaitFreshness(t testing.TB, group string, want apidiscoveryv2.DiscoveryFreshness) {
 	t.Helper()
-	eventually.True(t, fmt.Sprintf("%s is %s", group, want), func() bool {
+	storetest.Eventually(t, fmt.Sprintf("%s is %s", group, want), func() bool {
 		for _, item := range s.aggregated(t).Items {
 			if item.Name == group && item.Versions[0].Freshness == want {
 				return true

@@ -13,8 +13,8 @@ import (
 	"k8s.io/component-base/metrics/testutil"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
-	"byre/apiserver/handlers/discovery"
-	"byre/sqlstore/eventually"
+	"byre/apiserver/handlers/documents"
+	"byre/sqlstore/storetest"
 )
 
 // TestProxy_ShowsTheCertificateInTheFiles: the proxy shows backends the client certificate
@@ -29,7 +29,7 @@ func TestProxy_ShowsTheCertificateInTheFiles(t *testing.T) {
 	for _, name := range []string{"front-proxy-client", "second"} {
 		s.newCertificate(t, name)
 		var who string
-		eventually.Done(t, "certificate "+name, func(context.Context) (bool, error) {
+		storetest.EventuallyDone(t, "certificate "+name, func(context.Context) (bool, error) {
 			_, who, _ = get(t, b.url(s, "/who"))
 			return who == name, nil
 		})
@@ -50,7 +50,7 @@ func TestAPIService_NewCABundleAppliesAtOnce(t *testing.T) {
 		func(spec *apiregistrationv1.APIServiceSpec) { spec.CABundle = right.pem },
 		func(spec *apiregistrationv1.APIServiceSpec) { spec.CABundle, spec.InsecureSkipTLSVerify = nil, true },
 	} {
-		eventually.Done(t, "update", func(ctx context.Context) (bool, error) {
+		storetest.EventuallyDone(t, "update", func(ctx context.Context) (bool, error) {
 			service, err := s.services.Get(ctx, name, metav1.GetOptions{})
 			if err != nil {
 				return false, err
@@ -71,7 +71,7 @@ func TestRoutes_SwapAnswersEveryRequest(t *testing.T) {
 	s := start(t)
 	b := newBackend(t, s, "widgets", newAPI("widgets"))
 	b.available(t, s)
-	add(t, s, discovery.BuiltIn, b.group(), "v1")
+	add(t, s, documents.BuiltIn, b.group(), "v1")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var client sync.WaitGroup
@@ -91,7 +91,7 @@ func TestRoutes_SwapAnswersEveryRequest(t *testing.T) {
 	})
 	for i := range 6 {
 		local := i%2 == 0
-		eventually.Done(t, "update", func(ctx context.Context) (bool, error) {
+		storetest.EventuallyDone(t, "update", func(ctx context.Context) (bool, error) {
 			service, err := s.services.Get(ctx, "v1."+b.group(), metav1.GetOptions{})
 			if err != nil {
 				return false, err
@@ -134,7 +134,7 @@ func TestMetrics_HaveUpstreamsNames(t *testing.T) {
 	// count another reason.
 	s.endpoints(t, b.name, false)
 	s.condition(t, "v1."+b.group(), apiregistrationv1.ConditionFalse, "MissingEndpoints")
-	eventually.True(t, "the missing endpoints are counted", func() bool {
+	storetest.Eventually(t, "the missing endpoints are counted", func() bool {
 		n, err := testutil.GetCounterValuesFromGatherer(s.metrics, "aggregator_unavailable_apiservice_total",
 			map[string]string{"name": "v1." + b.group()}, "reason")
 		return err == nil && n["MissingEndpoints"] == 1 // the metric does not exist before it is first counted

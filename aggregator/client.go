@@ -8,7 +8,7 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/utils/ptr"
 
-	"byre/apiserver/process/routing"
+	"byre/apiserver/process"
 )
 
 // backendKey names a backend. APIServices with equal keys share one: they name the same
@@ -37,7 +37,7 @@ func (k backendKey) String() string { return fmt.Sprintf("%s/%s:%d", k.namespace
 // client makes requests to a backend. It is safe for concurrent use.
 type client struct {
 	key      backendKey
-	resolver *routing.Resolver
+	resolver *process.ServiceResolver
 	// connected is replaced when the client certificate of this server is rotated.
 	connected atomic.Pointer[connected]
 }

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"byre/apiserver/delegation"
+	"byre/apiserver/process"
 )
 
 // Options are the dependencies of New beside those of every server. All are optional.
@@ -16,7 +16,7 @@ type Options struct {
 	Metrics Registry
 }
 
-func validate(d delegation.Dependencies) error {
+func validate(d process.Dependencies) error {
 	if err := d.Validate(); err != nil {
 		return fmt.Errorf("aggregator: %w", err)
 	}

@@ -12,19 +12,17 @@ import (
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
-	"byre/apiserver/delegation"
-	"byre/apiserver/handlers/discovery"
-	"byre/apiserver/handlers/openapi"
-	"byre/apiserver/process/routing"
+	"byre/apiserver/handlers/documents"
+	"byre/apiserver/process"
 )
 
 // controller follows the APIServices. It keeps the routes, discovery and OpenAPI in line
 // with them, and runs the backends that routes lead to.
 type controller struct {
 	routes    routes
-	registry  *discovery.Registry
-	openapi   *openapi.Service
-	resolver  *routing.Resolver
+	registry  *documents.Discovery
+	openapi   *documents.OpenAPI
+	resolver  *process.ServiceResolver
 	transport *transportConfig
 
 	// hasBackends is closed when the first APIService names a Service.
@@ -45,7 +43,7 @@ type controller struct {
 	backends  map[backendKey]*backend // that routes lead to
 }
 
-func newController(d delegation.Dependencies, resolver *routing.Resolver, transport *transportConfig) *controller {
+func newController(d process.Dependencies, resolver *process.ServiceResolver, transport *transportConfig) *controller {
 	return &controller{
 		registry:        d.Discovery,
 		openapi:         d.OpenAPI,
@@ -75,7 +73,7 @@ func (c *controller) onChange(object any) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.setPriority(service, discovery.Priority{Group: service.Spec.GroupPriorityMinimum, Version: service.Spec.VersionPriority})
+	c.setPriority(service, documents.GroupPriority{Group: service.Spec.GroupPriorityMinimum, Version: service.Spec.VersionPriority})
 	// No other server can serve the group of the APIServices themselves.
 	if service.Spec.Service == nil || service.Spec.Group == apiregistration.GroupName {
 		c.removeRoute(service.Name)
@@ -92,14 +90,14 @@ func (c *controller) onDelete(object any) {
 	if service, ok := object.(*apiregistrationv1.APIService); ok {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.setPriority(service, discovery.Priority{})
+		c.setPriority(service, documents.GroupPriority{})
 		c.removeRoute(service.Name)
 	}
 }
 
 // setPriority gives a group version of this server the priorities of its APIService, which a user
 // may have set: the registrar leaves an APIService alone that is not labelled as its own.
-func (c *controller) setPriority(service *apiregistrationv1.APIService, at discovery.Priority) {
+func (c *controller) setPriority(service *apiregistrationv1.APIService, at documents.GroupPriority) {
 	c.registry.SetPriority(schema.GroupVersion{Group: service.Spec.Group, Version: service.Spec.Version}, at)
 }
 
@@ -136,7 +134,7 @@ func (c *controller) removeRoute(name string) {
 	delete(c.routed, name)
 	// Discovery goes first: a request that is no longer proxied finds the group version
 	// as this server serves it.
-	c.registry.Remove(r.gv, discovery.Aggregated)
+	c.registry.Remove(r.gv, documents.Aggregated)
 	c.publishRoutes()
 	if _, ok := c.published[name]; ok {
 		delete(c.published, name)
@@ -175,7 +173,7 @@ func (c *controller) publishDocuments(r *route) {
 	}
 }
 
-// sourceName is the name of a route's source in openapi.Service. It sorts after the names
+// sourceName is the name of a route's source in documents.OpenAPI. It sorts after the names
 // of this server's own sources, which therefore keep their paths.
 func sourceName(r *route) string { return "remote " + r.name }
 

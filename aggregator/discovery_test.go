@@ -16,8 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
-	"byre/apiserver/handlers/discovery"
-	"byre/sqlstore/eventually"
+	"byre/apiserver/handlers/documents"
+	"byre/sqlstore/storetest"
 )
 
 // aggregatedAPI has an aggregated discovery document that describes its own group and a
@@ -51,8 +51,8 @@ func aggregatedAPI(name string, asked *atomic.Int32) *api {
 func TestDiscovery_MergesBackends(t *testing.T) {
 	t.Parallel()
 	s := start(t)
-	add(t, s, discovery.BuiltIn, "apps", "v1")
-	add(t, s, discovery.Custom, "custom.example.com", "v1")
+	add(t, s, documents.BuiltIn, "apps", "v1")
+	add(t, s, documents.Custom, "custom.example.com", "v1")
 	var asked atomic.Int32
 	widgets, gadgets := newBackend(t, s, "widgets", newAPI("widgets")), newBackend(t, s, "gadgets", aggregatedAPI("gadgets", &asked))
 	widgets.register(t, s, "v1", place(20000, 5))
@@ -119,7 +119,7 @@ func TestDiscovery_FollowsPrioritiesOfUsers(t *testing.T) {
 	s := start(t)
 	for _, group := range []string{"a.example.com", "b.example.com"} {
 		for _, version := range []string{"v1", "v2"} {
-			add(t, s, discovery.BuiltIn, group, version)
+			add(t, s, documents.BuiltIn, group, version)
 		}
 	}
 	const first = "apiregistration.k8s.io/v1 "
@@ -135,7 +135,7 @@ func TestDiscovery_FollowsPrioritiesOfUsers(t *testing.T) {
 		}
 	}
 	for _, want := range []string{first + "b.example.com/v1 b.example.com/v2 a.example.com/v2 a.example.com/v1", own} {
-		eventually.Done(t, want, func(context.Context) (bool, error) { return strings.Join(s.listed(t), " ") == want, nil })
+		storetest.EventuallyDone(t, want, func(context.Context) (bool, error) { return strings.Join(s.listed(t), " ") == want, nil })
 		for _, version := range []string{"v1", "v2"} {
 			err := s.services.Delete(t.Context(), version+".b.example.com", metav1.DeleteOptions{})
 			if want != own && err != nil {
@@ -206,9 +206,9 @@ func TestOpenAPI_MergesBackends(t *testing.T) {
 }
 
 // add registers a group version that this server serves itself.
-func add(t testing.TB, s *server, origin discovery.Origin, group, version string) {
+func add(t testing.TB, s *server, origin documents.Origin, group, version string) {
 	t.Helper()
-	err := s.registry.Add(discovery.Version{
+	err := s.registry.Add(documents.DiscoveryVersion{
 		GroupVersion: schema.GroupVersion{Group: group, Version: version},
 		Origin:       origin,
 		Resources:    []metav1.APIResource{{Name: "things", SingularName: "thing", Kind: "Thing", Verbs: metav1.Verbs{"get"}}},
@@ -260,7 +260,7 @@ func (s *server) awaitText(t testing.TB, path, want string) string {
 func (s *server) awaitDocument(t testing.TB, path string, right func(text string) bool) string {
 	t.Helper()
 	var text string
-	eventually.Done(t, path, func(context.Context) (bool, error) {
+	storetest.EventuallyDone(t, path, func(context.Context) (bool, error) {
 		_, text, _ = get(t, s.front.URL+path)
 		return right(text), nil
 	})

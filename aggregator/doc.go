@@ -35,7 +35,7 @@
 // # What the caller owes
 //
 // Requests have the context values that kube-apiserver's filters set. The store and the
-// feed run before Run is called, and the informers of delegation.Dependencies are started.
+// feed run before Run is called, and the informers of process.Dependencies are started.
 //
 // # Shutting down
 //

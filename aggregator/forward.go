@@ -35,8 +35,8 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/streaming/pkg/httpstream"
 
-	"byre/apiserver/delegation"
 	"byre/apiserver/handlers"
+	"byre/apiserver/process"
 	"byre/apiserver/storage"
 )
 
@@ -48,7 +48,7 @@ import (
 // HTTP/2 tells that no server has processed it, as with GOAWAY.
 type writers struct {
 	client
-	config    delegation.Writers
+	config    process.Writers
 	kube      kubernetes.Interface
 	transport *transportConfig
 	codecs    serializer.CodecFactory // of errors
@@ -68,7 +68,7 @@ const forwardedHeader = "X-Kubernetes-Peer-Proxied"
 var errNoWriter = errors.New("this server only reads, and no server that writes can be reached")
 
 // newWriters makes writers, whose transport is shared but for the connections.
-func newWriters(d delegation.Dependencies, shared *transportConfig) *writers {
+func newWriters(d process.Dependencies, shared *transportConfig) *writers {
 	w := &writers{config: *d.Writers, kube: d.Client, logged: rate.Sometimes{Interval: logInterval}, chosen: rate.Sometimes{Interval: time.Second}}
 	w.codecs = handlers.NewCodecs(handlers.NewScheme(install.Install))
 	own := *shared

@@ -24,8 +24,8 @@ import (
 	"k8s.io/streaming/pkg/httpstream/spdy"
 
 	"byre/aggregator"
-	"byre/apiserver/delegation"
-	"byre/sqlstore/eventually"
+	"byre/apiserver/process"
+	"byre/sqlstore/storetest"
 )
 
 // startReader starts a server that only reads, and a server that writes, which handler serves.
@@ -35,8 +35,8 @@ func startReader(t *testing.T, handler http.Handler) (reader *server, writer *ht
 	if err := os.WriteFile(file, ca.pem, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	reader = start(t, func(d *delegation.Dependencies, _ *aggregator.Options) {
-		d.Writers = &delegation.Writers{CA: file, Self: "self"}
+	reader = start(t, func(d *process.Dependencies, _ *aggregator.Options) {
+		d.Writers = &process.Writers{CA: file, Self: "self"}
 	})
 	reader.writersCA = file
 	writer = reader.newWriter(t, ca, handler)
@@ -187,7 +187,7 @@ func TestForward_LeavesAServerThatRefusesRequests(t *testing.T) {
 	}
 	lost.Store(true)
 	reader.addLease(t, "other", other.Listener.Addr().String(), 0)
-	eventually.Succeeds(t, "the other server gets the requests", func() error {
+	storetest.EventuallySucceeds(t, "the other server gets the requests", func() error {
 		if status, _, _ := reader.post(t, "/api/v1/pods", "{}"); status != http.StatusCreated {
 			return fmt.Errorf("status %d", status)
 		}
@@ -211,7 +211,7 @@ func TestForward_FollowsTheCAOfTheServersThatWrite(t *testing.T) {
 			t.Errorf("%d %v %s", status, header, answer)
 		}
 	}
-	eventually.Succeeds(t, "the new CA is trusted", func() error {
+	storetest.EventuallySucceeds(t, "the new CA is trusted", func() error {
 		if status, answer, _ := reader.post(t, "/api/v1/pods", "{}"); status != http.StatusCreated {
 			return fmt.Errorf("%d %s", status, answer)
 		}

@@ -12,9 +12,9 @@ import (
 	generated "k8s.io/kube-aggregator/pkg/generated/openapi"
 	apiservice "k8s.io/kube-aggregator/pkg/registry/apiservice/etcd"
 
-	"byre/apiserver/delegation"
 	"byre/apiserver/handlers"
-	"byre/apiserver/query/catalog"
+	"byre/apiserver/process"
+	"byre/apiserver/query"
 )
 
 // apiServices is the resource of the APIServices. Its keys are those of a stock
@@ -22,7 +22,7 @@ import (
 var apiServices = schema.GroupResource{Group: apiregistration.GroupName, Resource: "apiservices"}
 
 // newGroup makes the handler of the API group apiregistration.k8s.io, and the table of its objects.
-func newGroup(d delegation.Dependencies, delegate http.Handler) (*handlers.API, *catalog.Builtin, error) {
+func newGroup(d process.Dependencies, delegate http.Handler) (*handlers.API, *query.BuiltinTables, error) {
 	scheme := handlers.NewScheme(install.Install)
 	codecs := handlers.NewCodecs(scheme)
 	getter := d.RESTOptions(scheme, codecs, apiServices)
@@ -45,6 +45,6 @@ func newGroup(d delegation.Dependencies, delegate http.Handler) (*handlers.API, 
 	if err != nil {
 		return nil, nil, err
 	}
-	tables, err := catalog.NewBuiltin([]handlers.Group{group}, getter.Lookup, schemas)
+	tables, err := query.NewBuiltinTables([]handlers.Group{group}, getter.Lookup, schemas)
 	return api, tables, err
 }

@@ -15,7 +15,7 @@ import (
 	"k8s.io/kube-openapi/pkg/handler3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
-	"byre/apiserver/handlers/openapi"
+	"byre/apiserver/handlers/documents"
 )
 
 const (
@@ -156,7 +156,7 @@ func (c *client) fetchV3Spec(ctx context.Context, path, location string) ([]byte
 	if !json.Valid(answer.body) {
 		return nil, fmt.Errorf("%s: %w", at.Path, errNotJSON)
 	}
-	return openapi.Compress(answer.body)
+	return documents.Compress(answer.body)
 }
 
 var errNotJSON = errors.New("the document is not JSON")

@@ -13,7 +13,7 @@ import (
 	"k8s.io/kube-openapi/pkg/openapiconv"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
-	"byre/apiserver/handlers/openapi"
+	"byre/apiserver/handlers/documents"
 )
 
 // openAPISpecs are what the OpenAPI documents of a backend say of its group versions. They
@@ -45,10 +45,10 @@ func v2SpecOf(whole *spec.Swagger, gv schema.GroupVersion) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := openapi.ToProtobufV2(text); err != nil {
+	if _, err := documents.ToProtobufV2(text); err != nil {
 		return nil, err
 	}
-	return openapi.Compress(text)
+	return documents.Compress(text)
 }
 
 // pathOf is the path of a group version and of its OpenAPI v3 document.
@@ -73,7 +73,7 @@ func convertV2(v2 map[schema.GroupVersion][]byte) (map[string]v3Spec, error) {
 		if err != nil {
 			return nil, err
 		}
-		packed, err := openapi.Compress(text)
+		packed, err := documents.Compress(text)
 		if err != nil {
 			return nil, err
 		}
@@ -83,7 +83,7 @@ func convertV2(v2 map[schema.GroupVersion][]byte) (map[string]v3Spec, error) {
 }
 
 func unpackV2(packed []byte) (*spec.Swagger, error) {
-	text, err := openapi.Decompress(packed)
+	text, err := documents.Decompress(packed)
 	if err != nil {
 		return nil, err
 	}
@@ -93,23 +93,23 @@ func unpackV2(packed []byte) (*spec.Swagger, error) {
 
 // source returns the specs of one group version for this server's documents; an empty
 // source if there are none.
-func (s openAPISpecs) source(gv schema.GroupVersion) openapi.Source {
-	source := openapi.Source{V3: map[string]openapi.Document{}}
+func (s openAPISpecs) source(gv schema.GroupVersion) documents.Source {
+	source := documents.Source{V3: map[string]documents.Document{}}
 	if part := s.v2[gv]; part != nil {
 		source.V2 = func(_ context.Context, add func([]byte) error) error {
-			text, err := openapi.Decompress(part)
+			text, err := documents.Decompress(part)
 			if err != nil {
 				return err
 			}
 			return add(text)
 		}
-		source.V2Hash = openapi.Hash(string(part))
+		source.V2Hash = documents.Hash(string(part))
 	}
 	for _, path := range []string{pathOf(gv), groupPath(gv)} {
 		if v3, ok := s.v3[path]; ok {
-			source.V3[path] = openapi.Document{
+			source.V3[path] = documents.Document{
 				Hash: fmt.Sprintf("%X", sha512.Sum512(v3.text)),
-				JSON: func(context.Context) ([]byte, error) { return openapi.Decompress(v3.text) },
+				JSON: func(context.Context) ([]byte, error) { return documents.Decompress(v3.text) },
 			}
 		}
 	}

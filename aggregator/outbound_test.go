@@ -14,7 +14,7 @@ import (
 	"k8s.io/component-base/tracing"
 
 	"byre/aggregator"
-	"byre/apiserver/delegation"
+	"byre/apiserver/process"
 )
 
 // inTrace makes requests part of a trace, as the filters do.
@@ -30,7 +30,7 @@ func (r inTrace) RoundTrip(req *http.Request) (*http.Response, error) {
 func TestOutbound_UsesTheGivenDialerAndPassesTheTrace(t *testing.T) {
 	t.Parallel()
 	var dials atomic.Int64
-	s := start(t, func(d *delegation.Dependencies, _ *aggregator.Options) {
+	s := start(t, func(d *process.Dependencies, _ *aggregator.Options) {
 		d.Backends.Trace = func(next http.RoundTripper) http.RoundTripper {
 			return inTrace{tracing.WrapperFor(noop.NewTracerProvider())(next)}
 		}

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"byre/apiserver/access/filters/filterstest"
+	"byre/apiserver/apitest"
 )
 
 // BenchmarkProxy compares the CPU that a request through the aggregator costs with that
@@ -50,8 +50,8 @@ func benchmarkProxy(b *testing.B, body string) {
 	target := &url.URL{Scheme: "https", Host: widgets.Listener.Addr().String()}
 	bare := &httputil.ReverseProxy{Transport: transport, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }}
 	fronts := []string{
-		startFront(b, filterstest.WithContext(http.HandlerFunc(answer), tester)),
-		startFront(b, filterstest.WithContext(bare, tester)),
+		startFront(b, apitest.WithContext(http.HandlerFunc(answer), tester)),
+		startFront(b, apitest.WithContext(bare, tester)),
 		s.front.URL,
 	}
 	const path = "/apis/widgets.example.com/v1/widgets/first"

@@ -15,7 +15,7 @@ import (
 	apiserverproxy "k8s.io/apiserver/pkg/util/proxy"
 	"k8s.io/client-go/transport"
 
-	"byre/apiserver/access/filters/filterstest"
+	"byre/apiserver/apitest"
 )
 
 // upstreamProxy proxies to a host as kube-aggregator does
@@ -65,7 +65,7 @@ func TestProxy_EqualsUpstreams(t *testing.T) {
 	client.TLSClientConfig.InsecureSkipVerify = true //nolint:gosec // a test's own server
 	client.DisableCompression = true                 // as client-go's transports of backends
 	defer client.CloseIdleConnections()
-	upstream := httptest.NewServer(filterstest.WithContext(upstreamProxy(b.Listener.Addr().String(), client), tester))
+	upstream := httptest.NewServer(apitest.WithContext(upstreamProxy(b.Listener.Addr().String(), client), tester))
 	defer upstream.Close()
 
 	for _, test := range []struct {

@@ -18,15 +18,15 @@ import (
 	informers "k8s.io/kube-aggregator/pkg/client/informers/externalversions/apiregistration/v1"
 	"k8s.io/kube-aggregator/pkg/controllers/autoregister"
 
-	"byre/apiserver/handlers/discovery"
+	"byre/apiserver/handlers/documents"
 )
 
 // registrar registers an APIService for every group version that this server serves
 // itself: for built-in ones at the start, as upstream does, and for those of custom
 // resources whenever they change.
 type registrar struct {
-	registry   *discovery.Registry
-	priorities map[schema.GroupVersion]discovery.Priority
+	registry   *documents.Discovery
+	priorities map[schema.GroupVersion]documents.GroupPriority
 	// changed receives a value after the registry has changed.
 	changed chan struct{}
 	// registered has the group versions of custom resources that upstream's controller
@@ -39,10 +39,10 @@ type registrar struct {
 	missing sets.Set[string]
 }
 
-func newRegistrar(registry *discovery.Registry) *registrar {
+func newRegistrar(registry *documents.Discovery) *registrar {
 	r := &registrar{
 		registry:   registry,
-		priorities: discovery.Priorities(),
+		priorities: documents.GroupPriorities(),
 		changed:    make(chan struct{}, 1),
 		registered: sets.New[schema.GroupVersion](),
 	}
@@ -98,7 +98,7 @@ func (r *registrar) addBuiltIn(to autoregister.AutoAPIServiceRegistration) sets.
 		// A group version without a priority is not registered: at the next start upstream
 		// could not tell its APIService from one that a custom resource has left.
 		priority, ok := r.priorities[v.GroupVersion]
-		if v.Origin != discovery.BuiltIn || !ok {
+		if v.Origin != documents.BuiltIn || !ok {
 			continue
 		}
 		service := apiService(v.GroupVersion, priority)
@@ -112,12 +112,12 @@ func (r *registrar) addBuiltIn(to autoregister.AutoAPIServiceRegistration) sets.
 func (r *registrar) sync(with autoregister.AutoAPIServiceRegistration) {
 	custom := sets.New[schema.GroupVersion]()
 	for _, v := range r.registry.LocalVersions() {
-		if v.Origin == discovery.Custom {
+		if v.Origin == documents.Custom {
 			custom.Insert(v.GroupVersion)
 		}
 	}
 	for gv := range custom.Difference(r.registered) {
-		with.AddAPIServiceToSync(apiService(gv, discovery.Priority{Group: 1000, Version: 100}))
+		with.AddAPIServiceToSync(apiService(gv, documents.GroupPriority{Group: 1000, Version: 100}))
 	}
 	for gv := range r.registered.Difference(custom) {
 		with.RemoveAPIServiceToSync(apiServiceName(gv))
@@ -127,7 +127,7 @@ func (r *registrar) sync(with autoregister.AutoAPIServiceRegistration) {
 
 func apiServiceName(gv schema.GroupVersion) string { return gv.Version + "." + gv.Group }
 
-func apiService(gv schema.GroupVersion, at discovery.Priority) *apiregistrationv1.APIService {
+func apiService(gv schema.GroupVersion, at documents.GroupPriority) *apiregistrationv1.APIService {
 	return &apiregistrationv1.APIService{
 		ObjectMeta: metav1.ObjectMeta{Name: apiServiceName(gv)},
 		Spec: apiregistrationv1.APIServiceSpec{

@@ -12,11 +12,11 @@ import (
 	"k8s.io/kube-aggregator/pkg/controllers/autoregister"
 
 	"byre/aggregator"
-	"byre/apiserver/delegation"
-	"byre/apiserver/handlers/discovery"
-	"byre/apiserver/process/health"
+	"byre/apiserver/handlers/documents"
+	"byre/apiserver/process"
+
 	"byre/sqlstore/dbtest"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // onDatabases runs a test on each database.
@@ -37,9 +37,9 @@ func TestRegistration_CreatesAPIServicesOfLocalGroups(t *testing.T) {
 	t.Parallel()
 	onDatabases(t, func(t *testing.T, start func(...option) *server) {
 		synced := make(chan struct{})
-		s := start(func(d *delegation.Dependencies, o *aggregator.Options) {
+		s := start(func(d *process.Dependencies, o *aggregator.Options) {
 			for _, gv := range []schema.GroupVersion{{Version: "v1"}, {Group: "apps", Version: "v1"}, {Group: "batch", Version: "v1"}, {Group: "nobody.k8s.io", Version: "v1"}} {
-				if err := d.Discovery.Add(discovery.Version{GroupVersion: gv, Resources: []metav1.APIResource{}}); err != nil {
+				if err := d.Discovery.Add(documents.DiscoveryVersion{GroupVersion: gv, Resources: []metav1.APIResource{}}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -57,7 +57,7 @@ func TestRegistration_CreatesAPIServicesOfLocalGroups(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		add(t, s, discovery.Custom, "example.com", "v1")
+		add(t, s, documents.Custom, "example.com", "v1")
 		close(synced)
 		s.awaitServices(t, map[string]registered{
 			"v1.":                 {"onstart", 18000, 1},
@@ -66,15 +66,15 @@ func TestRegistration_CreatesAPIServicesOfLocalGroups(t *testing.T) {
 			"v1.example.com":      {"true", 1000, 100},
 			"v1.mine.example.com": {"", 1000, 10},
 		})
-		eventually.Done(t, "readiness", func(context.Context) (bool, error) { return s.check("autoregister-completion") == nil, nil })
+		storetest.EventuallyDone(t, "readiness", func(context.Context) (bool, error) { return s.check("autoregister-completion") == nil, nil })
 
 		if err := s.services.Delete(t.Context(), "v1.example.com", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		add(t, s, discovery.Custom, "example.com", "v2")
+		add(t, s, documents.Custom, "example.com", "v2")
 		s.condition(t, "v1.example.com", apiregistrationv1.ConditionTrue, "Local")
 		s.condition(t, "v2.example.com", apiregistrationv1.ConditionTrue, "Local")
-		s.registry.Remove(schema.GroupVersion{Group: "example.com", Version: "v1"}, discovery.Custom)
+		s.registry.Remove(schema.GroupVersion{Group: "example.com", Version: "v1"}, documents.Custom)
 		s.awaitServices(t, map[string]registered{
 			"v1.":                 {"onstart", 18000, 1},
 			"v1.apps":             {"onstart", 17800, 15},
@@ -100,7 +100,7 @@ func service(group, version string) *apiregistrationv1.APIService {
 func (s *server) awaitServices(t testing.TB, want map[string]registered) {
 	t.Helper()
 	var got map[string]registered
-	eventually.Done(t, "APIServices", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "APIServices", func(ctx context.Context) (bool, error) {
 		list, err := s.services.List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return false, err
@@ -116,6 +116,6 @@ func (s *server) awaitServices(t testing.TB, want map[string]registered) {
 // check asks one of the server's readiness checks.
 func (s *server) check(name string) error {
 	checks := s.Checks()
-	i := slices.IndexFunc(checks, func(c health.Checker) bool { return c.Name() == name })
+	i := slices.IndexFunc(checks, func(c process.HealthChecker) bool { return c.Name() == name })
 	return checks[i].Check(nil)
 }

@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/util/retry"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // documented adds OpenAPI documents to an API: of version 3, and of version 2 unless broken
@@ -123,5 +123,5 @@ func TestDiscovery_StaysWhileCertificatesRotate(t *testing.T) {
 
 func awaitCount(t testing.TB, count *atomic.Int32, least int32) {
 	t.Helper()
-	eventually.Done(t, "requests", func(context.Context) (bool, error) { return count.Load() >= least, nil })
+	storetest.EventuallyDone(t, "requests", func(context.Context) (bool, error) { return count.Load() >= least, nil })
 }

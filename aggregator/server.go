@@ -22,20 +22,19 @@ import (
 	localstatus "k8s.io/kube-aggregator/pkg/controllers/status/local"
 	"k8s.io/kube-aggregator/pkg/controllers/status/remote"
 
-	"byre/apiserver/delegation"
 	"byre/apiserver/handlers"
-	"byre/apiserver/handlers/discovery"
-	"byre/apiserver/process/health"
-	"byre/apiserver/process/loopback"
+	"byre/apiserver/handlers/documents"
+	"byre/apiserver/process"
+
 	"byre/apiserver/process/pki"
-	"byre/apiserver/process/routing"
-	"byre/apiserver/query/catalog"
+
+	"byre/apiserver/query"
 )
 
 // Server is an http.Handler of APIServices and of the requests that they route.
 type Server struct {
 	// Builtin has the table of APIServices.
-	*catalog.Builtin
+	*query.BuiltinTables
 	services     *handlers.API
 	customSynced <-chan struct{}
 
@@ -68,7 +67,7 @@ func (s *Server) Stores(gr schema.GroupResource) bool { return gr == apiServices
 
 // New makes a Server; requests for what it does not serve go on to delegate. It
 // starts nothing.
-func New(d delegation.Dependencies, o Options, delegate http.Handler) (*Server, error) {
+func New(d process.Dependencies, o Options, delegate http.Handler) (*Server, error) {
 	if err := validate(d); err != nil {
 		return nil, err
 	}
@@ -81,18 +80,18 @@ func New(d delegation.Dependencies, o Options, delegate http.Handler) (*Server, 
 		return nil, fmt.Errorf("aggregator: loopback client: %w", err)
 	}
 	s := &Server{
-		Builtin:      tables,
-		services:     services,
-		customSynced: o.CustomSynced,
-		client:       client,
-		factory:      externalversions.NewSharedInformerFactoryWithOptions(client, resync, externalversions.WithTransform(loopback.StripManagedFields)),
-		informers:    d.Informers,
-		slices:       informers.NewSharedInformerFactoryWithOptions(d.Client, 0, informers.WithTransform(loopback.StripManagedFields)),
-		registrar:    newRegistrar(d.Discovery),
-		builtin:      builtinRoots(d.Discovery),
-		started:      make(chan struct{}),
-		routesSynced: make(chan struct{}),
-		discovered:   make(chan struct{}),
+		BuiltinTables: tables,
+		services:      services,
+		customSynced:  o.CustomSynced,
+		client:        client,
+		factory:       externalversions.NewSharedInformerFactoryWithOptions(client, resync, externalversions.WithTransform(process.StripManagedFields)),
+		informers:     d.Informers,
+		slices:        informers.NewSharedInformerFactoryWithOptions(d.Client, 0, informers.WithTransform(process.StripManagedFields)),
+		registrar:     newRegistrar(d.Discovery),
+		builtin:       builtinRoots(d.Discovery),
+		started:       make(chan struct{}),
+		routesSynced:  make(chan struct{}),
+		discovered:    make(chan struct{}),
 	}
 	if s.metrics, err = newMetrics(o.Metrics); err != nil {
 		return nil, fmt.Errorf("aggregator: metrics: %w", err)
@@ -105,7 +104,7 @@ func New(d delegation.Dependencies, o Options, delegate http.Handler) (*Server, 
 		return nil, fmt.Errorf("aggregator: %w", err)
 	}
 	s.informers.Core().V1().Services().Informer() // started with the rest of the factory
-	resolver := &routing.Resolver{
+	resolver := &process.ServiceResolver{
 		Services:    s.informers.Core().V1().Services().Lister(),
 		Slices:      slices,
 		ToEndpoints: d.Backends.RouteToEndpoints,
@@ -125,10 +124,10 @@ func New(d delegation.Dependencies, o Options, delegate http.Handler) (*Server, 
 	return s, nil
 }
 
-func builtinRoots(registry *discovery.Registry) sets.Set[string] {
+func builtinRoots(registry *documents.Discovery) sets.Set[string] {
 	all := sets.New[string]()
 	for _, v := range registry.LocalVersions() {
-		if v.Origin == discovery.BuiltIn {
+		if v.Origin == documents.BuiltIn {
 			all.Insert("/apis/" + v.Group + "/" + v.Version)
 		}
 	}
@@ -285,16 +284,16 @@ func (s *Server) runBackends(ctx context.Context, services registration.APIServi
 }
 
 // Checks are the readiness checks, under upstream's names.
-func (s *Server) Checks() []health.Checker {
-	checks := health.PostStartHooks(s.started,
+func (s *Server) Checks() []process.HealthChecker {
+	checks := process.PostStartHooks(s.started,
 		"start-kube-aggregator-informers",
 		"apiservice-status-local-available-controller", "apiservice-status-remote-available-controller",
 		"kube-apiserver-autoregistration",
-		// openapi.Service merges the documents of backends: no controller of its own starts.
+		// documents.OpenAPI merges the documents of backends: no controller of its own starts.
 		"apiservice-openapi-controller", "apiservice-openapiv3-controller")
 	checks = append(checks,
-		health.PostStartHook("apiservice-registration-controller", s.routesSynced),
-		health.PostStartHook("apiservice-discovery-controller", s.discovered))
+		process.PostStartHook("apiservice-registration-controller", s.routesSynced),
+		process.PostStartHook("apiservice-discovery-controller", s.discovered))
 	if s.writers == nil {
 		checks = append(checks, healthz.NamedCheck("autoregister-completion", s.registrar.ready))
 	}

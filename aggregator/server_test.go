@@ -25,16 +25,15 @@ import (
 	registration "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/typed/apiregistration/v1"
 
 	"byre/aggregator"
-	"byre/apiserver/access/filters/filterstest"
-	"byre/apiserver/delegation"
+	"byre/apiserver/apitest"
 	"byre/apiserver/handlers"
-	"byre/apiserver/handlers/discovery"
-	"byre/apiserver/handlers/openapi"
-	"byre/apiserver/process/loopback"
-	"byre/apiserver/storage/factory"
+	"byre/apiserver/handlers/documents"
+	"byre/apiserver/process"
+
+	"byre/apiserver/storage"
 	"byre/sqlstore"
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/storetest"
+
 	"byre/watch"
 )
 
@@ -48,7 +47,7 @@ type server struct {
 	services registration.APIServiceInterface
 	cluster  *fake.Clientset
 	watched  sync.Map // see recordWatches
-	registry *discovery.Registry
+	registry *documents.Discovery
 	metrics  metrics.KubeRegistry
 	// frontProxyCA signs the server's client certificate; certificate and key are the files
 	// of that certificate.
@@ -66,7 +65,7 @@ var tester = &user.DefaultInfo{
 	Extra: map[string][]string{"scopes": {"a", "b"}, "example.com/Mixed Case": {"c"}},
 }
 
-type option func(*delegation.Dependencies, *aggregator.Options)
+type option func(*process.Dependencies, *aggregator.Options)
 
 // start starts a server over a store in memory.
 func start(t testing.TB, options ...option) *server {
@@ -78,10 +77,10 @@ func startOn(t testing.TB, driver sqlstore.Driver, options ...option) *server {
 	t.Helper()
 	feed := watch.New(driver, watch.Options{})
 	store := sqlstore.New(driver, sqlstore.Options{Publish: feed.Publish})
-	transport := &loopback.Transport{}
+	transport := &process.LoopbackTransport{}
 	s := &server{
 		cluster:      fake.NewClientset(),
-		registry:     discovery.NewRegistry("127.0.0.1:0"),
+		registry:     documents.NewDiscovery("127.0.0.1:0"),
 		metrics:      metrics.NewKubeRegistry(),
 		frontProxyCA: newAuthority(t, "front-proxy-ca"),
 	}
@@ -89,9 +88,9 @@ func startOn(t testing.TB, driver sqlstore.Driver, options ...option) *server {
 	s.certificate, s.key = filepath.Join(t.TempDir(), "proxy.crt"), filepath.Join(t.TempDir(), "proxy.key")
 	s.newCertificate(t, "front-proxy-client")
 	shared := informers.NewSharedInformerFactory(s.cluster, 0)
-	documents := openapi.NewService()
-	dependencies := delegation.Dependencies{
-		Storage:          factory.Backend{Store: store, Feed: feed, Program: "test"},
+	documents := documents.NewOpenAPI()
+	dependencies := process.Dependencies{
+		Storage:          storage.Backend{Store: store, Feed: feed, Program: "test"},
 		EffectiveVersion: compatibility.DefaultBuildEffectiveVersion(),
 		Serving: handlers.Serving{
 			Authorizer:        authorizerfactory.NewAlwaysAllowAuthorizer(),
@@ -100,10 +99,10 @@ func startOn(t testing.TB, driver sqlstore.Driver, options ...option) *server {
 		Discovery: s.registry,
 		OpenAPI:   documents,
 		Build:     "test",
-		Loopback:  loopback.Config(transport),
+		Loopback:  process.LoopbackConfig(transport),
 		Client:    s.cluster,
 		Informers: shared,
-		Backends: delegation.Backends{
+		Backends: process.Backends{
 			ProxyCert:        s.certificate,
 			ProxyKey:         s.key,
 			RouteToEndpoints: true,
@@ -121,7 +120,7 @@ func startOn(t testing.TB, driver sqlstore.Driver, options ...option) *server {
 	if s.Server, err = aggregator.New(dependencies, own, next); err != nil {
 		t.Fatal(err)
 	}
-	handler := filterstest.WithContext(s.Server, tester)
+	handler := apitest.WithContext(s.Server, tester)
 	transport.Serve(handler)
 	s.services = registration.NewForConfigOrDie(dependencies.Loopback).APIServices()
 	s.front = httptest.NewServer(handler)
@@ -166,7 +165,7 @@ func (s *server) recordWatches() {
 // watch.
 func (s *server) awaitWatch(t testing.TB, resource string) {
 	t.Helper()
-	eventually.True(t, resource+" are watched", func() bool {
+	storetest.Eventually(t, resource+" are watched", func() bool {
 		_, ok := s.watched.Load(resource)
 		return ok
 	})
@@ -212,7 +211,7 @@ func (s *server) newCertificate(t testing.TB, name string) {
 func (s *server) condition(t testing.TB, name string, status apiregistrationv1.ConditionStatus, reason string) string {
 	t.Helper()
 	var last *apiregistrationv1.APIServiceCondition
-	eventually.Done(t, "condition of "+name, func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "condition of "+name, func(ctx context.Context) (bool, error) {
 		service, err := s.services.Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return false, ignoreNotFound(err)

@@ -26,12 +26,12 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/kube-aggregator/pkg/controllers/status/remote"
 
-	"byre/apiserver/delegation"
+	"byre/apiserver/process"
 )
 
 // transportConfig is what the transports of all backends have in common.
 type transportConfig struct {
-	delegation.Backends
+	process.Backends
 	// certificate returns the client certificate of this server and its key as PEM;
 	// empty for none.
 	certificate func() (cert, key []byte)

@@ -21,11 +21,11 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/storage/value"
 
-	"byre/apiserver/delegation"
+	"byre/apiserver/process"
 	"byre/migrations"
 	"byre/sqlstore/dbtest"
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/storetest"
 )
 
 // counter is an encryption at rest that does not change values and counts how often it
@@ -74,7 +74,7 @@ func TestFinalizer_CleaningIsLinear(t *testing.T) {
 	for _, kind := range dbtest.Kinds() {
 		t.Run(kind.Name, func(t *testing.T) {
 			c := &counter{}
-			s := start(t, kind.Open(t), func(d *delegation.Dependencies) {
+			s := start(t, kind.Open(t), func(d *process.Dependencies) {
 				d.Storage.Transformers = func(schema.GroupResource) value.Transformer { return c }
 			})
 			definition := s.define(t, widgetDefinition)
@@ -198,7 +198,7 @@ func testWatchesSeeEveryDelete(t *testing.T, s *server, watched ...*server) {
 	}
 	for _, on := range watched {
 		on.await(t, definition.Name, gone)
-		eventually.True(t, "404", func() bool { return on.do(t, http.MethodGet, widgetPath, "").Code == http.StatusNotFound })
+		storetest.Eventually(t, "404", func() bool { return on.do(t, http.MethodGet, widgetPath, "").Code == http.StatusNotFound })
 	}
 	for i, events := range all {
 		seen := map[apiwatch.EventType]int{}

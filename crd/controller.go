@@ -19,9 +19,9 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
-	"byre/apiserver/delegation"
-	"byre/apiserver/process/health"
-	"byre/crd/definition"
+	"byre/apiserver/process"
+
+	"byre/crd/instances"
 )
 
 // controller follows the definitions with an informer. It updates the resolver, discovery
@@ -50,7 +50,7 @@ type controller struct {
 // upstream's value.
 const controllerWorkers = 5
 
-func newController(d delegation.Dependencies, r *resolver, own *group) (*controller, error) {
+func newController(d process.Dependencies, r *resolver, own *group) (*controller, error) {
 	client, err := clientset.NewForConfig(d.Loopback)
 	if err != nil {
 		return nil, fmt.Errorf("crd: loopback client: %w", err)
@@ -142,9 +142,9 @@ func (c *controller) Run(ctx context.Context) error {
 func (c *controller) Synced() <-chan struct{} { return c.synced }
 
 // Checks are the readiness checks, under upstream's names.
-func (c *controller) Checks() []health.Checker {
-	return append(health.PostStartHooks(c.started, "start-apiextensions-informers", "start-apiextensions-controllers"),
-		health.PostStartHook("crd-informer-synced", c.synced))
+func (c *controller) Checks() []process.HealthChecker {
+	return append(process.PostStartHooks(c.started, "start-apiextensions-informers", "start-apiextensions-controllers"),
+		process.PostStartHook("crd-informer-synced", c.synced))
 }
 
 func (c *controller) onChange(object any) {
@@ -153,7 +153,7 @@ func (c *controller) onChange(object any) {
 		return
 	}
 	c.resolver.put(crd, false)
-	if c.establishing != nil && apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted) && !definition.IsEstablished(crd) {
+	if c.establishing != nil && apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted) && !instances.IsEstablished(crd) {
 		// Upstream delays this until other servers have seen the definition. Here every
 		// server reads what its informer has not shown yet; see resolver.
 		c.establishing.QueueCRD(crd.Name, 0)
@@ -170,7 +170,7 @@ func (c *controller) onDelete(object any) {
 		return
 	}
 	// A DELETED event has the object at the revision of its deletion.
-	revision := definition.Revision(crd)
+	revision := instances.Revision(crd)
 	if missed {
 		revision = max(revision, c.revision())
 	}

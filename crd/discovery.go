@@ -9,20 +9,20 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints"
 
-	"byre/apiserver/handlers/discovery"
-	"byre/crd/definition"
+	"byre/apiserver/handlers/documents"
+	"byre/crd/instances"
 )
 
 // discoveryPublisher keeps discovery in line with the definitions that the resolver
 // knows. One goroutine calls it.
 type discoveryPublisher struct {
 	resolver *resolver
-	registry *discovery.Registry
+	registry *documents.Discovery
 	// published has what discovery lists now, by group and version.
 	published map[string]map[string][]metav1.APIResource
 }
 
-func newDiscoveryPublisher(r *resolver, registry *discovery.Registry) *discoveryPublisher {
+func newDiscoveryPublisher(r *resolver, registry *documents.Discovery) *discoveryPublisher {
 	return &discoveryPublisher{resolver: r, registry: registry, published: map[string]map[string][]metav1.APIResource{}}
 }
 
@@ -37,8 +37,8 @@ func (p *discoveryPublisher) update(group string) error {
 			}
 			// As upstream does, a version is listed before a resource of it is established.
 			served := resources[v.Name]
-			if definition.IsEstablished(crd) {
-				served = append(served, definition.Resources(crd, v)...)
+			if instances.IsEstablished(crd) {
+				served = append(served, instances.Resources(crd, v)...)
 			}
 			resources[v.Name] = served
 		}
@@ -57,9 +57,9 @@ func (p *discoveryPublisher) update(group string) error {
 				return err
 			}
 		}
-		if err := p.registry.Add(discovery.Version{
+		if err := p.registry.Add(documents.DiscoveryVersion{
 			GroupVersion:        gv,
-			Origin:              discovery.Custom,
+			Origin:              documents.Custom,
 			Resources:           served,
 			AggregatedResources: aggregated,
 		}); err != nil {
@@ -68,7 +68,7 @@ func (p *discoveryPublisher) update(group string) error {
 	}
 	for version := range last {
 		if _, ok := resources[version]; !ok {
-			p.registry.Remove(schema.GroupVersion{Group: group, Version: version}, discovery.Custom)
+			p.registry.Remove(schema.GroupVersion{Group: group, Version: version}, documents.Custom)
 		}
 	}
 	if p.published[group] = resources; len(resources) == 0 {

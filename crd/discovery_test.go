@@ -16,7 +16,7 @@ import (
 	"k8s.io/kube-openapi/pkg/spec3"
 
 	"byre/sqlstore/dbtest"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // TestDiscovery_FollowsDefinitions: both discovery documents show a definition after it was
@@ -29,7 +29,7 @@ func TestDiscovery_FollowsDefinitions(t *testing.T) {
 func testDiscovery(t *testing.T, s *server) {
 	s.define(t, widgetDefinition)
 	var resources *metav1.APIResourceList
-	eventually.True(t, "discovery", func() bool {
+	storetest.Eventually(t, "discovery", func() bool {
 		var err error
 		resources, err = s.discovery.ServerResourcesForGroupVersion("example.com/v1")
 		return err == nil
@@ -60,7 +60,7 @@ func testDiscovery(t *testing.T, s *server) {
 	if err := s.definitions.ApiextensionsV1().CustomResourceDefinitions().Delete(t.Context(), "widgets.example.com", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually.True(t, "the end of the group", func() bool {
+	storetest.Eventually(t, "the end of the group", func() bool {
 		groups, err := s.discovery.ServerGroups()
 		return err == nil && !slices.ContainsFunc(groups.Groups, func(g metav1.APIGroup) bool { return g.Name == "example.com" })
 	})
@@ -110,7 +110,7 @@ func TestOpenAPI_FollowsDefinitions(t *testing.T) {
 func testOpenAPI(t *testing.T, s *server) {
 	s.define(t, widgetDefinition)
 	s.define(t, crontabDefinition)
-	eventually.True(t, "the index", func() bool { return s.documentOf(t, "apis/example.com/v1beta1") != "" })
+	storetest.Eventually(t, "the index", func() bool { return s.documentOf(t, "apis/example.com/v1beta1") != "" })
 	w := do(t, s.openapi, http.MethodGet, s.documentOf(t, "apis/example.com/v1"), "")
 	var document spec3.OpenAPI
 	if err := json.Unmarshal(w.Body.Bytes(), &document); err != nil {
@@ -134,10 +134,10 @@ func testOpenAPI(t *testing.T, s *server) {
 	// A new definition changes the documents, although nothing polls.
 	before := strings.ReplaceAll(s.documentOf(t, "apis/example.com/v1"), "&", `\u0026`)
 	s.define(t, strings.NewReplacer("widgets", "gadgets", "widget", "gadget", "Widget", "Gadget", "[wd]", "[gd]").Replace(widgetDefinition))
-	eventually.True(t, "a changed document", func() bool {
+	storetest.Eventually(t, "a changed document", func() bool {
 		return !strings.Contains(do(t, s.openapi, http.MethodGet, "/openapi/v3", "").Body.String(), before)
 	})
-	eventually.True(t, "a changed document of version 2", func() bool {
+	storetest.Eventually(t, "a changed document of version 2", func() bool {
 		return strings.Contains(do(t, s.openapi, http.MethodGet, "/openapi/v2", "").Body.String(), `"com.example.v1.Gadget"`)
 	})
 }

@@ -15,7 +15,7 @@
 //     stored when it is committed: otherwise it is executed again (redo.go). What another
 //     server has written by a newer spec is shown by that spec. When the spec
 //     changes, watches end, and their clients resume where they were; except for changes
-//     that change no answer (definition.SpecHash).
+//     that change no answer (instances.SpecHash).
 //   - When a definition is deleted, watches of its instances deliver every DELETED, on
 //     every server of the database, and then end.
 //   - What a definition owns, only its deletion removes, and all of it: no instance is

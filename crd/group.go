@@ -21,14 +21,14 @@ import (
 	apistorage "k8s.io/apiserver/pkg/storage"
 	storeerr "k8s.io/apiserver/pkg/storage/errors"
 
-	"byre/apiserver/delegation"
 	"byre/apiserver/handlers"
-	"byre/apiserver/query/catalog"
+	"byre/apiserver/process"
+	"byre/apiserver/query"
 	"byre/apiserver/storage"
 	"byre/apiserver/storage/changes"
 	"byre/apiserver/storage/encoding"
-	"byre/apiserver/storage/factory"
-	"byre/crd/definition"
+
+	"byre/crd/instances"
 	"byre/sqlstore"
 	"byre/watch"
 )
@@ -46,14 +46,14 @@ type group struct {
 // kube-apiserver.
 var definitions = apiextensions.Resource("customresourcedefinitions")
 
-func newGroup(d delegation.Dependencies) (*group, error) {
+func newGroup(d process.Dependencies) (*group, error) {
 	// Custom resources use this scheme too, for the options and the Status that are sent
 	// with them.
 	g := &group{scheme: handlers.NewScheme(install.Install), feed: d.Storage.Feed}
 	g.codecs = handlers.NewCodecs(g.scheme)
 	var err error
-	stored := definitionStorage{factory.GroupResources(g.scheme, g.codecs, d.EffectiveVersion, definitions)}
-	if g.rest, err = customresourcedefinition.NewREST(g.scheme, factory.NewRESTOptionsGetter(d.Storage, stored)); err != nil {
+	stored := definitionStorage{storage.GroupResources(g.scheme, g.codecs, d.EffectiveVersion, definitions)}
+	if g.rest, err = customresourcedefinition.NewREST(g.scheme, storage.NewRESTOptionsGetter(d.Storage, stored)); err != nil {
 		return nil, fmt.Errorf("crd: storage of definitions: %w", err)
 	}
 	g.rest.CreateStrategy, g.rest.UpdateStrategy = definitionCreation{g.rest.CreateStrategy}, definitionUpdate{g.rest.UpdateStrategy}
@@ -66,12 +66,12 @@ func newGroup(d delegation.Dependencies) (*group, error) {
 
 // definitionStorage describes how definitions are stored: with the generation that writes of
 // instances require, and so that a definition with instances can't be deleted.
-type definitionStorage struct{ factory.Resources }
+type definitionStorage struct{ storage.Resources }
 
-// StoreConfig implements factory.Resources.
+// StoreConfig implements storage.Resources.
 func (s definitionStorage) StoreConfig(gr schema.GroupResource, example runtime.Object) (storage.Config, runtime.GroupVersioner, error) {
 	config, versioner, err := s.Resources.StoreConfig(gr, example)
-	config.Generation = definition.Generation
+	config.Generation = instances.Generation
 	config.Contents = func(name string) *sqlstore.Resource {
 		plural, group, _ := strings.Cut(name, ".")
 		return &sqlstore.Resource{Group: group, Resource: plural, Owner: sqlstore.Custom}
@@ -132,7 +132,7 @@ func (r definitionREST) DeleteCollection(ctx context.Context, validate rest.Vali
 }
 
 // api makes the handler of the group, which it enters in discovery and OpenAPI, and the table of definitions.
-func (g *group) api(d delegation.Dependencies, delegate http.Handler) (*handlers.API, *catalog.Builtin, error) {
+func (g *group) api(d process.Dependencies, delegate http.Handler) (*handlers.API, *query.BuiltinTables, error) {
 	version := apiextensionsv1.SchemeGroupVersion.Version
 	served := handlers.Group{
 		Name:     apiextensions.GroupName,
@@ -149,12 +149,12 @@ func (g *group) api(d delegation.Dependencies, delegate http.Handler) (*handlers
 	if err != nil {
 		return nil, nil, err
 	}
-	tables, err := catalog.NewBuiltin([]handlers.Group{served}, func(schema.GroupResource) *storage.Store { return g.store }, schemas)
+	tables, err := query.NewBuiltinTables([]handlers.Group{served}, func(schema.GroupResource) *storage.Store { return g.store }, schemas)
 	return api, tables, err
 }
 
 var _ definitionStore = (*group)(nil)
-var _ definition.SourceReader = (*group)(nil)
+var _ instances.SourceReader = (*group)(nil)
 
 // CachedRevision implements definitionStore.
 func (g *group) CachedRevision(name string) (int64, bool) {
@@ -177,7 +177,7 @@ func (g *group) Get(ctx context.Context, name string) (*apiextensionsv1.CustomRe
 	if err != nil {
 		return nil, err
 	}
-	return definition.DecodeStripped(text.Body(), text.ResourceVersion())
+	return instances.DecodeStripped(text.Body(), text.ResourceVersion())
 }
 
 // read returns the stored JSON of a definition, in a state that is not older than
@@ -196,9 +196,9 @@ func (g *group) ForgetInstances(resource schema.GroupResource) {
 	g.feed.Forget(sqlstore.Resource{Group: resource.Group, Resource: resource.Resource, Owner: sqlstore.Custom})
 }
 
-// IsReplaced implements definition.SourceReader.
+// IsReplaced implements instances.SourceReader.
 func (g *group) IsReplaced(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition) (bool, error) {
-	if revision, loaded := g.CachedRevision(crd.Name); loaded && revision == definition.Revision(crd) {
+	if revision, loaded := g.CachedRevision(crd.Name); loaded && revision == instances.Revision(crd) {
 		return false, nil
 	}
 	text, err := g.read(ctx, crd.Name, "0")
@@ -208,17 +208,17 @@ func (g *group) IsReplaced(ctx context.Context, crd *apiextensionsv1.CustomResou
 	if err != nil {
 		return false, err
 	}
-	now, err := definition.DecodeStripped(text.Body(), text.ResourceVersion())
-	return err == nil && (now.UID != crd.UID || now.Annotations[definition.SpecHash] != crd.Annotations[definition.SpecHash]), err
+	now, err := instances.DecodeStripped(text.Body(), text.ResourceVersion())
+	return err == nil && (now.UID != crd.UID || now.Annotations[instances.SpecHash] != crd.Annotations[instances.SpecHash]), err
 }
 
-// Source implements definition.SourceReader. The source costs little memory: it refers
+// Source implements instances.SourceReader. The source costs little memory: it refers
 // to the bytes that the watch cache holds.
-func (g *group) Source(ctx context.Context, name, resourceVersion string) (definition.Source, error) {
+func (g *group) Source(ctx context.Context, name, resourceVersion string) (instances.Source, error) {
 	text, err := g.read(ctx, name, resourceVersion)
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, definition.ErrReplaced
+		return nil, instances.ErrReplaced
 	case err != nil:
 		return nil, err
 	}

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"byre/sqlstore/dbtest"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 func widget(t *testing.T, name, spec string) string {
@@ -169,7 +169,7 @@ func TestDefinition_DeletionDeletesManyInstances(t *testing.T) {
 		if err := definitions.Delete(t.Context(), crd.Name, metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		eventually.Succeeds(t, "one instance is left", func() error {
+		storetest.EventuallySucceeds(t, "one instance is left", func() error {
 			list, err := s.dynamic.Resource(widgets).List(t.Context(), metav1.ListOptions{})
 			if err == nil && (len(list.Items) != 1 || list.Items[0].GetName() != "w1" || list.Items[0].GetDeletionTimestamp() == nil) {
 				err = fmt.Errorf("%d are left", len(list.Items))

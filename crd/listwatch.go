@@ -17,7 +17,7 @@ import (
 
 	"byre/apiserver/storage"
 	"byre/apiserver/storage/encoding"
-	"byre/crd/definition"
+	"byre/crd/instances"
 )
 
 // listWatch lists and watches the stripped definitions for the informer. It reads the store
@@ -69,7 +69,7 @@ func (g *group) list(ctx context.Context, options metav1.ListOptions) (apiruntim
 	decoders.SetLimit(runtime.GOMAXPROCS(0))
 	for i, text := range texts {
 		decoders.Go(func() error {
-			crd, err := definition.DecodeStripped(text.Body(), text.ResourceVersion())
+			crd, err := instances.DecodeStripped(text.Body(), text.ResourceVersion())
 			if err != nil {
 				return apierrors.NewInternalError(err)
 			}
@@ -94,7 +94,7 @@ func (g *group) watch(ctx context.Context, options metav1.ListOptions) (apiwatch
 				return err
 			}
 			for _, event := range batch {
-				crd, err := definition.DecodeStripped(event.Object.Body(), event.Object.ResourceVersion())
+				crd, err := instances.DecodeStripped(event.Object.Body(), event.Object.ResourceVersion())
 				if err != nil {
 					return apierrors.NewInternalError(err)
 				}

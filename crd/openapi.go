@@ -9,29 +9,29 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"byre/apiserver/handlers/openapi"
-	"byre/crd/definition"
+	"byre/apiserver/handlers/documents"
+	"byre/crd/instances"
 )
 
-// openAPISource is the name of the custom resources' source in openapi.Service.
+// openAPISource is the name of the custom resources' source in documents.OpenAPI.
 const openAPISource = "crd-instances"
 
 // openAPIPublisher keeps the OpenAPI documents in line with the definitions that the
-// resolver knows. It builds nothing: openapi.Service builds a document when a client asks
+// resolver knows. It builds nothing: documents.OpenAPI builds a document when a client asks
 // for it. One goroutine calls it.
 type openAPIPublisher struct {
 	resolver *resolver
-	service  *openapi.Service
-	// build is the result of openapi.BuildIdentity.
+	service  *documents.OpenAPI
+	// build is the result of documents.BuildIdentity.
 	build string
 	specs *specCache
 	// groups has the established definitions of each group version, by group.
 	groups map[string]map[schema.GroupVersion][]specInput
 	// published is the source that the service has.
-	published openapi.Source
+	published documents.Source
 }
 
-func newOpenAPIPublisher(r *resolver, service *openapi.Service, build string, sources definition.SourceReader) *openAPIPublisher {
+func newOpenAPIPublisher(r *resolver, service *documents.OpenAPI, build string, sources instances.SourceReader) *openAPIPublisher {
 	return &openAPIPublisher{
 		resolver: r,
 		service:  service,
@@ -45,7 +45,7 @@ func newOpenAPIPublisher(r *resolver, service *openapi.Service, build string, so
 func (p *openAPIPublisher) update(group string) {
 	versions := map[schema.GroupVersion][]specInput{}
 	for _, crd := range p.resolver.listGroup(group) {
-		if !definition.IsEstablished(crd) {
+		if !instances.IsEstablished(crd) {
 			continue
 		}
 		d := newSpecInput(crd)
@@ -66,11 +66,11 @@ func (p *openAPIPublisher) update(group string) {
 func (p *openAPIPublisher) publish() {
 	if len(p.groups) == 0 {
 		p.service.Remove(openAPISource)
-		p.published = openapi.Source{}
+		p.published = documents.Source{}
 		p.specs.retain(nil)
 		return
 	}
-	source := openapi.Source{V3: map[string]openapi.Document{}}
+	source := documents.Source{V3: map[string]documents.Document{}}
 	used := map[string]bool{}
 	var all []specInput
 	var hashes []string
@@ -78,7 +78,7 @@ func (p *openAPIPublisher) publish() {
 		for gv, definitions := range p.groups[group] {
 			hash := p.hash(gv, definitions)
 			hashes = append(hashes, hash)
-			source.V3["apis/"+gv.Group+"/"+gv.Version] = openapi.Document{
+			source.V3["apis/"+gv.Group+"/"+gv.Version] = documents.Document{
 				Hash: hash,
 				JSON: func(ctx context.Context) ([]byte, error) { return p.specs.mergedV3(ctx, gv, definitions) },
 			}
@@ -91,7 +91,7 @@ func (p *openAPIPublisher) publish() {
 		}
 	}
 	slices.Sort(hashes)
-	source.V2Hash = openapi.Hash(strings.Join(hashes, "\n"))
+	source.V2Hash = documents.Hash(strings.Join(hashes, "\n"))
 	source.V2 = func(ctx context.Context, add func([]byte) error) error { return p.specs.addV2(ctx, all, add) }
 	if source.V2Hash == p.published.V2Hash {
 		return // only conditions have changed
@@ -105,9 +105,9 @@ func (p *openAPIPublisher) publish() {
 // program, its feature gates, and the definitions.
 func (p *openAPIPublisher) hash(gv schema.GroupVersion, definitions []specInput) string {
 	var of strings.Builder
-	fmt.Fprintf(&of, "%s\n%s\n%v\n", p.build, gv, definition.SelectableFieldsEnabled())
+	fmt.Fprintf(&of, "%s\n%s\n%v\n", p.build, gv, instances.SelectableFieldsEnabled())
 	for _, d := range definitions {
 		of.WriteString(d.hash + "\n")
 	}
-	return openapi.Hash(of.String())
+	return documents.Hash(of.String())
 }

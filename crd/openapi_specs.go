@@ -18,8 +18,8 @@ import (
 	"k8s.io/kube-openapi/pkg/spec3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
-	"byre/apiserver/handlers/openapi"
-	"byre/crd/definition"
+	"byre/apiserver/handlers/documents"
+	"byre/crd/instances"
 )
 
 // specInput is a definition whose OpenAPI spec is in the documents.
@@ -30,19 +30,19 @@ type specInput struct {
 }
 
 func newSpecInput(crd *apiextensionsv1.CustomResourceDefinition) specInput {
-	return specInput{crd, hashInput(crd, crd.Annotations[definition.OpenAPIHash])}
+	return specInput{crd, hashInput(crd, crd.Annotations[instances.OpenAPIHash])}
 }
 
-// hashInput makes a specInput's hash of a definition and its definition.OpenAPIHash.
+// hashInput makes a specInput's hash of a definition and its instances.OpenAPIHash.
 func hashInput(crd *apiextensionsv1.CustomResourceDefinition, openAPI string) string {
-	return definition.Hash(crd.Name, openAPI, crd.Status.AcceptedNames)
+	return instances.Hash(crd.Name, openAPI, crd.Status.AcceptedNames)
 }
 
 // specCache has the OpenAPI specs of definitions, compressed. A spec is built when a
 // document that contains it is asked for; a change of one definition builds the specs of
 // no other. It is safe for concurrent use.
 type specCache struct {
-	sources definition.SourceReader
+	sources instances.SourceReader
 
 	mu    sync.Mutex
 	byKey map[specKey][]byte // nil for a spec that cannot be built
@@ -54,7 +54,7 @@ type specKey struct {
 	version string // "" for the spec of all versions, in OpenAPI v2
 }
 
-func newSpecCache(sources definition.SourceReader) *specCache {
+func newSpecCache(sources instances.SourceReader) *specCache {
 	return &specCache{sources: sources, byKey: map[specKey][]byte{}}
 }
 
@@ -76,7 +76,7 @@ func (c *specCache) get(ctx context.Context, d specInput, key specKey, build fun
 		if packed == nil {
 			return nil, nil
 		}
-		return openapi.Decompress(packed)
+		return documents.Decompress(packed)
 	}
 	whole, err := c.read(ctx, d)
 	if err != nil {
@@ -88,7 +88,7 @@ func (c *specCache) get(ctx context.Context, d specInput, key specKey, build fun
 		text, err = json.Marshal(part)
 	}
 	if err == nil {
-		packed, err = openapi.Compress(text)
+		packed, err = documents.Compress(text)
 	}
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "The OpenAPI documents are without a definition", "definition", d.crd.Name)
@@ -100,7 +100,7 @@ func (c *specCache) get(ctx context.Context, d specInput, key specKey, build fun
 	return text, nil
 }
 
-// read returns a definition with its schemas. It fails with definition.ErrReplaced if the
+// read returns a definition with its schemas. It fails with instances.ErrReplaced if the
 // stored definition has another spec by now, or is gone.
 func (c *specCache) read(ctx context.Context, d specInput) (*apiextensionsv1.CustomResourceDefinition, error) {
 	source, err := c.sources.Source(ctx, d.crd.Name, d.crd.ResourceVersion)
@@ -108,8 +108,8 @@ func (c *specCache) read(ctx context.Context, d specInput) (*apiextensionsv1.Cus
 		return nil, err
 	}
 	whole, err := source()
-	if err == nil && hashInput(whole, definition.HashOpenAPI(whole)) != d.hash {
-		err = definition.ErrReplaced
+	if err == nil && hashInput(whole, instances.HashOpenAPI(whole)) != d.hash {
+		err = instances.ErrReplaced
 	}
 	return whole, err
 }
@@ -119,7 +119,7 @@ func (c *specCache) mergedV3(ctx context.Context, gv schema.GroupVersion, defini
 	whole, partial := &spec3.OpenAPI{}, error(nil)
 	for _, d := range definitions {
 		text, err := c.get(ctx, d, specKey{d.hash, gv.Version}, func(crd *apiextensionsv1.CustomResourceDefinition) (any, error) {
-			return builder.BuildOpenAPIV3(crd, gv.Version, builder.Options{IncludeSelectableFields: definition.SelectableFieldsEnabled()})
+			return builder.BuildOpenAPIV3(crd, gv.Version, builder.Options{IncludeSelectableFields: instances.SelectableFieldsEnabled()})
 		})
 		if err != nil {
 			partial = addMissing(ctx, partial, d, err)
@@ -146,7 +146,7 @@ func (c *specCache) mergedV3(ctx context.Context, gv schema.GroupVersion, defini
 // addMissing adds a definition that could not be read to the error of a partial document.
 func addMissing(ctx context.Context, partial error, d specInput, err error) error {
 	klog.FromContext(ctx).V(2).Info("A definition is missing from the OpenAPI documents for now", "definition", d.crd.Name, "err", err)
-	return errors.Join(partial, fmt.Errorf("crd: %s: %w", d.crd.Name, openapi.ErrPartial))
+	return errors.Join(partial, fmt.Errorf("crd: %s: %w", d.crd.Name, documents.ErrPartial))
 }
 
 // addV2 adds the OpenAPI v2 spec of each definition to a document.
@@ -179,7 +179,7 @@ func buildV2(crd *apiextensionsv1.CustomResourceDefinition) (any, error) {
 		if !v.Served {
 			continue
 		}
-		part, err := builder.BuildOpenAPIV2(crd, v.Name, builder.Options{V2: true, IncludeSelectableFields: definition.SelectableFieldsEnabled()})
+		part, err := builder.BuildOpenAPIV2(crd, v.Name, builder.Options{V2: true, IncludeSelectableFields: instances.SelectableFieldsEnabled()})
 		if err != nil {
 			return nil, err
 		}

@@ -9,8 +9,8 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"byre/apiserver/handlers/openapi"
-	"byre/crd/definition"
+	"byre/apiserver/handlers/documents"
+	"byre/crd/instances"
 )
 
 // TestSpecCache_BuildsOnce: each spec is built once. A spec whose build fails is left out;
@@ -18,21 +18,21 @@ import (
 func TestSpecCache_BuildsOnce(t *testing.T) {
 	t.Parallel()
 	var read []string
-	cache := newSpecCache(sourceReader(func(name, _ string) (definition.Source, error) {
+	cache := newSpecCache(sourceReader(func(name, _ string) (instances.Source, error) {
 		read = append(read, name)
-		return nil, definition.ErrReplaced
+		return nil, instances.ErrReplaced
 	}))
 	gv := schema.GroupVersion{Group: "example.com", Version: "v1"}
 	definitions := []specInput{
 		{definitionAt(1, "a", 1), "good"}, {definitionAt(1, "b", 1), "bad"}, {definitionAt(1, "c", 1), "gone"},
 	}
-	packed, err := openapi.Compress([]byte(`{"openapi":"3.0.0","info":{"title":"t","version":"v"},"paths":{"/apis/example.com/v1/widgets":{}},"components":{"schemas":{"W":{"type":"object"}}}}`))
+	packed, err := documents.Compress([]byte(`{"openapi":"3.0.0","info":{"title":"t","version":"v"},"paths":{"/apis/example.com/v1/widgets":{}},"components":{"schemas":{"W":{"type":"object"}}}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	cache.byKey[specKey{"good", "v1"}], cache.byKey[specKey{"bad", "v1"}] = packed, nil
 	text, err := cache.mergedV3(t.Context(), gv, definitions)
-	if !errors.Is(err, openapi.ErrPartial) || !strings.Contains(string(text), "/apis/example.com/v1/widgets") {
+	if !errors.Is(err, documents.ErrPartial) || !strings.Contains(string(text), "/apis/example.com/v1/widgets") {
 		t.Errorf("%s, %v", text, err)
 	}
 	if !slices.Equal(read, []string{sample}) {
@@ -52,13 +52,13 @@ func TestSpecCache_BuildsOnce(t *testing.T) {
 func TestOpenAPIPublisher_PublishesChanges(t *testing.T) {
 	t.Parallel()
 	r := newTestResolver(&fakeStore{})
-	p := newOpenAPIPublisher(r, openapi.NewService(), "b", nil)
+	p := newOpenAPIPublisher(r, documents.NewOpenAPI(), "b", nil)
 	publish := func(revision int, generation int64, change func(*apiextensionsv1.CustomResourceDefinition)) string {
 		crd := definitionAt(revision, "a", generation)
 		crd.Annotations = nil
 		crd.Spec.Versions[0].Schema = &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"}}
 		change(crd)
-		definition.Strip(crd)
+		instances.Strip(crd)
 		r.put(crd, false)
 		p.update("example.com")
 		p.publish()

@@ -20,8 +20,8 @@ import (
 	"byre/migrations"
 	"byre/sqlstore"
 	"byre/sqlstore/dbtest"
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/storetest"
 )
 
 // lagging is a driver whose feed learns of no change while it is held, as that of a replica that
@@ -405,7 +405,7 @@ func testDeletionsWithCreates(t *testing.T, a, b *server) {
 				return nil
 			})
 		}
-		eventually.True(t, "instances", func() bool { return len(a.remaining(t)) >= 20 })
+		storetest.Eventually(t, "instances", func() bool { return len(a.remaining(t)) >= 20 })
 		begin := time.Now()
 		a.undefine(t)
 		longest = max(longest, time.Since(begin))

@@ -13,7 +13,6 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/warning"
 
-	"byre/crd/definition"
 	"byre/crd/instances"
 )
 
@@ -38,14 +37,14 @@ const maxAttempts = 5
 // view is a definition with the handlers of one of its versions, as they were at the beginning
 // of a request. The zero value serves nothing.
 type view struct {
-	definition *definition.Definition
+	definition *instances.Definition
 	version    *instances.Version
 }
 
 // equals reports whether both views decode, validate and store alike.
 func (v view) equals(other view) bool {
 	return v.version == other.version &&
-		(v.version == nil || definition.Generation(v.definition.CRD) == definition.Generation(other.definition.CRD))
+		(v.version == nil || instances.Generation(v.definition.CRD) == instances.Generation(other.definition.CRD))
 }
 
 // view returns the current view of the resource and version of a request.

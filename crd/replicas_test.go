@@ -10,8 +10,8 @@ import (
 
 	"byre/migrations"
 	"byre/sqlstore/dbtest"
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/storetest"
 )
 
 // TestReplicas_ServeWhatIsEstablished runs two servers on one database: a definition that a
@@ -40,7 +40,7 @@ func TestReplicas_ServeWhatIsEstablished(t *testing.T) {
 		}
 		a.await(t, crd.Name, gone)
 		for _, s := range []*server{a, b} {
-			eventually.True(t, "the end of "+crd.Name, func() bool { return s.do(t, http.MethodGet, path, "").Code == http.StatusNotFound })
+			storetest.Eventually(t, "the end of "+crd.Name, func() bool { return s.do(t, http.MethodGet, path, "").Code == http.StatusNotFound })
 		}
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 
-	"byre/crd/definition"
 	"byre/crd/instances"
 )
 
@@ -47,7 +46,7 @@ type resolver struct {
 	notify chan struct{}
 
 	mu       sync.RWMutex
-	table    definition.Table
+	table    instances.Table
 	handlers map[string]*instances.Handlers // of the definitions in table, by name
 	// removed has the resources of definitions that were removed since the last call of
 	// release, forgettable those that were removed in the interval before that call. Each
@@ -82,7 +81,7 @@ func (r *resolver) takeChanged() sets.Set[string] {
 // resolved is a definition with the handlers of its instances. A nil resolved serves
 // nothing.
 type resolved struct {
-	*definition.Definition
+	*instances.Definition
 	handlers *instances.Handlers
 }
 
@@ -123,14 +122,14 @@ const maxReplaced = 5
 
 // version returns a definition and the handlers of one of its versions; nil if the
 // version is not served.
-func (r *resolver) version(ctx context.Context, name, version string) (*definition.Definition, *instances.Version, error) {
+func (r *resolver) version(ctx context.Context, name, version string) (*instances.Definition, *instances.Version, error) {
 	found, err := r.find(ctx, name, version)
 	for range maxReplaced {
 		if found == nil || err != nil {
 			return nil, nil, err
 		}
 		v, err := found.handlers.Version(ctx, version)
-		if !errors.Is(err, definition.ErrReplaced) {
+		if !errors.Is(err, instances.ErrReplaced) {
 			return found.Definition, v, err
 		}
 		if found, err = r.refresh(ctx, name); err != nil {
@@ -138,7 +137,7 @@ func (r *resolver) version(ctx context.Context, name, version string) (*definiti
 		}
 		found = found.ifServes(version)
 	}
-	return nil, nil, fmt.Errorf("%s: %w", name, definition.ErrReplaced)
+	return nil, nil, fmt.Errorf("%s: %w", name, instances.ErrReplaced)
 }
 
 // find returns the definition of that name if it serves the version, or nil.
@@ -187,7 +186,7 @@ func (r *resolver) put(crd *apiextensionsv1.CustomResourceDefinition, provisiona
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	cached, loaded := r.store.CachedRevision(crd.Name)
-	r.apply(crd.Name, r.table.Put(crd, provisional, loaded && cached == definition.Revision(crd)))
+	r.apply(crd.Name, r.table.Put(crd, provisional, loaded && cached == instances.Revision(crd)))
 	return r.resolvedOf(crd.Name)
 }
 
@@ -199,7 +198,7 @@ func (r *resolver) remove(crd *apiextensionsv1.CustomResourceDefinition, deleted
 }
 
 // apply brings the handlers in line with a change of the table. The caller holds mu.
-func (r *resolver) apply(name string, c definition.Change) {
+func (r *resolver) apply(name string, c instances.Change) {
 	if c.IsNone() {
 		return
 	}
@@ -207,7 +206,7 @@ func (r *resolver) apply(name string, c definition.Change) {
 	switch {
 	case c.After == nil:
 		delete(r.handlers, name)
-		r.removed[definition.Resource(c.Before.CRD)] = true
+		r.removed[instances.Resource(c.Before.CRD)] = true
 	case c.KeepsHandlers():
 		last.Update(c.After.CRD)
 	default:
@@ -217,7 +216,7 @@ func (r *resolver) apply(name string, c definition.Change) {
 		last.EndWatches(after)
 	}
 	if c.ChangesIndexes() {
-		r.store.ForgetInstances(definition.Resource(c.After.CRD))
+		r.store.ForgetInstances(instances.Resource(c.After.CRD))
 	}
 	if c.IsVisible() {
 		r.changed.Insert(c.Group())
@@ -237,7 +236,7 @@ func (r *resolver) release() {
 		handlers.Release()
 	}
 	for _, d := range r.table.All() {
-		delete(r.forgettable, definition.Resource(d.CRD))
+		delete(r.forgettable, instances.Resource(d.CRD))
 	}
 	for resource := range r.forgettable {
 		r.store.ForgetInstances(resource)

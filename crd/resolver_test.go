@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
-	"byre/crd/definition"
 	"byre/crd/instances"
 )
 
@@ -35,7 +34,7 @@ func definitionAt(revision int, uid string, generation int64) *apiextensionsv1.C
 			},
 		},
 	}
-	definition.Strip(crd)
+	instances.Strip(crd)
 	return crd
 }
 
@@ -52,7 +51,7 @@ func (s *fakeStore) CachedRevision(string) (int64, bool) {
 	if s.crd == nil {
 		return 0, s.loaded
 	}
-	return definition.Revision(s.crd), s.loaded
+	return instances.Revision(s.crd), s.loaded
 }
 
 func (s *fakeStore) Sync(context.Context) (int64, error) { return 100, nil }
@@ -67,10 +66,10 @@ func (s *fakeStore) Get(context.Context, string) (*apiextensionsv1.CustomResourc
 
 func (s *fakeStore) ForgetInstances(schema.GroupResource) { s.forgotten++ }
 
-// sourceReader is a definition.SourceReader.
-type sourceReader func(name, resourceVersion string) (definition.Source, error)
+// sourceReader is a instances.SourceReader.
+type sourceReader func(name, resourceVersion string) (instances.Source, error)
 
-func (r sourceReader) Source(_ context.Context, name, resourceVersion string) (definition.Source, error) {
+func (r sourceReader) Source(_ context.Context, name, resourceVersion string) (instances.Source, error) {
 	return r(name, resourceVersion)
 }
 
@@ -197,19 +196,19 @@ func TestResolver_RetriesReplaced(t *testing.T) {
 	r := newTestResolver(s)
 	errRead := errors.New("read")
 	var asked []string
-	r.env.Sources = sourceReader(func(_, revision string) (definition.Source, error) {
+	r.env.Sources = sourceReader(func(_, revision string) (instances.Source, error) {
 		asked = append(asked, revision)
 		if revision == "5" {
 			s.crd = definitionAt(6, "a", 2)
-			return nil, definition.ErrReplaced
+			return nil, instances.ErrReplaced
 		}
 		return nil, errRead
 	})
 	if _, _, err := r.version(t.Context(), sample, "v1"); !errors.Is(err, errRead) || !slices.Equal(asked, []string{"5", "6"}) {
 		t.Errorf("read at %v: %v", asked, err)
 	}
-	r.env.Sources = sourceReader(func(string, string) (definition.Source, error) { return nil, definition.ErrReplaced })
-	if _, _, err := r.version(t.Context(), sample, "v1"); !errors.Is(err, definition.ErrReplaced) {
+	r.env.Sources = sourceReader(func(string, string) (instances.Source, error) { return nil, instances.ErrReplaced })
+	if _, _, err := r.version(t.Context(), sample, "v1"); !errors.Is(err, instances.ErrReplaced) {
 		t.Errorf("a definition that is always another: %v", err)
 	}
 	s.crd = nil

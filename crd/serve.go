@@ -14,7 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/klog/v2"
 
-	"byre/crd/definition"
+	"byre/crd/instances"
 )
 
 // ServeHTTP serves definitions and their instances.
@@ -64,7 +64,7 @@ func (s *Server) serveView(w http.ResponseWriter, req *http.Request, info *reque
 	handler, err := v.version.Handler(info)
 	if err != nil {
 		crd := v.definition.CRD
-		for _, text := range definition.DeprecationWarnings(crd, definition.Version(crd, info.APIVersion)) {
+		for _, text := range instances.DeprecationWarnings(crd, instances.DefinitionVersion(crd, info.APIVersion)) {
 			warning.AddWarning(req.Context(), "", text)
 		}
 		s.write(w, req, info, err)

@@ -10,13 +10,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 
-	"byre/apiserver/delegation"
 	"byre/apiserver/handlers"
-	"byre/apiserver/query/catalog"
+	"byre/apiserver/process"
+	"byre/apiserver/query"
 	"byre/crd/instances"
 )
 
-func validate(d delegation.Dependencies) error {
+func validate(d process.Dependencies) error {
 	if err := d.Validate(); err != nil {
 		return fmt.Errorf("crd: %w", err)
 	}
@@ -32,7 +32,7 @@ type Server struct {
 	codecs      serializer.CodecFactory
 	definitions *handlers.API
 	// ownTables has the table of definitions.
-	ownTables *catalog.Builtin
+	ownTables *query.BuiltinTables
 	resolver  *resolver
 	*controller
 }
@@ -42,7 +42,7 @@ var errUnresolved = errors.New("error resolving resource")
 
 // New makes a Server that passes requests that it does not serve on to
 // delegate. It starts nothing.
-func New(d delegation.Dependencies, delegate http.Handler) (*Server, error) {
+func New(d process.Dependencies, delegate http.Handler) (*Server, error) {
 	if err := validate(d); err != nil {
 		return nil, err
 	}

@@ -20,19 +20,17 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
-	"byre/apiserver/access/filters/filterstest"
-	"byre/apiserver/delegation"
+	"byre/apiserver/apitest"
 	"byre/apiserver/handlers"
-	"byre/apiserver/handlers/discovery"
-	"byre/apiserver/handlers/openapi"
-	"byre/apiserver/process/loopback"
-	"byre/apiserver/storage/factory"
+	discovery "byre/apiserver/handlers/documents"
+	"byre/apiserver/process"
+
+	"byre/apiserver/storage"
 	"byre/crd"
 	"byre/sqlstore"
 	"byre/sqlstore/dbtest"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 	"byre/watch"
-	"byre/watch/watchtest"
 )
 
 // server is a definition server over a database of its own, with clients.
@@ -58,7 +56,7 @@ func onDatabases(t *testing.T, test func(*testing.T, *server)) {
 	}
 }
 
-func start(t testing.TB, driver sqlstore.Driver, adjust ...func(*delegation.Dependencies)) *server {
+func start(t testing.TB, driver sqlstore.Driver, adjust ...func(*process.Dependencies)) *server {
 	t.Helper()
 	s := newServer(t, driver, adjust...)
 	s.run(t)
@@ -66,7 +64,7 @@ func start(t testing.TB, driver sqlstore.Driver, adjust ...func(*delegation.Depe
 }
 
 // newServer makes a server that is to be run.
-func newServer(t testing.TB, driver sqlstore.Driver, adjust ...func(*delegation.Dependencies)) *server {
+func newServer(t testing.TB, driver sqlstore.Driver, adjust ...func(*process.Dependencies)) *server {
 	t.Helper()
 	// The servers stop in the program's order: the controllers, the requests, the feed, the
 	// store, the database.
@@ -75,19 +73,19 @@ func newServer(t testing.TB, driver sqlstore.Driver, adjust ...func(*delegation.
 			t.Error(err)
 		}
 	})
-	store, feed := watchtest.Run(t, driver, watch.Options{})
-	transport := &loopback.Transport{}
-	documents := openapi.NewService()
-	s := &server{store: store, config: loopback.Config(transport), openapi: documents}
+	store, feed := dbtest.RunStore(t, driver, watch.Options{})
+	transport := &process.LoopbackTransport{}
+	documents := discovery.NewOpenAPI()
+	s := &server{store: store, config: process.LoopbackConfig(transport), openapi: documents}
 	var err error
-	dependencies := delegation.Dependencies{
-		Storage:          factory.Backend{Store: store, Feed: feed, Program: "test"},
+	dependencies := process.Dependencies{
+		Storage:          storage.Backend{Store: store, Feed: feed, Program: "test"},
 		EffectiveVersion: compatibility.DefaultBuildEffectiveVersion(),
 		Serving: handlers.Serving{
 			Authorizer:        authorizerfactory.NewAlwaysAllowAuthorizer(),
 			MinRequestTimeout: time.Hour, // no watch ends by its timeout on a slow machine
 		},
-		Discovery:             discovery.NewRegistry("127.0.0.1:0"),
+		Discovery:             discovery.NewDiscovery("127.0.0.1:0"),
 		OpenAPI:               documents,
 		Build:                 "test",
 		Loopback:              s.config,
@@ -104,7 +102,7 @@ func newServer(t testing.TB, driver sqlstore.Driver, adjust ...func(*delegation.
 	if utilfeature.DefaultFeatureGate.Enabled(features.APIServingWithRoutine) {
 		s.handler = routine.WithRoutine(s.handler, func(_ *http.Request, info *request.RequestInfo) bool { return info.Verb == "watch" })
 	}
-	s.handler = filterstest.WithContext(s.handler, &user.DefaultInfo{Name: "tester", Groups: []string{user.SystemPrivilegedGroup}})
+	s.handler = apitest.WithContext(s.handler, &user.DefaultInfo{Name: "tester", Groups: []string{user.SystemPrivilegedGroup}})
 	transport.Serve(s.handler)
 	s.definitions = clientset.NewForConfigOrDie(s.config)
 	s.dynamic = dynamic.NewForConfigOrDie(s.config)
@@ -120,10 +118,10 @@ func newServer(t testing.TB, driver sqlstore.Driver, adjust ...func(*delegation.
 // run runs the server until the test ends.
 func (s *server) run(t testing.TB) {
 	t.Helper()
-	watchtest.Serve(t, "crd", s.Run)
+	dbtest.Serve(t, "crd", s.Run)
 	select {
 	case <-s.Synced():
-	case <-time.After(eventually.Patience):
+	case <-time.After(storetest.Patience):
 		t.Fatal("the definitions were not synced")
 	}
 }

@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"byre/crd/definition"
+	"byre/crd/instances"
 )
 
 // statusClient is the client of the controllers. Invariant: it writes only what they
@@ -55,6 +55,6 @@ func (w statusWriter) UpdateStatus(ctx context.Context, crd *apiextensionsv1.Cus
 	if err != nil {
 		return nil, err
 	}
-	definition.Strip(written)
+	instances.Strip(written)
 	return written, nil
 }

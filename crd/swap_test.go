@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 const lastWidget = "last"
@@ -48,7 +48,7 @@ func testDefinitionChangesUnderLoad(t *testing.T, s *server) {
 			size.Maximum = new(float64(100 + i))
 			properties["size"] = size
 		})
-		eventually.True(t, "requests after a change", func() bool { return requests.Load() > before+20 || t.Failed() })
+		storetest.Eventually(t, "requests after a change", func() bool { return requests.Load() > before+20 || t.Failed() })
 	}
 	stop()
 	writers.Wait()

@@ -15,31 +15,30 @@ import (
 	kubeversion "k8s.io/apimachinery/pkg/version"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
-	"byre/apiserver/query/catalog"
-	"byre/crd/definition"
+	"byre/apiserver/query"
 	"byre/crd/instances"
 )
 
-var _ catalog.Tables = (*Server)(nil)
+var _ query.Tables = (*Server)(nil)
 
-// Names implements catalog.Tables: the definitions are a table, and the instances of each are one under their full
+// Names implements query.Tables: the definitions are a table, and the instances of each are one under their full
 // name.
 func (s *Server) Names() []string {
 	names := s.ownTables.Names()
 	for _, d := range s.resolver.all() {
-		names = append(names, catalog.FullName(definition.Resource(d.CRD)))
+		names = append(names, query.FullName(instances.Resource(d.CRD)))
 	}
 	return names
 }
 
-// Table implements catalog.Tables. Its objects are in the version that they are stored in, with the columns of the one
+// Table implements query.Tables. Its objects are in the version that they are stored in, with the columns of the one
 // that tableVersion returns.
-func (s *Server) Table(ctx context.Context, name string) (*catalog.Table, error) {
+func (s *Server) Table(ctx context.Context, name string) (*query.Table, error) {
 	if own, err := s.ownTables.Table(ctx, name); own != nil || err != nil {
 		return own, err
 	}
 	for _, d := range s.resolver.all() {
-		if catalog.FullName(definition.Resource(d.CRD)) == name {
+		if query.FullName(instances.Resource(d.CRD)) == name {
 			return s.resolver.tableOf(ctx, d)
 		}
 	}
@@ -47,14 +46,14 @@ func (s *Server) Table(ctx context.Context, name string) (*catalog.Table, error)
 }
 
 // all returns the definitions that are established.
-func (r *resolver) all() []*definition.Definition {
+func (r *resolver) all() []*instances.Definition {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return slices.DeleteFunc(r.table.All(), func(d *definition.Definition) bool { return !definition.IsEstablished(d.CRD) })
+	return slices.DeleteFunc(r.table.All(), func(d *instances.Definition) bool { return !instances.IsEstablished(d.CRD) })
 }
 
 // tableOf returns the table of a definition's instances; nil if the definition is gone.
-func (r *resolver) tableOf(ctx context.Context, d *definition.Definition) (*catalog.Table, error) {
+func (r *resolver) tableOf(ctx context.Context, d *instances.Definition) (*query.Table, error) {
 	for range maxReplaced {
 		found := r.get(d.CRD.Name)
 		if found == nil {
@@ -64,17 +63,17 @@ func (r *resolver) tableOf(ctx context.Context, d *definition.Definition) (*cata
 		if err == nil {
 			return t, nil
 		}
-		if !errors.Is(err, definition.ErrReplaced) {
+		if !errors.Is(err, instances.ErrReplaced) {
 			return nil, err
 		}
 		if _, err := r.refresh(ctx, d.CRD.Name); err != nil {
 			return nil, err
 		}
 	}
-	return nil, fmt.Errorf("%s: %w", d.CRD.Name, definition.ErrReplaced)
+	return nil, fmt.Errorf("%s: %w", d.CRD.Name, instances.ErrReplaced)
 }
 
-func newTable(ctx context.Context, d *definition.Definition, h *instances.Handlers) (*catalog.Table, error) {
+func newTable(ctx context.Context, d *instances.Definition, h *instances.Handlers) (*query.Table, error) {
 	stored, err := h.Stored(ctx)
 	if err != nil {
 		return nil, err
@@ -117,8 +116,8 @@ func tableVersion(crd *apiextensionsv1.CustomResourceDefinition) (string, error)
 
 // Describe returns the table of a definition that is not stripped, without its Store; nil if the definition is not
 // established.
-func Describe(crd *apiextensionsv1.CustomResourceDefinition) (*catalog.Table, error) {
-	if !definition.IsEstablished(crd) {
+func Describe(crd *apiextensionsv1.CustomResourceDefinition) (*query.Table, error) {
+	if !instances.IsEstablished(crd) {
 		return nil, nil
 	}
 	version, err := tableVersion(crd)
@@ -129,14 +128,14 @@ func Describe(crd *apiextensionsv1.CustomResourceDefinition) (*catalog.Table, er
 	if err != nil {
 		return nil, err
 	}
-	return describe(crd, definition.Version(crd, version), schema), nil
+	return describe(crd, instances.DefinitionVersion(crd, version), schema), nil
 }
 
-func describe(crd *apiextensionsv1.CustomResourceDefinition, version *apiextensionsv1.CustomResourceDefinitionVersion, schema *structuralschema.Structural) *catalog.Table {
+func describe(crd *apiextensionsv1.CustomResourceDefinition, version *apiextensionsv1.CustomResourceDefinitionVersion, schema *structuralschema.Structural) *query.Table {
 	of := cmp.Or(schema.ToKubeOpenAPI(), &spec.Schema{})
-	return &catalog.Table{
-		Resource: definition.Resource(crd), Version: version.Name, Kind: crd.Spec.Names.Kind, Description: of.Description,
-		Columns: catalog.NewColumns(of, nil, printed(version)),
+	return &query.Table{
+		Resource: instances.Resource(crd), Version: version.Name, Kind: crd.Spec.Names.Kind, Description: of.Description,
+		Columns: query.NewColumns(of, nil, printed(version)),
 	}
 }
 
@@ -144,11 +143,11 @@ func describe(crd *apiextensionsv1.CustomResourceDefinition, version *apiextensi
 var memberPath = regexp.MustCompile(`^(\.[A-Za-z_][A-Za-z0-9_-]*)+$`)
 
 // printed are the printer columns of a version that show a member of the object.
-func printed(version *apiextensionsv1.CustomResourceDefinitionVersion) (columns []catalog.Column) {
-	types := map[string]catalog.Type{"integer": catalog.Integer, "number": catalog.Real, "boolean": catalog.Boolean, "date": catalog.Time, "string": catalog.Text}
+func printed(version *apiextensionsv1.CustomResourceDefinitionVersion) (columns []query.Column) {
+	types := map[string]query.Type{"integer": query.Integer, "number": query.Real, "boolean": query.Boolean, "date": query.Time, "string": query.Text}
 	for _, c := range version.AdditionalPrinterColumns {
 		if memberPath.MatchString(c.JSONPath) && !strings.HasPrefix(c.JSONPath, ".metadata.") {
-			columns = append(columns, catalog.NewColumn(catalog.ColumnName(c.Name), types[c.Type], c.Description, strings.Split(c.JSONPath[1:], ".")...))
+			columns = append(columns, query.NewColumn(query.ColumnName(c.Name), types[c.Type], c.Description, strings.Split(c.JSONPath[1:], ".")...))
 		}
 	}
 	return columns

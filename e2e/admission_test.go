@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"byre/e2e/servers"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // testAdmissionConfig checks that the plugins are enabled and configured as the file says.
@@ -119,7 +119,7 @@ func testWebhookCredentials(t *testing.T, site *site, s *servers.Server, ns stri
 		t.Fatal(err)
 	}
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "called-"}}
-	eventually.Succeeds(t, "the webhooks", func() error {
+	storetest.EventuallySucceeds(t, "the webhooks", func() error {
 		made, err := c.CoreV1().ConfigMaps(ns).Create(t.Context(), cm, metav1.CreateOptions{})
 		if err != nil {
 			return err
@@ -129,7 +129,7 @@ func testWebhookCredentials(t *testing.T, site *site, s *servers.Server, ns stri
 		}
 		return nil
 	})
-	eventually.Succeeds(t, "the annotation in the audit log", func() error {
+	storetest.EventuallySucceeds(t, "the annotation in the audit log", func() error {
 		// The two webhooks are not in force at the same moment.
 		if _, err := c.CoreV1().ConfigMaps(ns).Create(t.Context(), cm, metav1.CreateOptions{}); err != nil {
 			return err

@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"byre/e2e/servers"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // auditedSecret is the value of a Secret whose writes and reads are audited.
@@ -40,7 +40,7 @@ func testAudit(t *testing.T, site *site, s *servers.Server, db database) {
 	}
 
 	var events []auditv1.Event
-	eventually.Succeeds(t, "the audit log", func() error {
+	storetest.EventuallySucceeds(t, "the audit log", func() error {
 		events = slices.DeleteFunc(readAuditLog(t, site), func(e auditv1.Event) bool {
 			return e.ObjectRef == nil || e.ObjectRef.Namespace != ns || isOfController(e)
 		})
@@ -164,7 +164,7 @@ func describe(e auditv1.Event) string {
 // checkAuditWebhook checks that the webhook got the same events, in batches.
 func checkAuditWebhook(t *testing.T, site *site, events []auditv1.Event) {
 	t.Helper()
-	eventually.Succeeds(t, "the audit webhook", func() error {
+	storetest.EventuallySucceeds(t, "the audit webhook", func() error {
 		sent, most := map[string]bool{}, 0
 		for _, batch := range site.hooks.Batches() {
 			most = max(most, len(batch))
@@ -216,7 +216,7 @@ func testRotation(t *testing.T, site *site, s *servers.Server) {
 			t.Fatal(err)
 		}
 	}
-	eventually.Succeeds(t, "the audit log", func() error {
+	storetest.EventuallySucceeds(t, "the audit log", func() error {
 		created := 0
 		for _, e := range readAuditLog(t, site) {
 			if e.ObjectRef != nil && e.ObjectRef.Namespace == ns && strings.HasPrefix(e.ObjectRef.Name, "cm-") && e.Stage == auditv1.StageResponseComplete {

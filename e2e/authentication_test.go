@@ -25,7 +25,7 @@ import (
 	"byre/e2e/peers"
 	"byre/e2e/programs"
 	"byre/e2e/servers"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // bootstrapToken is that of the Secret that makeBootstrapToken makes.
@@ -123,13 +123,13 @@ func testReloads(t *testing.T, site *site, s *servers.Server) {
 	site.write(t, "users-ca.crt", string(other.PEM))
 	site.edit(t, "authentication.yaml", `"oidc:" + claims.sub`, `"renamed:" + claims.sub`)
 
-	eventually.Succeeds(t, "the new claim rules", func() error {
+	storetest.EventuallySucceeds(t, "the new claim rules", func() error {
 		if got, err := tryWhoami(t, dora); err != nil || got.Username != "renamed:dora" {
 			return fmt.Errorf("dora is %q (%w)", got.Username, err)
 		}
 		return nil
 	})
-	eventually.Succeeds(t, "the new authority", func() error {
+	storetest.EventuallySucceeds(t, "the new authority", func() error {
 		if got, err := tryWhoami(t, fromOther); err != nil || got.Username != "erin" {
 			return fmt.Errorf("erin is %q (%w)", got.Username, err)
 		}

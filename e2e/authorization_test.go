@@ -14,7 +14,7 @@ import (
 
 	"byre/e2e/peers"
 	"byre/e2e/servers"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // testAuthorizationConfig has a chain of authorizers: a webhook that is asked
@@ -58,10 +58,10 @@ func testAuthorizationConfig(t *testing.T, site *site, s *servers.Server) {
 	}
 
 	site.edit(t, "authorization.yaml", "'contractors' in request.groups", "'robbers' in request.groups")
-	eventually.Succeeds(t, "the new match condition", func() error { return mayBoth(alice) })
+	storetest.EventuallySucceeds(t, "the new match condition", func() error { return mayBoth(alice) })
 	site.edit(t, "authorization.yaml", "'robbers' in request.groups", "'unfinished")
 	site.edit(t, "authorization-webhook.kubeconfig", site.hooks.URL, "https://127.0.0.1:1")
-	eventually.Succeeds(t, "the refusal of the broken file", func() error {
+	storetest.EventuallySucceeds(t, "the refusal of the broken file", func() error {
 		if _, metrics := get(t, s, servers.AdminToken, "/metrics"); !strings.Contains(metrics, `apiserver_authorization_config_controller_automatic_reloads_total{apiserver_id_hash=`) ||
 			!strings.Contains(metrics, `status="failure"} 1`) {
 			return errors.New("no failure is counted")
@@ -72,7 +72,7 @@ func testAuthorizationConfig(t *testing.T, site *site, s *servers.Server) {
 		t.Errorf("with an invalid file, the configuration before it does not stay in force: %v", err)
 	}
 	site.edit(t, "authorization.yaml", "'unfinished", "'contractors' in request.groups")
-	eventually.Succeeds(t, "the failure policy of a webhook that is gone", func() error {
+	storetest.EventuallySucceeds(t, "the failure policy of a webhook that is gone", func() error {
 		if err := list(alice, open); !apierrors.IsInternalError(err) {
 			return fmt.Errorf("a list by alice: %w", err)
 		}
@@ -116,8 +116,8 @@ func testRulesOnReplicas(t *testing.T, a, b *servers.Server) {
 		written := time.Now()
 		for _, c := range []kubernetes.Interface{here, there} {
 			for may(c) != want {
-				if time.Since(written) > eventually.Patience {
-					t.Fatalf("alice may after %v: %v", eventually.Patience, !want)
+				if time.Since(written) > storetest.Patience {
+					t.Fatalf("alice may after %v: %v", storetest.Patience, !want)
 				}
 			}
 		}

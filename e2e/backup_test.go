@@ -23,10 +23,9 @@ import (
 	"byre/e2e/programs"
 	"byre/e2e/servers"
 	"byre/sqlstore"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/backup"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/postgres/pgtest"
-	"byre/sqlstore/snapshot"
 	"byre/sqlstore/sqlite"
 	"byre/sqlstore/storetest"
 )
@@ -169,7 +168,7 @@ func compareDumps(t *testing.T, want, got map[string]*unstructured.Unstructured,
 func awaitStores(t *testing.T, c *restoreClient, stores map[schema.GroupVersionResource]cache.Store) {
 	t.Helper()
 	for resource, store := range stores {
-		eventually.Succeeds(t, "the informer of "+resource.String(), func() error {
+		storetest.EventuallySucceeds(t, "the informer of "+resource.String(), func() error {
 			want, got := map[string]string{}, map[string]string{}
 			for _, object := range c.list(t, resource) {
 				want[object.GetNamespace()+"/"+object.GetName()] = object.GetResourceVersion()
@@ -231,7 +230,7 @@ func TestRestore_KilledLeavesNothingHalfDone(t *testing.T) {
 			} else if objects == 0 {
 				// PostgreSQL may take a moment to notice that the client has gone, or to do
 				// the COMMIT that it has sent.
-				eventually.Succeeds(t, "another restore", func() error {
+				storetest.EventuallySucceeds(t, "another restore", func() error {
 					if countRestored(t, target) == rows.ObjectCount {
 						return nil
 					}
@@ -255,7 +254,7 @@ func killAfter(t *testing.T, after time.Duration, args ...string) (killed bool) 
 func countRestored(t *testing.T, endpoint string) (objects int64) {
 	t.Helper()
 	read := func(s sqlstore.Snapshot) error {
-		digest, err := snapshot.DigestOf(s)
+		digest, err := backup.DigestOf(s)
 		objects = digest.Objects
 		return err
 	}

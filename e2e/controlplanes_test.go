@@ -16,8 +16,8 @@ import (
 
 	"byre/e2e/programs"
 	"byre/e2e/servers"
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/storetest"
 )
 
 // TestControlPlanes_ShareOnePostgres runs several byre processes on one PostgreSQL, with a
@@ -136,7 +136,7 @@ func (p *controlPlane) expectOwn(t *testing.T) {
 func awaitIdleConnections(t *testing.T, db database, planes []*controlPlane) {
 	t.Helper()
 	most := 0
-	eventually.Succeeds(t, "four connections each", func() error {
+	storetest.EventuallySucceeds(t, "four connections each", func() error {
 		lines, err := db.query(`SELECT application_name, count(*)::text FROM pg_stat_activity WHERE application_name LIKE 'tenant%' GROUP BY 1 ORDER BY 1`)
 		if err != nil {
 			return err

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"byre/e2e/servers"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // TestCrash_KeepsAcknowledgedWrites kills byre in the middle of concurrent writes,
@@ -74,7 +74,7 @@ func writeUntilKilled(t *testing.T, s *servers.Server, c kubernetes.Interface, n
 				select {
 				case <-s.Done():
 					return nil
-				case <-time.After(eventually.Patience):
+				case <-time.After(storetest.Patience):
 					return fmt.Errorf("a live server refused a write: %w", err)
 				}
 			}

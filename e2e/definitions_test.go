@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"byre/e2e/servers"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // TestReplicas_DefinitionsGoWithTheirInstances deletes a definition, and creates it again with
@@ -61,7 +61,7 @@ func TestReplicas_DefinitionsGoWithTheirInstances(t *testing.T) {
 			})
 		}
 		before := created.Load()
-		eventually.True(t, "instances", func() bool { return created.Load() > before+20 })
+		storetest.Eventually(t, "instances", func() bool { return created.Load() > before+20 })
 		if _, err := instances(dynamic.NewForConfigOrDie(a.Config(servers.AdminToken)), v).List(t.Context(), metav1.ListOptions{}); err != nil {
 			t.Errorf("list in version %s: %v", v, err)
 		}
@@ -72,7 +72,7 @@ func TestReplicas_DefinitionsGoWithTheirInstances(t *testing.T) {
 		if err := b.Signal(syscall.SIGCONT); err != nil || deleteErr != nil {
 			t.Fatal(err, deleteErr)
 		}
-		eventually.True(t, "the deletion of the definition", func() bool {
+		storetest.Eventually(t, "the deletion of the definition", func() bool {
 			_, err := definitions.Get(t.Context(), "gadgets.left.example.com", metav1.GetOptions{})
 			return apierrors.IsNotFound(err)
 		})

@@ -17,7 +17,7 @@ import (
 
 	"byre/e2e/programs"
 	"byre/e2e/servers"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // secretText is what must not be readable in the database. It stands in an
@@ -92,7 +92,7 @@ func testEncryption(t *testing.T, site *site, db database) {
 	site.edit(t, "encryption.yaml", with, without)
 	s := startByre(t, db, flags...)
 	writeObjects(t, s, openObjects)
-	eventually.Succeeds(t, "the definition", func() error {
+	storetest.EventuallySucceeds(t, "the definition", func() error {
 		out, stderr, err := kubectl(t, s.Kubeconfig, "api-resources", "--api-group", "example.com", "-o", "name")
 		if err != nil || !strings.Contains(out, "widgets") {
 			return fmt.Errorf("%s%s, %w", out, stderr, err)
@@ -149,7 +149,7 @@ func testEncryption(t *testing.T, site *site, db database) {
 
 func waitForNewKeys(t *testing.T, s *servers.Server) {
 	t.Helper()
-	eventually.Succeeds(t, "the new key", func() error {
+	storetest.EventuallySucceeds(t, "the new key", func() error {
 		_, metrics := get(t, s, servers.AdminToken, "/metrics")
 		if !strings.Contains(metrics, `apiserver_encryption_config_controller_automatic_reloads_total{apiserver_id_hash=`) {
 			return errors.New("the configuration has not been read again")
@@ -186,7 +186,7 @@ func writeObjects(t *testing.T, s *servers.Server, manifests string) {
 func rewrite(t *testing.T, s *servers.Server, resource string) {
 	t.Helper()
 	cache := t.TempDir()
-	eventually.Succeeds(t, "all "+resource+" written again", func() error {
+	storetest.EventuallySucceeds(t, "all "+resource+" written again", func() error {
 		cmd := exec.CommandContext(t.Context(), "sh", "-c", "kubectl get "+resource+" --all-namespaces -o json | kubectl replace -f -")
 		cmd.Env = append(os.Environ(), "KUBECONFIG="+s.Kubeconfig, "KUBECACHEDIR="+cache, "PATH="+programs.Dir()+string(os.PathListSeparator)+os.Getenv("PATH"))
 		out, err := cmd.CombinedOutput()

@@ -18,11 +18,11 @@ import (
 	runtimeclient "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
-	"byre/apiserver/envtest/freeport"
+	"byre/apiserver/envtest/standin"
 	"byre/apiserver/process/pki"
 	"byre/e2e/programs"
 	"byre/e2e/servers"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // environments is how many run at the same time.
@@ -66,7 +66,7 @@ func tryEnvironment(t *testing.T, assets string) {
 		BinaryAssetsDirectory:    assets,
 		CRDDirectoryPaths:        []string{filepath.Join("testdata", "envtest")},
 		ErrorIfCRDPathMissing:    true,
-		ControlPlaneStartTimeout: eventually.Patience, ControlPlaneStopTimeout: eventually.Patience,
+		ControlPlaneStartTimeout: storetest.Patience, ControlPlaneStopTimeout: storetest.Patience,
 	}
 	// Projects enable features that are off by default this way.
 	env.ControlPlane.GetAPIServer().Configure().Append("runtime-config", "resource.k8s.io/v1beta1=true")
@@ -189,7 +189,7 @@ func BenchmarkEnvtest_KubeAPIServer(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		eventually.True(b, "etcd answers", func() bool { return statusOf(b, client, etcdURL+"/health") == http.StatusOK })
+		storetest.Eventually(b, "etcd answers", func() bool { return statusOf(b, client, etcdURL+"/health") == http.StatusOK })
 		started := time.Now()
 		server, err := servers.InPlace{Dir: dir, Name: "kube-apiserver", Args: []string{
 			"--etcd-servers", etcdURL, "--cert-dir", filepath.Join(dir, "pki"), "--bind-address=127.0.0.1", "--secure-port", port,
@@ -200,7 +200,7 @@ func BenchmarkEnvtest_KubeAPIServer(b *testing.B) {
 			b.Fatal(err)
 		}
 		for statusOf(b, client, "https://127.0.0.1:"+port+"/readyz") != http.StatusOK {
-			if time.Since(started) > eventually.Patience {
+			if time.Since(started) > storetest.Patience {
 				b.Fatalf("not ready; the log ends with:\n%s", server.LogTail())
 			}
 			time.Sleep(5 * time.Millisecond)
@@ -215,7 +215,7 @@ func BenchmarkEnvtest_KubeAPIServer(b *testing.B) {
 
 func freePort(t testing.TB) string {
 	t.Helper()
-	port, err := freeport.Take()
+	port, err := standin.TakePort()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"byre/e2e/servers"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // TestHistory_ExpiredIsGone requests history that has been compacted: the answer is 410, and
@@ -48,13 +48,13 @@ func testExpired(t *testing.T, s *servers.Server) {
 	// byre compacts once a minute.
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
-	timeout := time.After(eventually.Patience)
+	timeout := time.After(storetest.Patience)
 	for err == nil {
 		_, err = cms.List(t.Context(), metav1.ListOptions{Limit: page, Continue: first.Continue})
 		select {
 		case <-tick.C:
 		case <-timeout:
-			t.Fatalf("the continue token has not expired within %v", eventually.Patience)
+			t.Fatalf("the continue token has not expired within %v", storetest.Patience)
 		}
 	}
 	var status apierrors.APIStatus

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // manager is a controller-runtime manager that is running.
@@ -69,7 +69,7 @@ func (m *manager) awaitLead(t *testing.T) {
 	case <-m.Elected():
 	case <-m.done:
 		t.Fatalf("a manager ended with: %v", m.err)
-	case <-time.After(eventually.Patience):
+	case <-time.After(storetest.Patience):
 		t.Fatal("a manager is not elected")
 	}
 }

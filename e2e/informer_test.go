@@ -23,7 +23,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"byre/e2e/servers"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 const (
@@ -214,7 +214,7 @@ func (f *follower) await(t *testing.T, want []string) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	timeout := time.After(eventually.Patience)
+	timeout := time.After(storetest.Patience)
 	for {
 		f.mu.Lock()
 		rows, err := f.rows, f.err
@@ -257,7 +257,7 @@ func awaitEqual(t *testing.T, what string, want map[string]string, get func() ma
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	timeout := time.After(eventually.Patience)
+	timeout := time.After(storetest.Patience)
 	for {
 		got := get()
 		if maps.Equal(got, want) {

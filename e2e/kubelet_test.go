@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 
 	"byre/e2e/servers"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // TestKubelet_IsReachedThroughByre uses all that byre forwards to kubelets and Pods: logs,
@@ -119,7 +119,7 @@ func (f *singleNode) testAttach(t *testing.T, env []string) {
 	// Nothing says when kubectl is attached, and lines written before are not shown.
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	timeout := time.After(eventually.Patience)
+	timeout := time.After(storetest.Patience)
 	for {
 		select {
 		case line, open := <-lines:
@@ -310,7 +310,7 @@ func (r *resize) Next() *remotecommand.TerminalSize {
 // on a terminal and the forwarded port, both of which ended without an error.
 func (f *singleNode) checkStreamsCounted(t *testing.T) {
 	t.Helper()
-	eventually.Succeeds(t, "the streams that ended are counted", func() error {
+	storetest.EventuallySucceeds(t, "the streams that ended are counted", func() error {
 		metrics := runKubectl(t, f.Server, "get", "--raw", "/metrics")
 		for _, want := range []string{
 			`apiserver_stream_translator_requests_total{code="200"} 1`,

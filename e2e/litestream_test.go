@@ -15,7 +15,7 @@ import (
 
 	"byre/e2e/programs"
 	"byre/e2e/servers"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // TestLitestream_RestoresWhatItReplicated has Litestream replicate the file of a byre that
@@ -43,7 +43,7 @@ func TestLitestream_RestoresWhatItReplicated(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = litestream.Process.Kill(); _ = litestream.Wait() }) // if the test fails before it stops it
-	eventually.Succeeds(t, "Litestream has the file open", func() error { _, err := os.Stat(filepath.Join(dir, "replica")); return err })
+	storetest.EventuallySucceeds(t, "Litestream has the file open", func() error { _, err := os.Stat(filepath.Join(dir, "replica")); return err })
 
 	c := newRestoreClient(t, server)
 	count := c.Fill(t, 100)

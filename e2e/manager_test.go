@@ -28,7 +28,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"byre/e2e/servers"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 const (
@@ -111,10 +111,10 @@ func testManager(t *testing.T, db database) {
 	})
 
 	// On a loaded machine one request ends at its time-out before all are deleted.
-	eventually.Succeeds(t, "every gadget is deleted", func() error {
+	storetest.EventuallySucceeds(t, "every gadget is deleted", func() error {
 		return c.DeleteAllOf(t.Context(), &gadgetV1{}, runtimeclient.InNamespace(gadgetNamespace))
 	})
-	eventually.Succeeds(t, "everything is gone", func() error {
+	storetest.EventuallySucceeds(t, "everything is gone", func() error {
 		rows, err := db.query(`SELECT resource, name FROM objects WHERE "group" = 'gadgets.example.com' OR namespace = 'gadgets' AND resource = 'configmaps' AND name LIKE 'gadget-%'`)
 		if err == nil && len(rows) > 0 {
 			err = fmt.Errorf("%d objects are left, %s among them", len(rows), rows[0])
@@ -185,7 +185,7 @@ func defineGadgets(t *testing.T, c runtimeclient.Client) {
 	if err := c.Create(t.Context(), definition); err != nil {
 		t.Fatal(err)
 	}
-	eventually.Succeeds(t, "gadgets can be listed", func() error { return c.List(t.Context(), &oldGadgetList{}) })
+	storetest.EventuallySucceeds(t, "gadgets can be listed", func() error { return c.List(t.Context(), &oldGadgetList{}) })
 }
 
 func gadgetMeta(i int) metav1.ObjectMeta {
@@ -203,7 +203,7 @@ func sizeOf(gadget string) int {
 // createGadget creates a gadget in one of the two versions, and tries again while the server
 // is being restarted.
 func createGadget(ctx context.Context, c runtimeclient.Client, i int) error {
-	ctx, cancel := context.WithTimeout(ctx, eventually.Patience)
+	ctx, cancel := context.WithTimeout(ctx, storetest.Patience)
 	defer cancel()
 	meta := gadgetMeta(i)
 	var object runtimeclient.Object = &gadgetV1{ObjectMeta: meta, Spec: gadgetSpec{Size: sizeOf(meta.Name)}}
@@ -230,7 +230,7 @@ func createGadget(ctx context.Context, c runtimeclient.Client, i int) error {
 // ConfigMap has its size, and ok returns nil for it.
 func awaitGadgets(t *testing.T, c runtimeclient.Client, ok func(*gadgetV1) error) {
 	t.Helper()
-	eventually.Succeeds(t, "every gadget is reconciled", func() error {
+	storetest.EventuallySucceeds(t, "every gadget is reconciled", func() error {
 		var all gadgetList
 		var children corev1.ConfigMapList
 		if err := errors.Join(c.List(t.Context(), &all, runtimeclient.InNamespace(gadgetNamespace)), c.List(t.Context(), &children, runtimeclient.InNamespace(gadgetNamespace))); err != nil {

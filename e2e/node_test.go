@@ -19,7 +19,7 @@ import (
 
 	"byre/apiserver/process/pki"
 	"byre/e2e/servers"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // singleNode is byre with one node of kwok's, on which one Pod runs.
@@ -114,7 +114,7 @@ func (f *singleNode) populate(t *testing.T) {
 		NodeName: "node-1", HostNetwork: true, AutomountServiceAccountToken: &no,
 		Containers: []corev1.Container{{Name: "c", Image: "i", Ports: []corev1.ContainerPort{{ContainerPort: port}}}},
 	}}
-	eventually.Succeeds(t, "the default service account", func() error {
+	storetest.EventuallySucceeds(t, "the default service account", func() error {
 		_, err := c.CoreV1().Pods("default").Create(t.Context(), pod, metav1.CreateOptions{})
 		return err
 	})

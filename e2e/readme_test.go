@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"byre/e2e/programs"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // TestReadme_TwoCommandsDoTheSetUp types the first commands of README.md, in a network of the
@@ -37,7 +37,7 @@ make -C "$ROOT" run DATA_DIR="$PWD/byre-data" >log 2>&1 &
 make=$!
 until kubectl --kubeconfig byre-data/admin.kubeconfig get --raw /readyz; do kill -0 $make; sleep 0.1; done >/dev/null 2>&1
 ` + blocks[1][1] + blocks[3][1] + "kill $make\nwait $make || true\n"
-	ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), storetest.Patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "unshare", "--net", "--pid", "--fork", "--kill-child", "bash", "-c", script)
 	cmd.Dir = t.TempDir()

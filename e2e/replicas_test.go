@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"byre/e2e/servers"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // TestReplicas_ShareOneDatabase runs two byre processes on one PostgreSQL.
@@ -94,7 +94,7 @@ func testSameRevisions(t *testing.T, db database, ns string, replicas ...*server
 
 func collect(t *testing.T, w watch.Interface, n int) []string {
 	t.Helper()
-	timeout := time.After(eventually.Patience)
+	timeout := time.After(storetest.Patience)
 	var rows []string
 	for len(rows) < n {
 		select {

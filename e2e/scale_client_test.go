@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"byre/e2e/servers"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 const fleetDefinition = `
@@ -74,7 +74,7 @@ func testScaleClient(t *testing.T, s *servers.Server) {
 	if _, err := definitions.Create(ctx, fromYAML(t, fleetDefinition), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually.Succeeds(t, "a fleet can be made", func() error {
+	storetest.EventuallySucceeds(t, "a fleet can be made", func() error {
 		_, err := fleets.Create(ctx, fromYAML(t, fleetManifest), metav1.CreateOptions{})
 		return err
 	})
@@ -95,7 +95,7 @@ func testScaleClient(t *testing.T, s *servers.Server) {
 	}
 	resource, client := schema.GroupResource{Group: "scale.example.com", Resource: "fleets"}, scales.Scales("default")
 	var current *autoscalingv1.Scale
-	eventually.Succeeds(t, "the scale can be read", func() error {
+	storetest.EventuallySucceeds(t, "the scale can be read", func() error {
 		var err error
 		current, err = client.Get(ctx, resource, "north", metav1.GetOptions{})
 		return err

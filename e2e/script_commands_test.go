@@ -10,7 +10,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // countMatches checks how many lines of a file (or stdout) match: count N REGEXP FILE.
@@ -43,7 +43,7 @@ func runUntilItSucceeds(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	timeout := time.After(eventually.Patience)
+	timeout := time.After(storetest.Patience)
 	for {
 		err := ts.Exec(args[1], args[2:]...)
 		if neg && err != nil || !neg && err == nil && re.MatchString(ts.ReadFile("stdout")) {
@@ -52,7 +52,7 @@ func runUntilItSucceeds(ts *testscript.TestScript, neg bool, args []string) {
 		select {
 		case <-tick.C:
 		case <-timeout:
-			ts.Fatalf("not within %v: %s %s", eventually.Patience, args[0], strings.Join(args[1:], " "))
+			ts.Fatalf("not within %v: %s %s", storetest.Patience, args[0], strings.Join(args[1:], " "))
 		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 
 	"byre/e2e/programs"
 	"byre/e2e/servers"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // TestKubectl_Watches changes an object while kubectl watches it.
@@ -182,7 +182,7 @@ func expectLine(t *testing.T, lines <-chan string, pattern string) []string {
 			t.Fatalf("kubectl printed %q, not %s", line, pattern)
 		}
 		return match
-	case <-time.After(eventually.Patience):
+	case <-time.After(storetest.Patience):
 		t.Fatalf("kubectl did not print %s", pattern)
 		return nil
 	}

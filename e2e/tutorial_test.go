@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"byre/e2e/programs"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // TestTutorial_CustomResources does what docs/custom-resources.md tells its reader to
@@ -105,7 +105,7 @@ func (p *tutorial) run(t *testing.T, command string) string {
 func (p *tutorial) settled(t *testing.T, command string) string {
 	t.Helper()
 	var got string
-	eventually.Succeeds(t, command, func() error {
+	storetest.EventuallySucceeds(t, command, func() error {
 		got = p.run(t, command)
 		if strings.HasPrefix(command, "kubectl wait ") && !strings.Contains(got, "condition met") ||
 			strings.HasPrefix(command, "kubectl api-resources ") && !strings.Contains(got, "crawlers") ||

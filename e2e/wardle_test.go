@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"byre/e2e/servers"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // aggregated is byre with the sample API server behind it.
@@ -64,14 +64,14 @@ func testAggregated(t *testing.T, db database) {
 
 // testKubectl uses a resource of the sample server with kubectl.
 func (a *aggregated) testKubectl(t *testing.T) {
-	eventually.Succeeds(t, "discovery of the sample server", func() error {
+	storetest.EventuallySucceeds(t, "discovery of the sample server", func() error {
 		got, complaints, err := tryKubectl(t, a.Server, "", "api-resources", "--api-group=wardle.example.com", "--no-headers")
 		if err != nil || !strings.Contains(got, "Fischer") || !strings.Contains(got, "Flunder") {
 			return fmt.Errorf("%s%s, %w", got, complaints, err)
 		}
 		return nil
 	})
-	eventually.Succeeds(t, "the documentation", func() error {
+	storetest.EventuallySucceeds(t, "the documentation", func() error {
 		out, complaints, err := tryKubectl(t, a.Server, "", "explain", "flunder.spec.reference")
 		if err != nil || !strings.Contains(out, "A name of another flunder or fischer") {
 			return fmt.Errorf("%s%s, %w", out, complaints, err)
@@ -100,7 +100,7 @@ spec: {reference: other}
 	expect("ADDED", "good")
 	// byre forwards the backend's refusals unchanged.
 	bad := strings.ReplaceAll(strings.Split(manifests, "---")[1], "good", "bad")
-	eventually.Succeeds(t, "the refusal of a flunder that is disallowed", func() error {
+	storetest.EventuallySucceeds(t, "the refusal of a flunder that is disallowed", func() error {
 		_, complaints, err := tryKubectl(t, a.Server, bad, "create", "--dry-run=server", "-f", "-")
 		if err == nil || !strings.Contains(complaints, "this name may not be used") {
 			return fmt.Errorf("%w: %s", err, complaints)
@@ -132,7 +132,7 @@ func (a *aggregated) testAccess(t *testing.T) {
 	}
 	runKubectl(t, a.Server, "create", "role", "reader", "--verb=get,list", "--resource=flunders.wardle.example.com")
 	runKubectl(t, a.Server, "create", "rolebinding", "reader", "--role=reader", "--group=staff")
-	eventually.Succeeds(t, "the right to list", func() error {
+	storetest.EventuallySucceeds(t, "the right to list", func() error {
 		if code, body := get(t, a.Server, servers.AliceToken, list); code != http.StatusOK {
 			return fmt.Errorf("%d %s", code, body)
 		}
@@ -194,7 +194,7 @@ func (a *aggregated) testVersions(t *testing.T) {
 // awaitVersion waits until kubectl, without a version given, requests flunders in a version.
 func (a *aggregated) awaitVersion(t *testing.T, version string) {
 	t.Helper()
-	eventually.Succeeds(t, "flunders of "+version, func() error {
+	storetest.EventuallySucceeds(t, "flunders of "+version, func() error {
 		out, complaints, err := tryKubectl(t, a.Server, "", "get", "flunder", "versioned", "-o", "jsonpath={.apiVersion}")
 		if err != nil || out != "wardle.example.com/"+version {
 			return fmt.Errorf("%q, %s, %w", out, complaints, err)
@@ -228,7 +228,7 @@ func (a *aggregated) testRestart(t *testing.T) {
 	}
 	expect := func(name string) {
 		t.Helper()
-		timeout := time.After(eventually.Patience)
+		timeout := time.After(storetest.Patience)
 		for n := 0; n < clients; {
 			select {
 			case got := <-seen:
@@ -244,7 +244,7 @@ func (a *aggregated) testRestart(t *testing.T) {
 	expect("before")
 
 	a.wardle.Kill()
-	eventually.Succeeds(t, "503 for the resources of the killed backend", func() error {
+	storetest.EventuallySucceeds(t, "503 for the resources of the killed backend", func() error {
 		if code, body := get(t, a.Server, servers.AdminToken, "/apis/wardle.example.com/v1alpha1/flunders"); code != http.StatusServiceUnavailable {
 			return fmt.Errorf("%d %s", code, body)
 		}
@@ -254,7 +254,7 @@ func (a *aggregated) testRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The backend serves before it has read which front proxy to trust.
-	eventually.Succeeds(t, "the restarted backend trusts byre as its front proxy", func() error {
+	storetest.EventuallySucceeds(t, "the restarted backend trusts byre as its front proxy", func() error {
 		if code, body := get(t, a.Server, servers.AdminToken, "/apis/wardle.example.com/v1alpha1/flunders"); code != http.StatusOK {
 			return fmt.Errorf("%d %s", code, body)
 		}

@@ -10,16 +10,12 @@ import (
 	"github.com/golang-migrate/migrate/v4"
 	"github.com/golang-migrate/migrate/v4/source"
 	"github.com/golang-migrate/migrate/v4/source/iofs"
-
-	"byre/migrations/dbfile"
 )
 
 //go:embed sqlite/*.sql postgres/*.sql
 var steps embed.FS
 
 var (
-	// ErrForeign means that the database is another program's.
-	ErrForeign = dbfile.ErrForeign
 	// ErrNewer means that a newer release has migrated the database.
 	ErrNewer = errors.New("database was made by a newer version of byre")
 	// ErrDirty means that another program, such as golang-migrate's command, has begun a
@@ -106,9 +102,6 @@ func (e *DeletesError) Error() string {
 // UseLock names the advisory lock that each process holds in shared mode while it uses a
 // PostgreSQL database: the in-use lock.
 const UseLock = "in use"
-
-// InUseError means that a process uses the database.
-type InUseError = dbfile.InUseError
 
 // Status returns the version of a database, and changes nothing. With ErrNewer and ErrDirty the
 // State is valid.

@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"byre/migrations"
-	"byre/migrations/dbfile"
+
 	"byre/sqlstore/postgres/pgtest"
 )
 
@@ -253,7 +253,7 @@ func TestMigrate_RefusesAnUnreleasedSchema(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(t *testing.T, d database, schema string) {
 		if d.dialect == migrations.SQLite {
-			d.exec(t, fmt.Sprintf(`PRAGMA application_id = %d`, dbfile.ApplicationID))
+			d.exec(t, fmt.Sprintf(`PRAGMA application_id = %d`, migrations.ApplicationID))
 		}
 		d.exec(t, `CREATE TABLE byre_schema (version bigint NOT NULL, dirty boolean NOT NULL)`)
 		d.exec(t, `INSERT INTO byre_schema VALUES (3, false)`)
@@ -349,7 +349,7 @@ func TestMigrate_ConcurrentProcessesMigrateOnce(t *testing.T) {
 		}
 		all.Wait()
 		for _, err := range errs {
-			var inUse *dbfile.InUseError
+			var inUse *migrations.InUseError
 			if err != nil && !errors.As(err, &inUse) {
 				t.Error(err)
 			}

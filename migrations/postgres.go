@@ -7,8 +7,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-
-	"byre/migrations/dbserver"
 )
 
 // migrationLock is the key of the advisory lock that earlier releases, which support only one
@@ -59,7 +57,7 @@ type postgresConn struct {
 }
 
 func openPostgres(ctx context.Context, dsn string) (connection, error) {
-	pool, err := dbserver.Parse(dsn)
+	pool, err := ParseDSN(dsn)
 	if err != nil {
 		return nil, err
 	}
@@ -67,9 +65,9 @@ func openPostgres(ctx context.Context, dsn string) (connection, error) {
 	// QueryExecModeExec uses no prepared statements, which a pooler in transaction mode may
 	// lose.
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec
-	conn, err := dbserver.Connect(ctx, config)
+	conn, err := Connect(ctx, config)
 	if err != nil {
-		return nil, dbserver.Explain(config, err)
+		return nil, Explain(config, err)
 	}
 	return &postgresConn{conn: conn}, nil
 }
@@ -82,10 +80,10 @@ func (s *postgresConn) begin(ctx context.Context) (err error) {
 	if _, err := s.conn.Exec(ctx, unlimited); err != nil {
 		return err
 	}
-	if _, err := s.conn.Exec(ctx, lockMigration, migrationLock, dbserver.Schema(s.conn.Config())); err != nil {
+	if _, err := s.conn.Exec(ctx, lockMigration, migrationLock, SchemaName(s.conn.Config())); err != nil {
 		return err
 	}
-	hasSchema, err := dbserver.HasSchema(ctx, s.conn)
+	hasSchema, err := HasSchema(ctx, s.conn)
 	if err != nil {
 		return err
 	}
@@ -103,7 +101,7 @@ func (s *postgresConn) begin(ctx context.Context) (err error) {
 		return err
 	}
 	if tables > 0 {
-		return fmt.Errorf("%s has %d tables in the schema that byre would use: %w", dbserver.Name(s.conn.Config()), tables, ErrForeign)
+		return fmt.Errorf("%s has %d tables in the schema that byre would use: %w", DatabaseName(s.conn.Config()), tables, ErrForeign)
 	}
 	return nil
 }
@@ -114,7 +112,7 @@ func (s *postgresConn) exclude(ctx context.Context) error {
 		return s.explain(err)
 	}
 	if !free {
-		return &InUseError{Path: dbserver.Name(s.conn.Config())}
+		return &InUseError{Path: DatabaseName(s.conn.Config())}
 	}
 	return nil
 }
@@ -154,7 +152,7 @@ func (s *postgresConn) compress(ctx context.Context) error {
 // several statements, unless there are arguments.
 func (s *postgresConn) exec(ctx context.Context, text string, arguments ...any) error {
 	if s.isMissing {
-		create := `CREATE SCHEMA ` + pgx.Identifier{dbserver.Schema(s.conn.Config())}.Sanitize()
+		create := `CREATE SCHEMA ` + pgx.Identifier{SchemaName(s.conn.Config())}.Sanitize()
 		if _, err := s.conn.Exec(ctx, create); err != nil {
 			return s.explain(err)
 		}
@@ -171,7 +169,7 @@ func (s *postgresConn) exec(ctx context.Context, text string, arguments ...any) 
 func (s *postgresConn) explain(err error) error {
 	var server *pgconn.PgError
 	if errors.As(err, &server) {
-		return dbserver.Explain(s.conn.Config(), err)
+		return Explain(s.conn.Config(), err)
 	}
 	return err
 }

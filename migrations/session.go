@@ -9,8 +9,6 @@ import (
 
 	"github.com/golang-migrate/migrate/v4/database"
 	"github.com/jackc/pgx/v5"
-
-	"byre/migrations/dbserver"
 )
 
 // The table byre_schema_version has the version in one row. It exists once the first step was run.
@@ -64,14 +62,14 @@ func SQLiteSchema(ctx context.Context, db interface {
 // PostgresSchema returns the schema in the current schema of a connection, which is zero if the schema that the
 // endpoint names does not exist. It fails with ErrUnreleased.
 func PostgresSchema(ctx context.Context, conn *pgx.Conn) (Schema, error) {
-	if exists, err := dbserver.HasSchema(ctx, conn); err != nil || !exists {
+	if exists, err := HasSchema(ctx, conn); err != nil || !exists {
 		return Schema{}, err
 	}
 	s, err := readSchema(postgresTables, func(query string) row { return conn.QueryRow(ctx, query) })
 	if errors.Is(err, ErrUnreleased) {
 		return s, err
 	}
-	return s, dbserver.Explain(conn.Config(), err)
+	return s, Explain(conn.Config(), err)
 }
 
 func readSchema(tables string, query func(string) row) (s Schema, err error) {

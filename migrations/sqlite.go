@@ -11,14 +11,11 @@ import (
 
 	// Registers the driver "sqlite" with database/sql.
 	_ "modernc.org/sqlite"
-
-	"byre/migrations/dbfile"
-	"byre/migrations/fileowner"
 )
 
 // sqliteConn implements connection.
 type sqliteConn struct {
-	lock *dbfile.Lock
+	lock *FileLock
 	db   *sql.DB
 	conn *sql.Conn
 }
@@ -27,11 +24,11 @@ type sqliteConn struct {
 // returns nil otherwise.
 func openSQLite(ctx context.Context, path string, change bool) (_ connection, err error) {
 	if change {
-		if err := fileowner.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		if err := MkdirAllOwned(filepath.Dir(path), 0o700); err != nil {
 			return nil, fmt.Errorf("make the database's folder: %w", err)
 		}
 	}
-	fresh, err := dbfile.Inspect(path)
+	fresh, err := InspectFile(path)
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +42,7 @@ func openSQLite(ctx context.Context, path string, change bool) (_ connection, er
 		}
 	}()
 	if change {
-		if s.lock, err = dbfile.Acquire(path); err != nil {
+		if s.lock, err = AcquireFile(path); err != nil {
 			return nil, err
 		}
 		path = s.lock.Path
@@ -53,7 +50,7 @@ func openSQLite(ctx context.Context, path string, change bool) (_ connection, er
 	if fresh {
 		// The mode is 0600 because the database holds Secrets. SQLite gives the write-ahead
 		// log the mode of the file.
-		file, err := fileowner.Open(path, os.O_RDWR, 0o600)
+		file, err := OpenOwned(path, os.O_RDWR, 0o600)
 		if err != nil {
 			return nil, fmt.Errorf("make %s: %w", path, err)
 		}
@@ -73,12 +70,12 @@ func openSQLite(ctx context.Context, path string, change bool) (_ connection, er
 		// turn it on.
 		// Invariant: the header of the file has the application_id, or the file is empty or
 		// will be after a rollback. The first transaction sets the application_id, and ends
-		// before the file is in WAL mode. So dbfile.Inspect recognizes the file by its header,
+		// before the file is in WAL mode. So InspectFile recognizes the file by its header,
 		// whenever the process crashes.
 		for _, statement := range []string{
 			`BEGIN`, // not BEGIN IMMEDIATE, which would write a header without these settings
 			`PRAGMA auto_vacuum = INCREMENTAL`,
-			fmt.Sprintf(`PRAGMA application_id = %d`, dbfile.ApplicationID),
+			fmt.Sprintf(`PRAGMA application_id = %d`, ApplicationID),
 			`COMMIT`,
 			`PRAGMA journal_mode = WAL`,
 		} {

@@ -14,11 +14,11 @@ import (
 
 	"byre/migrations"
 	"byre/sqlstore"
+	"byre/sqlstore/dbtest"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/postgres/pgtest"
 	"byre/sqlstore/sqlite"
 	"byre/watch"
-	"byre/watch/watchtest"
 )
 
 // VACUUM, VACUUM FULL and pg_dump of a database in use lose nothing: every acknowledged
@@ -83,7 +83,7 @@ func TestMaintenance_LosesNothing(t *testing.T) {
 // writeDuringMaintenance writes and watches while maintain runs, twice, and compares what
 // was acknowledged with what the watch, the history and the current objects have.
 func writeDuringMaintenance(t *testing.T, driver sqlstore.Driver, maintain func(context.Context) error) {
-	store, feed := watchtest.Run(t, driver, watch.Options{Interval: 50 * time.Millisecond})
+	store, feed := dbtest.RunStore(t, driver, watch.Options{Interval: 50 * time.Millisecond})
 	pods := sqlstore.Resource{Resource: "pods"}
 	sub, err := feed.Subscribe(t.Context(), watch.Interest{Resource: pods}, 0)
 	if err != nil {

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"byre/sqlstore"
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/storetest"
 )
 
@@ -44,7 +43,7 @@ func TestQuota_RefusesGrowthUntilThereIsSpace(t *testing.T) {
 	}
 	until := func(exceeded bool) {
 		t.Helper()
-		eventually.True(t, "quota", func() bool { return (store.Quota() != nil) == exceeded })
+		storetest.Eventually(t, "quota", func() bool { return (store.Quota() != nil) == exceeded })
 	}
 	driver.used.Store(1000)
 	until(true)

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"byre/sqlstore"
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/storetest"
 )
 
@@ -80,7 +79,7 @@ func TestReserve_IsForDeletes(t *testing.T) {
 		t.Error("it counts as writable")
 	}
 	driver.isFree.Store(true)
-	eventually.True(t, "the database takes writes again", func() bool { return store.Writable() == nil })
+	storetest.Eventually(t, "the database takes writes again", func() bool { return store.Writable() == nil })
 	driver.begin <- struct{}{}
 	if err := create("c"); err != nil {
 		t.Errorf("create: %v", err)

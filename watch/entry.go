@@ -4,7 +4,6 @@ import (
 	"sync/atomic"
 
 	"byre/sqlstore"
-	"byre/watch/representation"
 )
 
 // Entry is one record in memory, with its representations and its index values. The record
@@ -12,7 +11,7 @@ import (
 type Entry struct {
 	sqlstore.Record
 	// Representations are the forms in which readers have shown the record.
-	Representations representation.Set
+	Representations RepresentationSet
 	value           atomic.Pointer[value]
 	attributes      atomic.Pointer[sqlstore.Attributes]
 	values          atomic.Pointer[indexValue]

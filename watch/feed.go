@@ -10,7 +10,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"byre/sqlstore"
-	"byre/watch/representation"
 )
 
 var (
@@ -53,7 +52,7 @@ type Options struct {
 	// ten is unloaded.
 	CheckInterval time.Duration
 	// RepresentationBytes is the budget of the representations of records in bytes
-	// (representation.Cache); 0 means representation.DefaultBytes.
+	// (Representations); 0 means DefaultRepresentationBytes.
 	RepresentationBytes int64
 	// Logger logs alarms and outages; nil means slog.Default().
 	Logger *slog.Logger
@@ -93,7 +92,7 @@ type Feed struct {
 	changePages    *changePages
 	// representations has the representations of all records: those in memory, and those
 	// that readers have read from the store.
-	representations *representation.Cache
+	representations *Representations
 }
 
 // New makes a Feed, which starts no goroutine before Run.
@@ -108,7 +107,7 @@ func New(source Source, opts Options) *Feed {
 	_, isSoleWriter := source.(sqlstore.Exclusive)
 	f := &Feed{
 		lifecycle:       &lifecycle{started: make(chan struct{}), done: make(chan struct{})},
-		representations: representation.NewCache(opts.RepresentationBytes),
+		representations: NewRepresentations(opts.RepresentationBytes),
 	}
 	f.progress = &progress{lifecycle: f.lifecycle, isSoleWriter: isSoleWriter}
 	f.progress.generation.Store(&generation{ended: make(chan struct{})})
@@ -128,7 +127,7 @@ func New(source Source, opts Options) *Feed {
 }
 
 // Representations returns the cache of the representations of records.
-func (f *Feed) Representations() *representation.Cache { return f.representations }
+func (f *Feed) Representations() *Representations { return f.representations }
 
 // Run follows the store until ctx ends. Then it joins its goroutines and returns nil. It first
 // reads the store's state, and tries again while that fails. It may be called once.

@@ -9,7 +9,6 @@ import (
 	"github.com/google/btree"
 
 	"byre/sqlstore"
-	"byre/sqlstore/elapsed"
 )
 
 // Snapshot returns the records of a resource at the feed's revision. The first call for a
@@ -166,7 +165,7 @@ func (s *state) load(ctx context.Context, rc *resourceCache, load *loading) {
 	bytes := 0
 	a := s.progress.generation.Load()
 	var objects atomic.Int64
-	stop := elapsed.Report(elapsed.After, elapsed.InLog, func(elapsed time.Duration) {
+	stop := sqlstore.ReportElapsed(sqlstore.ReportAfter, sqlstore.ReportInLog, func(elapsed time.Duration) {
 		attributes := []any{"group", rc.resource.Group, "resource", rc.resource.Resource, "objects", objects.Load(), "elapsed", elapsed.Round(time.Second)}
 		if usage, known := s.usages.Usage(rc.resource); known {
 			attributes = append(attributes, "of", usage.Objects)

@@ -25,7 +25,7 @@ import (
 	kubectrlmgrconfigscheme "k8s.io/kubernetes/pkg/controller/apis/config/scheme"
 	"k8s.io/kubernetes/pkg/controller/certificates/rootcacertpublisher"
 
-	"byre/apiserver/process/loopback"
+	"byre/apiserver/process"
 	"byre/apiserver/storage"
 )
 
@@ -167,15 +167,15 @@ func (r *Runner) runEssential(ctx context.Context, root clients, controllers map
 	// all others out of memory.
 	only := fields.OneTermEqualSelector(metav1.ObjectNameField, rootcacertpublisher.RootCACertConfigMapName).String()
 	resync := wait.Jitter(minResyncPeriod, 1)
-	factory := informers.NewSharedInformerFactoryWithOptions(root.kube, resync, informers.WithTransform(loopback.StripManagedFields))
+	factory := informers.NewSharedInformerFactoryWithOptions(root.kube, resync, informers.WithTransform(process.StripManagedFields))
 	shared := controllerContext{
 		ControllerContext: app.ControllerContext{InformerFactory: factory, InformersStarted: make(chan struct{})},
 		Config:            &r.config,
 		root:              root,
-		rootCAMaps: informers.NewSharedInformerFactoryWithOptions(root.kube, resync, informers.WithTransform(loopback.StripManagedFields),
+		rootCAMaps: informers.NewSharedInformerFactoryWithOptions(root.kube, resync, informers.WithTransform(process.StripManagedFields),
 			informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = only })),
 		metadataInformers: metadatainformer.NewSharedInformerFactoryWithOptions(root.metadata, 0,
-			metadatainformer.WithTransform(loopback.StripManagedFields)),
+			metadatainformer.WithTransform(process.StripManagedFields)),
 	}
 	var runs []func(context.Context)
 	for name, d := range controllers {

@@ -26,7 +26,7 @@ import (
 	"k8s.io/kubernetes/pkg/controller/storageversionmigrator"
 	"k8s.io/kubernetes/pkg/features"
 
-	"byre/apiserver/process/loopback"
+	"byre/apiserver/process"
 	"byre/apiserver/storage"
 )
 
@@ -75,7 +75,7 @@ func runMigrations(ctx context.Context, cc *controllerContext, migrated migrated
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	// The migrator's own account may list every resource, but watch none.
-	objects := metadatainformer.NewSharedInformerFactoryWithOptions(cc.root.metadata, 0, metadatainformer.WithTransform(loopback.StripManagedFields))
+	objects := metadatainformer.NewSharedInformerFactoryWithOptions(cc.root.metadata, 0, metadatainformer.WithTransform(process.StripManagedFields))
 	defer objects.Shutdown()
 	typed := informers.NewSharedInformerFactory(cc.root.kube, 0)
 	defer typed.Shutdown()
@@ -136,7 +136,7 @@ func (m migratedResources) wanted() map[schema.GroupResource]bool {
 	return wanted
 }
 
-// ServerPreferredResources implements discovery.ServerResourcesInterface.
+// ServerPreferredResources implements documents.ServerResourcesInterface.
 func (m migratedResources) ServerPreferredResources() ([]*metav1.APIResourceList, error) {
 	wanted := m.wanted()
 	all, err := m.ServerResourcesInterface.ServerPreferredResources()

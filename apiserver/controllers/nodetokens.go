@@ -23,8 +23,6 @@ import (
 	"k8s.io/klog/v2"
 	certificatesapi "k8s.io/kubernetes/pkg/apis/certificates"
 	"k8s.io/kubernetes/pkg/controller/certificates"
-
-	"byre/apiserver/controllers/controlplane"
 )
 
 // TokenNodeAnnotation is the annotation of the Secret of a bootstrap token that says which Node joins by it. The token
@@ -134,7 +132,7 @@ func (n nodeTokens) record(ctx context.Context, csr *certificatesv1.CertificateS
 		}
 		credentials = append(credentials, used) // which the kubelet has until it has stored the new one
 	}
-	return controlplane.PatchConfigMap(ctx, n.self, CredentialsConfigMap, map[string]*string{name: new(strings.Join(credentials, " "))})
+	return PatchConfigMap(ctx, n.self, CredentialsConfigMap, map[string]*string{name: new(strings.Join(credentials, " "))})
 }
 
 // provenCredentials returns the credentials of a Node that has joined by a token made for it.

@@ -21,7 +21,7 @@ import (
 	"k8s.io/kubernetes/pkg/quota/v1/evaluator/core"
 	quotainstall "k8s.io/kubernetes/pkg/quota/v1/install"
 
-	"byre/apiserver/process/loopback"
+	"byre/apiserver/process"
 )
 
 const (
@@ -34,9 +34,9 @@ const (
 // runController runs upstream's controller, with informers of the given resources, until
 // ctx ends.
 func (q *lazyQuotaController) runController(ctx context.Context, counted resourceSet) error {
-	typed := informers.NewSharedInformerFactoryWithOptions(q.shared.root.kube, 0, informers.WithTransform(loopback.StripManagedFields))
+	typed := informers.NewSharedInformerFactoryWithOptions(q.shared.root.kube, 0, informers.WithTransform(process.StripManagedFields))
 	defer typed.Shutdown()
-	meta := metadatainformer.NewSharedInformerFactoryWithOptions(q.shared.root.metadata, 0, metadatainformer.WithTransform(loopback.StripManagedFields))
+	meta := metadatainformer.NewSharedInformerFactoryWithOptions(q.shared.root.metadata, 0, metadatainformer.WithTransform(process.StripManagedFields))
 	defer meta.Shutdown()
 	factory := quotaInformers{typed, meta}
 	ctx, cancel := context.WithCancel(ctx)

@@ -22,8 +22,6 @@ import (
 	"k8s.io/klog/v2"
 	certificatesapi "k8s.io/kubernetes/pkg/apis/certificates"
 	"k8s.io/kubernetes/pkg/controller/certificates"
-
-	"byre/apiserver/controllers/controlplane"
 )
 
 // servingApprover approves the certificates that kubelets serve with. Upstream's controller approves only those for
@@ -228,7 +226,7 @@ func (a *servingApprover) claim(ctx context.Context, node string, labels []strin
 // and the endpoints of the Service kubernetes, among which may be older servers. own are those of the servers on the
 // host of a node, if it is proven that it is there.
 func (a *servingApprover) serverHosts(ctx context.Context, node, credential string) (all, own sets.Set[string], err error) {
-	servers, err := controlplane.PublishedHosts(ctx, a.self)
+	servers, err := PublishedHosts(ctx, a.self)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -240,7 +238,7 @@ func (a *servingApprover) serverHosts(ctx context.Context, node, credential stri
 	if err != nil {
 		return nil, nil, err
 	}
-	servers[a.id] = controlplane.ServerHosts{Hostname: hostname, Hosts: hosts}
+	servers[a.id] = ServerHosts{Hostname: hostname, Hosts: hosts}
 	endpoints, err := a.self.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=kubernetes"})
 	if err != nil {
 		return nil, nil, err

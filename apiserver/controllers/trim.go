@@ -5,10 +5,10 @@ import (
 
 	"k8s.io/api/core/v1"
 
-	"byre/apiserver/process/loopback"
+	"byre/apiserver/process"
 )
 
-func stripManagedFields(object any) (any, error) { return loopback.StripManagedFields(object) }
+func stripManagedFields(object any) (any, error) { return process.StripManagedFields(object) }
 
 // trimPod removes from a Pod what no cluster controller reads: most of the containers,
 // their statuses and the annotations. What remains is about a fifth of a usual Pod.
@@ -19,7 +19,7 @@ func stripManagedFields(object any) (any, error) { return loopback.StripManagedF
 func trimPod(object any) (any, error) {
 	pod, ok := object.(*v1.Pod)
 	if !ok {
-		return loopback.StripManagedFields(object)
+		return process.StripManagedFields(object)
 	}
 	pod.ManagedFields = nil
 	pod.Annotations = nil

@@ -17,7 +17,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"byre/apiserver/envtest/assets"
 	"byre/apiserver/envtest/standin"
 )
 
@@ -103,7 +102,7 @@ func (s *Server) start(ctx context.Context, program string, args []string) error
 	defer log.Close()
 	s.process = exec.Command(program) //nolint:noctx // it outlives ctx: Stop ends it
 	s.process.Args = append([]string{
-		assets.KubeAPIServer, "--etcd-servers=http://" + l.Addr().String(),
+		standin.KubeAPIServer, "--etcd-servers=http://" + l.Addr().String(),
 		"--bind-address=127.0.0.1", "--secure-port=0", "--controllers=*",
 	}, args...)
 	s.process.Stdout, s.process.Stderr = log, log

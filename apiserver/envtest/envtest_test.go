@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"byre/apiserver/envtest"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // launchOnly makes the test binary launch a server, print its address, and wait to be
@@ -108,7 +108,7 @@ func TestStart_GivesEachTestAServerOfItsOwn(t *testing.T) {
 					t.Fatal(err)
 				}
 				// The controllers run: they make the account and delete the namespace.
-				eventually.Done(t, "the namespace has its service account", func(ctx context.Context) (bool, error) {
+				storetest.EventuallyDone(t, "the namespace has its service account", func(ctx context.Context) (bool, error) {
 					_, err := client.CoreV1().ServiceAccounts("same-name").Get(ctx, "default", metav1.GetOptions{})
 					return err == nil, err
 				})

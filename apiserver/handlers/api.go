@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"byre/apiserver/handlers/discovery"
+	"byre/apiserver/handlers/documents"
 )
 
 // An API serves a set of groups. It does not change, and is safe for concurrent use.
@@ -23,7 +23,7 @@ type API struct {
 	// one of them that has no route is answered with 404.
 	groupPaths map[string]bool
 	mux        *mux
-	discovery  *discovery.Registry
+	discovery  *documents.Discovery
 	delegate   http.Handler
 }
 
@@ -100,7 +100,7 @@ func (a *API) addVersion(c VersionConfig) error {
 		routes = append(routes, resource.routes()...)
 	}
 	a.add(at, routes...)
-	return a.discovery.Add(discovery.Version{GroupVersion: c.GroupVersion, Resources: entries})
+	return a.discovery.Add(documents.DiscoveryVersion{GroupVersion: c.GroupVersion, Resources: entries})
 }
 
 func (a *API) add(path string, routes ...Route) {
@@ -108,7 +108,7 @@ func (a *API) add(path string, routes ...Route) {
 }
 
 // discoveryRoute returns the route of a discovery document.
-func discoveryRoute(path string, document discovery.Handler) Route {
+func discoveryRoute(path string, document documents.DiscoveryHandler) Route {
 	op := document.Operation(path)
 	// In kube-apiserver, kube-aggregator serves /apis and /apis/<group>, and does not
 	// check the method.

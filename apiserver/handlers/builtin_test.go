@@ -19,9 +19,9 @@ import (
 	"k8s.io/kubernetes/pkg/serviceaccount"
 
 	"byre/apiserver/handlers"
-	"byre/apiserver/handlers/discovery"
+	"byre/apiserver/handlers/documents"
 	"byre/apiserver/registry"
-	"byre/apiserver/storage/factory"
+	"byre/apiserver/storage"
 	"byre/sqlstore"
 	"byre/watch"
 )
@@ -43,7 +43,7 @@ func newGroups(t testing.TB, store *sqlstore.Store, feed *watch.Feed, runtimeCon
 	}
 	client, effective := fake.NewClientset(), compatibility.DefaultBuildEffectiveVersion()
 	b, err := registry.New(registry.Config{
-		RESTOptions:             factory.NewRESTOptionsGetter(factory.Backend{Store: store, Feed: feed}, factory.BuiltinResources(effective)),
+		RESTOptions:             storage.NewRESTOptionsGetter(storage.Backend{Store: store, Feed: feed}, storage.BuiltinResources(effective)),
 		APIResourceConfigSource: resources,
 		Client:                  client,
 		Informers:               informers.NewSharedInformerFactory(client, 0),
@@ -75,7 +75,7 @@ func newEverything(t *testing.T) *handlers.API {
 	})
 	api, err := handlers.New(handlers.Config{
 		Groups:    newGroups(t, &sqlstore.Store{}, watch.New(nil, watch.Options{}), cliflag.ConfigurationMap{"api/all": "true"}),
-		Discovery: discovery.NewRegistry("10.10.10.10:8050"),
+		Discovery: documents.NewDiscovery("10.10.10.10:8050"),
 	})
 	if err != nil {
 		t.Fatal(err)

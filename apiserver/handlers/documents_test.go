@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"byre/apiserver/upstreamtest"
+	"byre/sqlstore/storetest"
 )
 
 // elsewhere are the groups that other servers of the delegation chain serve.
@@ -24,7 +24,7 @@ const aggregatedJSON = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupD
 // except for the groups that other servers of the chain serve.
 func TestDiscovery_DocumentsAreTheReleases(t *testing.T) {
 	api := newEverything(t)
-	files, err := filepath.Glob(filepath.Join(upstreamtest.ModuleDir(t, "k8s.io/kubernetes"), "api/discovery/*.json"))
+	files, err := filepath.Glob(filepath.Join(storetest.ModuleDir(t, "k8s.io/kubernetes"), "api/discovery/*.json"))
 	if err != nil || len(files) < 50 {
 		t.Fatalf("%d documents found: %v", len(files), err)
 	}

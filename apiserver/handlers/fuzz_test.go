@@ -11,7 +11,7 @@ import (
 
 	"byre/apiserver/access/filters"
 	"byre/apiserver/handlers"
-	"byre/apiserver/handlers/discovery"
+	"byre/apiserver/handlers/documents"
 	"byre/sqlstore"
 	"byre/sqlstore/storetest"
 	"byre/watch"
@@ -35,7 +35,7 @@ func FuzzPath(f *testing.F) {
 	api, err := handlers.New(handlers.Config{
 		Groups:    newGroups(f, store, feed, nil),
 		Serving:   handlers.Serving{Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer()},
-		Discovery: discovery.NewRegistry("192.0.2.7:6443"),
+		Discovery: documents.NewDiscovery("192.0.2.7:6443"),
 	})
 	if err != nil {
 		f.Fatal(err)

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/registry/rest"
 
-	"byre/apiserver/handlers/discovery"
+	"byre/apiserver/handlers/documents"
 	"byre/apiserver/handlers/managedfields"
 )
 
@@ -88,7 +88,7 @@ type Config struct {
 	// Discovery is the registry to which New adds the groups. The API answers /api,
 	// /apis and the documents below from it, also for groups that other servers add
 	// later.
-	Discovery *discovery.Registry
+	Discovery *documents.Discovery
 
 	// NotFound is the delegate: it serves the paths that belong to none of the groups.
 	NotFound http.Handler

@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/admission"
 
-	"byre/apiserver/access/filters/filterstest"
+	"byre/apiserver/apitest"
 )
 
 // updatePlugin is an admission plugin that changes updated objects in the way that
@@ -236,7 +236,7 @@ func edited(edit func(metadata map[string]any)) func(string) string {
 func BenchmarkStatusPatch(b *testing.B) {
 	s := newAdmittingServer(b, nil, admitAll{})
 	ours := s.handler(s.serving)
-	handlers := map[string]http.Handler{"upstream": filterstest.WithContext(s.api.UpstreamWrites(), someone), "ours": ours}
+	handlers := map[string]http.Handler{"upstream": apitest.WithContext(s.api.UpstreamWrites(), someone), "ours": ours}
 	used := map[string]int64{}
 	for name := range handlers {
 		s.create(b, "/api/v1/namespaces/first/pods", `{"metadata":{"name":"`+name+`","labels":{"app":"web"}},"spec":{"containers":[{"name":"c","image":"i","env":[{"name":"A","value":"1"},{"name":"B","value":"2"}]},{"name":"d","image":"i"}]}}`)

@@ -11,11 +11,11 @@ import (
 	"k8s.io/apiserver/pkg/endpoints"
 	"k8s.io/kube-openapi/pkg/util"
 
-	"byre/apiserver/handlers/openapi"
+	"byre/apiserver/handlers/documents"
 )
 
 // ModelNames returns the canonical names of the Go types that the groups serve, in the form
-// that openapi.Models.Schemas takes.
+// that documents.Models.Schemas takes.
 func ModelNames(groups []Group) ([]string, error) {
 	names := map[string]bool{}
 	for i := range groups {
@@ -38,10 +38,10 @@ func ModelNames(groups []Group) ([]string, error) {
 }
 
 // Roots returns the routes with their OpenAPI descriptions, by OpenAPI v3 document.
-func (a *API) Roots() []openapi.Root {
-	var roots []openapi.Root
+func (a *API) Roots() []documents.Root {
+	var roots []documents.Root
 	for _, at := range a.openAPIRoots {
-		root := openapi.Root{
+		root := documents.Root{
 			Path:       at.path[1:],
 			Operations: func() ([]restful.Route, error) { return describeRoutes(at.routes) },
 		}

@@ -13,8 +13,8 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	generated "k8s.io/kubernetes/pkg/generated/openapi"
 
-	"byre/apiserver/handlers/openapi"
-	"byre/apiserver/upstreamtest"
+	"byre/apiserver/handlers/documents"
+	"byre/sqlstore/storetest"
 )
 
 // TestOpenAPIV2_IsTheReleases: paths, operations, parameters and definitions equal those of
@@ -28,7 +28,7 @@ func TestOpenAPIV2_IsTheReleases(t *testing.T) {
 	if err := source.V2(context.Background(), func(document []byte) error { text = document; return nil }); err != nil {
 		t.Fatal(err)
 	}
-	want := readJSON(t, filepath.Join(upstreamtest.ModuleDir(t, "k8s.io/kubernetes"), "api/openapi-spec/swagger.json")).(map[string]any)
+	want := readJSON(t, filepath.Join(storetest.ModuleDir(t, "k8s.io/kubernetes"), "api/openapi-spec/swagger.json")).(map[string]any)
 	compareDocuments(t, want, parse(t, text), "paths", "definitions", "parameters")
 }
 
@@ -38,7 +38,7 @@ func TestOpenAPIV3_IsTheReleases(t *testing.T) {
 		t.Skip("takes more than a second")
 	}
 	source := openAPISource(t)
-	files, err := filepath.Glob(filepath.Join(upstreamtest.ModuleDir(t, "k8s.io/kubernetes"), "api/openapi-spec/v3/*.json"))
+	files, err := filepath.Glob(filepath.Join(storetest.ModuleDir(t, "k8s.io/kubernetes"), "api/openapi-spec/v3/*.json"))
 	if err != nil || len(files) < 50 {
 		t.Fatalf("%d documents found: %v", len(files), err)
 	}
@@ -64,12 +64,12 @@ func TestOpenAPIV3_IsTheReleases(t *testing.T) {
 	}
 }
 
-func openAPISource(t *testing.T) openapi.Source {
+func openAPISource(t *testing.T) documents.Source {
 	t.Helper()
 	api := newEverything(t)
-	roots := append(api.Roots(), openapi.VersionRoot())
-	roots = append(roots, openapi.TokenIssuerRoots()...)
-	return openapi.NewModels("unversioned", generated.GetOpenAPIDefinitions, legacyscheme.Scheme).Source(roots, "test")
+	roots := append(api.Roots(), documents.VersionRoot())
+	roots = append(roots, documents.TokenIssuerRoots()...)
+	return documents.NewModels("unversioned", generated.GetOpenAPIDefinitions, legacyscheme.Scheme).Source(roots, "test")
 }
 
 func parse(t *testing.T, text []byte) map[string]any {

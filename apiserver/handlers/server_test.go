@@ -15,15 +15,15 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	generated "k8s.io/kubernetes/pkg/generated/openapi"
 
-	"byre/apiserver/access/filters/filterstest"
+	"byre/apiserver/apitest"
 	"byre/apiserver/handlers"
-	"byre/apiserver/handlers/discovery"
+	"byre/apiserver/handlers/documents"
 	"byre/apiserver/handlers/managedfields"
-	"byre/apiserver/handlers/openapi"
+
 	"byre/sqlstore"
+	"byre/sqlstore/dbtest"
 	"byre/sqlstore/storetest"
 	"byre/watch"
-	"byre/watch/watchtest"
 )
 
 // server is the built-in groups over a store in memory, served by two handlers: ours, which
@@ -54,7 +54,7 @@ func newAdmittingServer(t testing.TB, wrap func(sqlstore.Driver) sqlstore.Driver
 	if wrap != nil {
 		driver = wrap(driver)
 	}
-	store, feed := watchtest.Run(t, driver, watch.Options{})
+	store, feed := dbtest.RunStore(t, driver, watch.Options{})
 	groups := newGroups(t, store, feed, nil)
 	names, err := handlers.ModelNames(groups)
 	if err != nil {
@@ -63,7 +63,7 @@ func newAdmittingServer(t testing.TB, wrap func(sqlstore.Driver) sqlstore.Driver
 	serving := handlers.Serving{
 		Authorizer:    authorizerfactory.NewAlwaysAllowAuthorizer(),
 		Admission:     admit,
-		TypeConverter: managedfields.NewTypeConverter(openapi.NewModels("test", generated.GetOpenAPIDefinitions, legacyscheme.Scheme).Schemas(names...)),
+		TypeConverter: managedfields.NewTypeConverter(documents.NewModels("test", generated.GetOpenAPIDefinitions, legacyscheme.Scheme).Schemas(names...)),
 		FieldSets:     managedfields.NewFieldSets(1 << 20),
 		ParsedSets:    managedfields.NewParsedSets(1 << 20),
 	}
@@ -72,12 +72,12 @@ func newAdmittingServer(t testing.TB, wrap func(sqlstore.Driver) sqlstore.Driver
 		s.api, err = handlers.New(handlers.Config{
 			Groups:    groups,
 			Serving:   serving,
-			Discovery: discovery.NewRegistry("192.0.2.7:6443"),
+			Discovery: documents.NewDiscovery("192.0.2.7:6443"),
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return filterstest.WithContext(s.api, someone)
+		return apitest.WithContext(s.api, someone)
 	}
 	serve := func(h http.Handler) *httptest.Server {
 		server := httptest.NewServer(h)
@@ -85,7 +85,7 @@ func newAdmittingServer(t testing.TB, wrap func(sqlstore.Driver) sqlstore.Driver
 		return server
 	}
 	s.handler(handlers.DecodeReads(serving))
-	s.upstream = serve(filterstest.WithContext(s.api.UpstreamWrites(), someone))
+	s.upstream = serve(apitest.WithContext(s.api.UpstreamWrites(), someone))
 	s.bytes = serve(s.handler(serving))
 	return s
 }

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"byre/apiserver/access/filters/filterstest"
+	"byre/apiserver/apitest"
 	"byre/sqlstore"
 )
 
@@ -46,7 +46,7 @@ func TestList_Streams(t *testing.T) {
 		to := &discard{header: http.Header{}}
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		filterstest.WithContext(s.api, someone).ServeHTTP(to, req)
+		apitest.WithContext(s.api, someone).ServeHTTP(to, req)
 		runtime.ReadMemStats(&after)
 		return to.bytes, after.TotalAlloc - before.TotalAlloc
 	}

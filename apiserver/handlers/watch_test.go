@@ -20,7 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/component-base/metrics/legacyregistry"
 
-	"byre/apiserver/access/filters/filterstest"
+	"byre/apiserver/apitest"
 )
 
 // stream reads a watch line by line.
@@ -339,7 +339,7 @@ func TestWatch_EndsAtShutdown(t *testing.T) {
 	s := newServer(t, nil)
 	s.create(t, configMaps, `{"metadata":{"name":"zero"}}`)
 	shutdown := make(signal)
-	h := filterstest.WithContext(s.api, someone)
+	h := apitest.WithContext(s.api, someone)
 	served := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		h.ServeHTTP(w, req.WithContext(request.WithServerShutdownSignal(req.Context(), shutdown)))
 	}))

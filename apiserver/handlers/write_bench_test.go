@@ -10,8 +10,8 @@ import (
 
 	"k8s.io/apiserver/pkg/admission"
 
-	"byre/apiserver/access/filters/filterstest"
-	"byre/apiserver/access/filters/stack"
+	"byre/apiserver/apitest"
+	"byre/apiserver/handlers"
 )
 
 // admitAll is admission that changes nothing.
@@ -33,7 +33,7 @@ func (admitAll) Validate(context.Context, admission.Attributes, admission.Object
 func BenchmarkCreate(b *testing.B) {
 	s := newAdmittingServer(b, nil, admitAll{})
 	ours := s.handler(s.serving)
-	variants := map[string]http.Handler{"upstream": filterstest.WithContext(s.api.UpstreamWrites(), someone), "ours": ours, "small-stack": ours}
+	variants := map[string]http.Handler{"upstream": apitest.WithContext(s.api.UpstreamWrites(), someone), "ours": ours, "small-stack": ours}
 	const batch = 20
 	used, created := map[string]int64{}, 0
 	for b.Loop() {
@@ -62,7 +62,7 @@ func createOnGoroutine(b *testing.B, handler http.Handler, name string, grow boo
 	go func() {
 		defer close(done)
 		if grow {
-			stack.GrowForHandler()
+			handlers.GrowForHandler()
 		}
 		handler.ServeHTTP(w, req)
 	}()

@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 
-	"byre/apiserver/access/filters/filterstest"
+	"byre/apiserver/apitest"
 )
 
 // writes are sent in order, in one namespace of each of the two servers.
@@ -255,7 +255,7 @@ func TestWrite_EndsAtItsDeadline(t *testing.T) {
 	t.Parallel()
 	s := newAdmittingServer(t, nil, hanging{})
 	ours := s.handler(s.serving)
-	upstream := filterstest.WithContext(s.api.UpstreamWrites(), someone)
+	upstream := apitest.WithContext(s.api.UpstreamWrites(), someone)
 	object := `{"metadata":{"name":"slow"},"data":{"a":"b"}}`
 	for _, c := range []call{
 		{method: http.MethodPost, path: configMaps, body: object},

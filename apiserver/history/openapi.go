@@ -3,7 +3,7 @@ package history
 import (
 	"k8s.io/kube-openapi/pkg/common"
 
-	"byre/apiserver/handlers/openapi"
+	"byre/apiserver/handlers/documents"
 )
 
 const modelPrefix = "dev.byre.history.v1."
@@ -22,9 +22,9 @@ func (FieldChange) OpenAPIModelName() string { return modelPrefix + "FieldChange
 
 // Definitions is what upstream's generator would make of the types.
 func Definitions(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
-	return openapi.Definitions(ref,
-		openapi.Model{Type: Change{}, Description: "Change is one change of one object: a revision."},
-		openapi.Model{Type: ChangeList{}, Description: "ChangeList is a list of changes, in the order of their revisions."},
-		openapi.Model{Type: ObjectReference{}, Description: "ObjectReference names an object."},
-		openapi.Model{Type: FieldChange{}, Description: "FieldChange is the change of one field."})
+	return documents.Definitions(ref,
+		documents.Model{Type: Change{}, Description: "Change is one change of one object: a revision."},
+		documents.Model{Type: ChangeList{}, Description: "ChangeList is a list of changes, in the order of their revisions."},
+		documents.Model{Type: ObjectReference{}, Description: "ObjectReference names an object."},
+		documents.Model{Type: FieldChange{}, Description: "FieldChange is the change of one field."})
 }

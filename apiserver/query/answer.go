@@ -25,8 +25,6 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/metrics"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
-
-	"byre/apiserver/query/catalog"
 )
 
 // ConvertToTable implements rest.TableConvertor: the table is the result.
@@ -38,12 +36,12 @@ func (*Storage) ConvertToTable(_ context.Context, obj runtime.Object, _ runtime.
 	table := &metav1.Table{ListMeta: metav1.ListMeta{ResourceVersion: q.Status.ResourceVersion}, Rows: []metav1.TableRow{}}
 	for _, c := range q.Status.Columns {
 		definition := metav1.TableColumnDefinition{Name: c.Name, Type: "string"}
-		switch catalog.Type(strings.ToUpper(c.Type)) {
-		case catalog.Integer:
+		switch Type(strings.ToUpper(c.Type)) {
+		case Integer:
 			definition.Type = "integer"
-		case catalog.Real:
+		case Real:
 			definition.Type = "number"
-		case catalog.Boolean:
+		case Boolean:
 			definition.Type = "boolean"
 		}
 		table.ColumnDefinitions = append(table.ColumnDefinitions, definition)
@@ -289,7 +287,7 @@ func csvText(value any) string {
 		return ""
 	case string:
 		return v
-	case catalog.RawJSON:
+	case RawJSON:
 		return string(v)
 	}
 	return strings.Trim(string(appendJSON(nil, value)), `"`)
@@ -300,7 +298,7 @@ func appendJSON(dst []byte, value any) []byte {
 	switch v := value.(type) {
 	case nil:
 		return append(dst, "null"...)
-	case catalog.RawJSON:
+	case RawJSON:
 		if json.Valid(v) {
 			return append(dst, v...)
 		}

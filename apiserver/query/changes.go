@@ -5,7 +5,6 @@ import (
 
 	"github.com/ncruces/go-sqlite3"
 
-	"byre/apiserver/query/catalog"
 	"byre/apiserver/storage/changes"
 	"byre/sqlstore"
 )
@@ -19,26 +18,26 @@ const (
 // logColumn is a column of a table of changes. Its value is nil, or of one of the types that
 // Type.Value returns.
 type logColumn struct {
-	catalog.Column
+	Column
 	value func(c *logCursor) any
 }
 
 // logTables are the tables of changes, by their names: their columns.
 var logTables = map[string][]logColumn{
 	changesTable: append(changeColumns(),
-		logColumn{catalog.NewColumn("replaces", catalog.Integer, "The revision that the object had before; NULL if it did not exist."), func(c *logCursor) any {
+		logColumn{NewColumn("replaces", Integer, "The revision that the object had before; NULL if it did not exist."), func(c *logCursor) any {
 			if c.change().Old == nil {
 				return nil
 			}
 			return c.change().Old.Revision
 		}},
-		logColumn{catalog.NewColumn("before", catalog.JSON, "The object before the change, as it was stored; NULL for a create."), func(c *logCursor) any { return c.object(c.change().Old) }},
-		logColumn{catalog.NewColumn("after", catalog.JSON, "The object after the change, as it was stored; NULL for a delete."), func(c *logCursor) any { return c.object(&c.change().New) }},
+		logColumn{NewColumn("before", JSON, "The object before the change, as it was stored; NULL for a create."), func(c *logCursor) any { return c.object(c.change().Old) }},
+		logColumn{NewColumn("after", JSON, "The object after the change, as it was stored; NULL for a delete."), func(c *logCursor) any { return c.object(&c.change().New) }},
 	),
 	fieldChangesTable: append(changeColumns(),
-		logColumn{catalog.NewColumn("path", catalog.Text, "The field, such as spec.replicas."), func(c *logCursor) any { return c.field().Path }},
-		logColumn{catalog.NewColumn("old", catalog.JSON, "The value before; NULL if the field did not exist."), func(c *logCursor) any { return fieldValue(c.field().Old) }},
-		logColumn{catalog.NewColumn("new", catalog.JSON, "The value after; NULL if the field does not exist any more."), func(c *logCursor) any { return fieldValue(c.field().New) }},
+		logColumn{NewColumn("path", Text, "The field, such as spec.replicas."), func(c *logCursor) any { return c.field().Path }},
+		logColumn{NewColumn("old", JSON, "The value before; NULL if the field did not exist."), func(c *logCursor) any { return fieldValue(c.field().Old) }},
+		logColumn{NewColumn("new", JSON, "The value after; NULL if the field does not exist any more."), func(c *logCursor) any { return fieldValue(c.field().New) }},
 	),
 }
 
@@ -50,11 +49,11 @@ var logDescriptions = map[string]string{
 
 func changeColumns() []logColumn {
 	text := func(name, description string, value func(*sqlstore.Change) string) logColumn {
-		return logColumn{catalog.NewColumn(name, catalog.Text, description), func(c *logCursor) any { return textOrNull(value(c.change())) }}
+		return logColumn{NewColumn(name, Text, description), func(c *logCursor) any { return textOrNull(value(c.change())) }}
 	}
 	return []logColumn{
-		{catalog.NewColumn("revision", catalog.Integer, "The revision that the change gave to the object."), func(c *logCursor) any { return c.change().Revision }},
-		{catalog.NewColumn("time", catalog.Time, "When the change was made, in microseconds."), func(c *logCursor) any { return c.change().Time.UTC().Format(timeFormat) }},
+		{NewColumn("revision", Integer, "The revision that the change gave to the object."), func(c *logCursor) any { return c.change().Revision }},
+		{NewColumn("time", Time, "When the change was made, in microseconds."), func(c *logCursor) any { return c.change().Time.UTC().Format(timeFormat) }},
 		text("who", "The user who made the change.", func(c *sqlstore.Change) string { return c.Author.User }),
 		text("real_user", "The user who impersonated that one; NULL if nobody did.", func(c *sqlstore.Change) string { return c.Author.RealUser }),
 		text("verb", "The verb of the request, or expire.", func(c *sqlstore.Change) string { return c.Author.Verb }),
@@ -62,7 +61,7 @@ func changeColumns() []logColumn {
 		text("manager", "The field manager of the request.", func(c *sqlstore.Change) string { return c.Author.Manager }),
 		text("audit_id", "The ID of the request in the audit log.", func(c *sqlstore.Change) string { return c.Author.AuditID }),
 		text("resource", "The table of the object's resource, such as pods, or plural.group for a custom one.", func(c *sqlstore.Change) string { return tableOf(c.New.Of()) }),
-		{catalog.NewColumn("namespace", catalog.Text, "The namespace of the object; empty for an object without one."), func(c *logCursor) any { return c.change().New.Namespace }},
+		{NewColumn("namespace", Text, "The namespace of the object; empty for an object without one."), func(c *logCursor) any { return c.change().New.Namespace }},
 		text("name", "The name of the object.", func(c *sqlstore.Change) string { return c.New.Name }),
 		text("uid", "The UID of the object.", func(c *sqlstore.Change) string { return c.New.UID }),
 	}
@@ -72,7 +71,7 @@ func fieldValue(text string) any {
 	if text == "" {
 		return nil
 	}
-	return catalog.RawJSON(text)
+	return RawJSON(text)
 }
 
 // logTable is one of logTables in SQLite.
@@ -93,8 +92,8 @@ func (e *engine) declareChanges() error {
 	return nil
 }
 
-func columnsOf(columns []logColumn) []catalog.Column {
-	plain := make([]catalog.Column, len(columns))
+func columnsOf(columns []logColumn) []Column {
+	plain := make([]Column, len(columns))
 	for i := range columns {
 		plain[i] = columns[i].Column
 	}
@@ -124,7 +123,7 @@ func (t logTable) BestIndex(info *sqlite3.IndexInfo) error {
 		}
 	}
 	for i, c := range t.columns {
-		if c.Type == catalog.JSON && info.ColumnsUsed&(1<<i) != 0 || t.fields {
+		if c.Type == JSON && info.ColumnsUsed&(1<<i) != 0 || t.fields {
 			info.IdxNum |= withValues
 		}
 	}
@@ -232,7 +231,7 @@ func (c *logCursor) object(r *sqlstore.Record) any {
 	}
 	data, err := c.past.log.Open(c.past.ctx, r.Key, r.Value)
 	if err == nil {
-		return catalog.RawJSON(data)
+		return RawJSON(data)
 	}
 	if err = unreadable(c.past.ctx, err); err != nil {
 		return err

@@ -5,8 +5,6 @@ import (
 	"slices"
 
 	"github.com/ncruces/go-sqlite3"
-
-	"byre/apiserver/query/catalog"
 )
 
 // The tables that describe the others.
@@ -17,17 +15,17 @@ const (
 
 // describe makes byre_tables and byre_columns known: what can be asked. Whoever may ask may read them, as
 // discovery and OpenAPI.
-func (e *engine) describe(tables catalog.Tables) error {
+func (e *engine) describe(tables Tables) error {
 	for name, of := range map[string]description{
 		tablesTable: {
 			ddl: `CREATE TABLE t (table_name TEXT, "group" TEXT, resource TEXT, version TEXT, description TEXT)`,
-			rows: func(name string, t *catalog.Table) [][]string {
+			rows: func(name string, t *Table) [][]string {
 				return [][]string{{name, t.Resource.Group, t.Resource.Resource, t.Version, t.Description}}
 			},
 		},
 		columnsTable: {
 			ddl: "CREATE TABLE t (table_name TEXT, name TEXT, type TEXT, description TEXT, path TEXT)",
-			rows: func(name string, t *catalog.Table) (rows [][]string) {
+			rows: func(name string, t *Table) (rows [][]string) {
 				for i := range t.Columns {
 					c := &t.Columns[i]
 					if c.IsHidden() {
@@ -50,10 +48,10 @@ func (e *engine) describe(tables catalog.Tables) error {
 // description is a virtual table of texts, of which the first is the name of a table.
 type description struct {
 	engine *engine
-	tables catalog.Tables
+	tables Tables
 	ddl    string
 	// rows returns the rows of a table.
-	rows func(name string, t *catalog.Table) [][]string
+	rows func(name string, t *Table) [][]string
 }
 
 // BestIndex implements sqlite3.VTab: the rows of one table are found without those of others.
@@ -106,10 +104,10 @@ func (t *texts) Filter(_ int, _ string, args ...sqlite3.Value) error {
 			return t.of.engine.cause.keep(err)
 		}
 		if edge, ok := edges[name]; ok {
-			table = &catalog.Table{Description: edge.Description, Columns: edge.Columns}
+			table = &Table{Description: edge.Description, Columns: edge.Columns}
 		}
 		if columns, ok := logTables[name]; ok {
-			table = &catalog.Table{Description: logDescriptions[name], Columns: columnsOf(columns)}
+			table = &Table{Description: logDescriptions[name], Columns: columnsOf(columns)}
 		}
 		if table == nil {
 			continue

@@ -4,8 +4,7 @@ import (
 	"cmp"
 	"iter"
 
-	"byre/apiserver/query/catalog"
-	"byre/apiserver/storage/jsontext"
+	"byre/apiserver/storage/transcode"
 )
 
 // containersOf yields the containers of a Pod, with their state. A status is that of the container of its name.
@@ -13,7 +12,7 @@ func containersOf(_ *edgeCursor, found [][]byte) iter.Seq2[[]any, error] {
 	return func(yield func([]any, error) bool) {
 		for i, kind := range []string{"main", "init", "ephemeral"} {
 			statuses := found[len(found)/2+i]
-			for container := range jsontext.Elements(found[i]) {
+			for container := range transcode.Elements(found[i]) {
 				if !yield(containerRow(kind, container, statuses), nil) {
 					return
 				}
@@ -26,39 +25,39 @@ func containersOf(_ *edgeCursor, found [][]byte) iter.Seq2[[]any, error] {
 func containerRow(kind string, container, statuses []byte) []any {
 	name := text(member(container, "name"))
 	var status []byte
-	for s := range jsontext.Elements(statuses) {
+	for s := range transcode.Elements(statuses) {
 		if name != nil && text(member(s, "name")) == name {
 			status = s
 			break
 		}
 	}
 	var state, reason any
-	for key, value := range jsontext.Members(member(status, "state")) {
+	for key, value := range transcode.Members(member(status, "state")) {
 		state, reason = key, text(member(value, "reason"))
 	}
 	resources := member(container, "resources")
-	amount := func(path ...string) any { return catalog.Quantity.Value(member(resources, path...)) }
+	amount := func(path ...string) any { return Quantity.Value(member(resources, path...)) }
 	return []any{
 		kind, name, text(member(container, "image")),
 		amount("requests", "cpu"), amount("requests", "memory"), amount("limits", "cpu"), amount("limits", "memory"),
-		state, reason, catalog.Boolean.Value(member(status, "ready")), catalog.Integer.Value(member(status, "restartCount")),
+		state, reason, Boolean.Value(member(status, "ready")), Integer.Value(member(status, "restartCount")),
 	}
 }
 
 // volumesOf yields the volumes of a Pod, and the sources of those that are projected.
 func volumesOf(_ *edgeCursor, found [][]byte) iter.Seq2[[]any, error] {
 	return func(yield func([]any, error) bool) {
-		for volume := range jsontext.Elements(found[0]) {
+		for volume := range transcode.Elements(found[0]) {
 			name := text(member(volume, "name"))
-			for kind, of := range jsontext.Members(volume) {
+			for kind, of := range transcode.Members(volume) {
 				if kind == "name" {
 					continue
 				}
 				if !yield([]any{name, kind, sourceOf(kind, of)}, nil) {
 					return
 				}
-				for projected := range jsontext.Elements(member(of, "sources")) {
-					for kind, of := range jsontext.Members(projected) {
+				for projected := range transcode.Elements(member(of, "sources")) {
+					for kind, of := range transcode.Members(projected) {
 						if !yield([]any{name, kind, sourceOf(kind, of)}, nil) {
 							return
 						}
@@ -85,14 +84,14 @@ func sourceOf(kind string, of []byte) any {
 // rulesOf yields the API groups, resources and verbs of the rules of a role. Rules about paths have none.
 func rulesOf(_ *edgeCursor, found [][]byte) iter.Seq2[[]any, error] {
 	return func(yield func([]any, error) bool) {
-		for rule := range jsontext.Elements(found[0]) {
+		for rule := range transcode.Elements(found[0]) {
 			var names any
 			if of := member(rule, "resourceNames"); of != nil {
-				names = catalog.JSON.Value(of)
+				names = JSON.Value(of)
 			}
-			for group := range jsontext.Elements(member(rule, "apiGroups")) {
-				for resource := range jsontext.Elements(member(rule, "resources")) {
-					for verb := range jsontext.Elements(member(rule, "verbs")) {
+			for group := range transcode.Elements(member(rule, "apiGroups")) {
+				for resource := range transcode.Elements(member(rule, "resources")) {
+					for verb := range transcode.Elements(member(rule, "verbs")) {
 						if !yield([]any{text(group), text(resource), text(verb), names}, nil) {
 							return
 						}
@@ -112,7 +111,7 @@ var eventPaths = [][]string{
 
 // toldOf yields the row of an Event, with the object that it is about.
 func toldOf(c *edgeCursor, found [][]byte) iter.Seq2[[]any, error] {
-	about, series, eventTime := found[0], found[5], catalog.Time.Value(found[8])
+	about, series, eventTime := found[0], found[5], Time.Value(found[8])
 	return func(yield func([]any, error) bool) {
 		apiVersion, _ := text(member(about, "apiVersion")).(string)
 		kind, _ := text(member(about, "kind")).(string)
@@ -125,9 +124,9 @@ func toldOf(c *edgeCursor, found [][]byte) iter.Seq2[[]any, error] {
 		}
 		yield([]any{
 			resource, namespace, text(member(about, "name")), nil, text(found[1]), text(found[2]), text(found[3]),
-			cmp.Or(catalog.Integer.Value(found[4]), catalog.Integer.Value(member(series, "count")), any(int64(1))),
-			cmp.Or(catalog.Time.Value(found[6]), eventTime),
-			cmp.Or(catalog.Time.Value(found[7]), catalog.Time.Value(member(series, "lastObservedTime")), eventTime),
+			cmp.Or(Integer.Value(found[4]), Integer.Value(member(series, "count")), any(int64(1))),
+			cmp.Or(Time.Value(found[6]), eventTime),
+			cmp.Or(Time.Value(found[7]), Time.Value(member(series, "lastObservedTime")), eventTime),
 			cmp.Or(textOrNull(reporter), text(member(found[10], "component"))),
 		}, err)
 	}

@@ -3,8 +3,7 @@ package query
 import (
 	"iter"
 
-	"byre/apiserver/query/catalog"
-	"byre/apiserver/storage/jsontext"
+	"byre/apiserver/storage/transcode"
 )
 
 // rowsOf yields the values of the columns of an edge, from the fourth on, for each of its rows that is made of one
@@ -14,7 +13,7 @@ type rowsOf func(c *edgeCursor, found [][]byte) iter.Seq2[[]any, error]
 // membersOf yields the keys and the values of a map of texts.
 func membersOf(_ *edgeCursor, found [][]byte) iter.Seq2[[]any, error] {
 	return func(yield func([]any, error) bool) {
-		for key, value := range jsontext.Members(found[0]) {
+		for key, value := range transcode.Members(found[0]) {
 			if !yield([]any{text([]byte(`"` + key + `"`)), text(value)}, nil) {
 				return
 			}
@@ -26,9 +25,9 @@ func membersOf(_ *edgeCursor, found [][]byte) iter.Seq2[[]any, error] {
 func listOf(c *edgeCursor, found [][]byte) iter.Seq2[[]any, error] {
 	columns := c.Columns[edgeOwn:]
 	return func(yield func([]any, error) bool) {
-		for element := range jsontext.Elements(found[0]) {
+		for element := range transcode.Elements(found[0]) {
 			values := make([]any, len(columns))
-			for key, value := range jsontext.Members(element) {
+			for key, value := range transcode.Members(element) {
 				for i := range columns {
 					if column := &columns[i]; column.Path[len(column.Path)-1] == key {
 						values[i] = column.Value(value)
@@ -46,7 +45,7 @@ func listOf(c *edgeCursor, found [][]byte) iter.Seq2[[]any, error] {
 func member(data []byte, path ...string) []byte {
 	for _, name := range path {
 		var found []byte
-		for s := jsontext.NewScanner(data, 0); found == nil && s.NextMember(); {
+		for s := transcode.NewScanner(data, 0); found == nil && s.NextMember(); {
 			is, start := string(s.ReadKey()) == name, s.Pos
 			if s.SkipValue(); is {
 				found = data[start:s.Pos]
@@ -58,7 +57,7 @@ func member(data []byte, path ...string) []byte {
 }
 
 // text returns the text that JSON is, or that of a number; nil for other JSON.
-func text(data []byte) any { return catalog.Text.Value(data) }
+func text(data []byte) any { return Text.Value(data) }
 
 // textOf returns the first text that an object has at one of some members; nil if it has none.
 func textOf(object []byte, members ...string) any {
@@ -80,7 +79,7 @@ var sources = map[string]string{
 func envRefsOf(_ *edgeCursor, found [][]byte) iter.Seq2[[]any, error] {
 	return func(yield func([]any, error) bool) {
 		for _, containers := range found {
-			for container := range jsontext.Elements(containers) {
+			for container := range transcode.Elements(containers) {
 				for values := range envRefsIn(container) {
 					if !yield(values, nil) {
 						return
@@ -96,7 +95,7 @@ func envRefsIn(container []byte) iter.Seq[[]any] {
 	return func(yield func([]any) bool) {
 		name := textOf(container, "name")
 		of := func(variable any, references []byte) bool {
-			for key, reference := range jsontext.Members(references) {
+			for key, reference := range transcode.Members(references) {
 				source, ok := sources[key]
 				if !ok {
 					continue
@@ -108,12 +107,12 @@ func envRefsIn(container []byte) iter.Seq[[]any] {
 			}
 			return true
 		}
-		for variable := range jsontext.Elements(member(container, "env")) {
+		for variable := range transcode.Elements(member(container, "env")) {
 			if from := member(variable, "valueFrom"); from != nil && !of(textOf(variable, "name"), from) {
 				return
 			}
 		}
-		for from := range jsontext.Elements(member(container, "envFrom")) {
+		for from := range transcode.Elements(member(container, "envFrom")) {
 			if !of(nil, from) {
 				return
 			}

@@ -6,8 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-
-	"byre/apiserver/query/catalog"
 )
 
 // Edge is a table of what an object has several of. It is made of the tables of the objects, and so shows what
@@ -15,7 +13,7 @@ import (
 type Edge struct {
 	Description string
 	// Columns begin with the resource, the namespace and the name of the object, and the moment.
-	Columns []catalog.Column
+	Columns []Column
 	// Tables are those that the edge is made of; nil for all. selects says that it needs the Pods beside.
 	Tables  []string
 	selects bool
@@ -32,32 +30,32 @@ var edges = map[string]Edge{
 	"labels":      mapEdge("label", "labels"),
 	"annotations": mapEdge("annotation", "annotations"),
 	"owners": listEdge("The owners of all objects.", nil, []string{"metadata", "ownerReferences"},
-		catalog.NewColumn("kind", catalog.Text, "The kind of the owner.", "kind"),
-		catalog.NewColumn("owner", catalog.Text, "The name of the owner.", "name"),
-		catalog.NewColumn("uid", catalog.Text, "The UID of the owner.", "uid"),
-		catalog.NewColumn("controller", catalog.Boolean, "Whether the owner controls the object.", "controller"),
+		NewColumn("kind", Text, "The kind of the owner.", "kind"),
+		NewColumn("owner", Text, "The name of the owner.", "name"),
+		NewColumn("uid", Text, "The UID of the owner.", "uid"),
+		NewColumn("controller", Boolean, "Whether the owner controls the object.", "controller"),
 	),
 	"conditions": listEdge("The conditions in the status of all objects.", nil, []string{"status", "conditions"},
-		catalog.NewColumn("type", catalog.Text, "What the condition is about, such as Ready.", "type"),
-		catalog.NewColumn("status", catalog.Text, "True, False or Unknown.", "status"),
-		catalog.NewColumn("reason", catalog.Text, "Why, in one word.", "reason"),
-		catalog.NewColumn("message", catalog.Text, "Why, for people.", "message"),
-		catalog.NewColumn("changed", catalog.Time, "When the status last changed.", "lastTransitionTime"),
+		NewColumn("type", Text, "What the condition is about, such as Ready.", "type"),
+		NewColumn("status", Text, "True, False or Unknown.", "status"),
+		NewColumn("reason", Text, "Why, in one word.", "reason"),
+		NewColumn("message", Text, "Why, for people.", "message"),
+		NewColumn("changed", Time, "When the status last changed.", "lastTransitionTime"),
 	),
 	"containers": {
 		Description: "The containers of Pods, with their state.",
 		Columns: append(edgeColumns(),
-			catalog.NewColumn("kind", catalog.Text, "main, init or ephemeral."),
-			catalog.NewColumn("container", catalog.Text, "The name of the container."),
-			catalog.NewColumn("image", catalog.Text, "The image that is asked for."),
-			catalog.NewColumn("cpu_request", catalog.Quantity, "In cores; NULL without a request."),
-			catalog.NewColumn("memory_request", catalog.Quantity, "In bytes."),
-			catalog.NewColumn("cpu_limit", catalog.Quantity, "In cores; NULL without a limit."),
-			catalog.NewColumn("memory_limit", catalog.Quantity, "In bytes."),
-			catalog.NewColumn("state", catalog.Text, "waiting, running or terminated; NULL before the kubelet has told."),
-			catalog.NewColumn("reason", catalog.Text, "Why it is in that state, such as CrashLoopBackOff."),
-			catalog.NewColumn("ready", catalog.Boolean, "Whether it passes its readiness probe."),
-			catalog.NewColumn("restarts", catalog.Integer, "How often it was started again."),
+			NewColumn("kind", Text, "main, init or ephemeral."),
+			NewColumn("container", Text, "The name of the container."),
+			NewColumn("image", Text, "The image that is asked for."),
+			NewColumn("cpu_request", Quantity, "In cores; NULL without a request."),
+			NewColumn("memory_request", Quantity, "In bytes."),
+			NewColumn("cpu_limit", Quantity, "In cores; NULL without a limit."),
+			NewColumn("memory_limit", Quantity, "In bytes."),
+			NewColumn("state", Text, "waiting, running or terminated; NULL before the kubelet has told."),
+			NewColumn("reason", Text, "Why it is in that state, such as CrashLoopBackOff."),
+			NewColumn("ready", Boolean, "Whether it passes its readiness probe."),
+			NewColumn("restarts", Integer, "How often it was started again."),
 		),
 		Tables: []string{podsTable},
 		Paths:  containerLists,
@@ -66,12 +64,12 @@ var edges = map[string]Edge{
 	"container_env_refs": {
 		Description: "Where the variables of the containers of Pods come from, if not from a text.",
 		Columns: append(edgeColumns(),
-			catalog.NewColumn("container", catalog.Text, "The name of the container."),
-			catalog.NewColumn("variable", catalog.Text, "The name of the variable; NULL if all keys of the source become variables."),
-			catalog.NewColumn("type", catalog.Text, "configMap, secret, field, resource or file."),
-			catalog.NewColumn("source", catalog.Text, "The name of the ConfigMap, Secret, container or volume; NULL for the Pod itself."),
-			catalog.NewColumn("key", catalog.Text, "The key or the field; NULL for all keys."),
-			catalog.NewColumn("optional", catalog.Boolean, "Whether the container starts without the source."),
+			NewColumn("container", Text, "The name of the container."),
+			NewColumn("variable", Text, "The name of the variable; NULL if all keys of the source become variables."),
+			NewColumn("type", Text, "configMap, secret, field, resource or file."),
+			NewColumn("source", Text, "The name of the ConfigMap, Secret, container or volume; NULL for the Pod itself."),
+			NewColumn("key", Text, "The key or the field; NULL for all keys."),
+			NewColumn("optional", Boolean, "Whether the container starts without the source."),
 		),
 		Tables: []string{podsTable},
 		Paths:  containerLists[:3],
@@ -80,9 +78,9 @@ var edges = map[string]Edge{
 	"volumes": {
 		Description: "The volumes of Pods. A projected volume has a row for each of its sources besides.",
 		Columns: append(edgeColumns(),
-			catalog.NewColumn("volume", catalog.Text, "The name of the volume."),
-			catalog.NewColumn("type", catalog.Text, "Where it comes from: configMap, secret, persistentVolumeClaim, emptyDir, …"),
-			catalog.NewColumn("source", catalog.Text, "The name of the ConfigMap, Secret or claim; NULL for other types."),
+			NewColumn("volume", Text, "The name of the volume."),
+			NewColumn("type", Text, "Where it comes from: configMap, secret, persistentVolumeClaim, emptyDir, …"),
+			NewColumn("source", Text, "The name of the ConfigMap, Secret or claim; NULL for other types."),
 		),
 		Tables: []string{podsTable},
 		Paths:  [][]string{{"spec", "volumes"}},
@@ -90,7 +88,7 @@ var edges = map[string]Edge{
 	},
 	"selectors": {
 		Description: "The Pods that the selector of a workload, Service, PodDisruptionBudget or NetworkPolicy selects.",
-		Columns:     append(edgeColumns(), catalog.NewColumn("pod", catalog.Text, "The name of the Pod, which is in the same namespace.")),
+		Columns:     append(edgeColumns(), NewColumn("pod", Text, "The name of the Pod, which is in the same namespace.")),
 		Tables:      slices.Sorted(maps.Keys(selectorMembers)),
 		selects:     true,
 		Paths:       [][]string{{"spec"}},
@@ -98,16 +96,16 @@ var edges = map[string]Edge{
 	},
 	"events_about": {
 		Description: "Events, by the object that they are about.",
-		Columns: append([]catalog.Column{
-			catalog.NewColumn("resource", catalog.Text, "The resource of the object; NULL for a kind that is not served."),
+		Columns: append([]Column{
+			NewColumn("resource", Text, "The resource of the object; NULL for a kind that is not served."),
 		}, append(edgeColumns()[edgeNamespace:],
-			catalog.NewColumn("type", catalog.Text, "Normal or Warning."),
-			catalog.NewColumn("reason", catalog.Text, "What has happened, in one word, such as FailedScheduling."),
-			catalog.NewColumn("message", catalog.Text, "What has happened, for people."),
-			catalog.NewColumn("count", catalog.Integer, "How often it has happened."),
-			catalog.NewColumn("first", catalog.Time, "When it happened first."),
-			catalog.NewColumn("last", catalog.Time, "When it happened last."),
-			catalog.NewColumn("reporter", catalog.Text, "The component that has told."),
+			NewColumn("type", Text, "Normal or Warning."),
+			NewColumn("reason", Text, "What has happened, in one word, such as FailedScheduling."),
+			NewColumn("message", Text, "What has happened, for people."),
+			NewColumn("count", Integer, "How often it has happened."),
+			NewColumn("first", Time, "When it happened first."),
+			NewColumn("last", Time, "When it happened last."),
+			NewColumn("reporter", Text, "The component that has told."),
 		)...),
 		Tables: []string{"events"},
 		about:  []string{"involvedObject", "name"},
@@ -115,17 +113,17 @@ var edges = map[string]Edge{
 		rowsOf: toldOf,
 	},
 	"node_taints": listEdge("The taints of Nodes.", []string{"nodes"}, []string{"spec", "taints"},
-		catalog.NewColumn("key", catalog.Text, "The key of the taint.", "key"),
-		catalog.NewColumn("value", catalog.Text, "The value of the taint.", "value"),
-		catalog.NewColumn("effect", catalog.Text, "NoSchedule, PreferNoSchedule or NoExecute.", "effect"),
+		NewColumn("key", Text, "The key of the taint.", "key"),
+		NewColumn("value", Text, "The value of the taint.", "value"),
+		NewColumn("effect", Text, "NoSchedule, PreferNoSchedule or NoExecute.", "effect"),
 	),
 	"rbac_rules": {
 		Description: "What Roles and ClusterRoles allow: a row for each API group, resource and verb of a rule.",
 		Columns: append(edgeColumns(),
-			catalog.NewColumn("api_group", catalog.Text, "The API group; * is all."),
-			catalog.NewColumn("rule_resource", catalog.Text, "The resource, or resource/subresource; * is all."),
-			catalog.NewColumn("verb", catalog.Text, "The verb; * is all."),
-			catalog.NewColumn("resource_names", catalog.JSON, "The only objects that the rule is for; NULL for all."),
+			NewColumn("api_group", Text, "The API group; * is all."),
+			NewColumn("rule_resource", Text, "The resource, or resource/subresource; * is all."),
+			NewColumn("verb", Text, "The verb; * is all."),
+			NewColumn("resource_names", JSON, "The only objects that the rule is for; NULL for all."),
 		),
 		Tables: []string{"roles", "clusterroles"},
 		Paths:  [][]string{{"rules"}},
@@ -140,26 +138,26 @@ func mapEdge(what, member string) Edge {
 		Paths:       [][]string{{"metadata", member}},
 		rowsOf:      membersOf,
 		Columns: append(edgeColumns(),
-			catalog.NewColumn("key", catalog.Text, "The key of the "+what+"."),
-			catalog.NewColumn("value", catalog.Text, "The value of the "+what+"."),
+			NewColumn("key", Text, "The key of the "+what+"."),
+			NewColumn("value", Text, "The value of the "+what+"."),
 		),
 	}
 }
 
 // listEdge returns the edge of the list of objects at a path of the objects of tables, with a column for some members.
-func listEdge(description string, tables, path []string, members ...catalog.Column) Edge {
+func listEdge(description string, tables, path []string, members ...Column) Edge {
 	for i := range members {
 		members[i].Path = append(slices.Clone(path), members[i].Path...)
 	}
 	return Edge{Description: description, Tables: tables, Paths: [][]string{path}, rowsOf: listOf, Columns: append(edgeColumns(), members...)}
 }
 
-func edgeColumns() []catalog.Column {
-	return []catalog.Column{
-		catalog.NewColumn("resource", catalog.Text, "The resource of the object: the shortest name of its table."),
-		catalog.NewColumn("namespace", catalog.Text, "The namespace of the object; empty for an object without one."),
-		catalog.NewColumn("name", catalog.Text, "The name of the object."),
-		{Name: catalog.MomentName, Type: catalog.Text}, // the argument of the edge as a function: labels('-1h')
+func edgeColumns() []Column {
+	return []Column{
+		NewColumn("resource", Text, "The resource of the object: the shortest name of its table."),
+		NewColumn("namespace", Text, "The namespace of the object; empty for an object without one."),
+		NewColumn("name", Text, "The name of the object."),
+		{Name: MomentName, Type: Text}, // the argument of the edge as a function: labels('-1h')
 	}
 }
 
@@ -173,7 +171,7 @@ var containerLists = [][]string{
 }
 
 // declareEdges makes the edges known that a statement may name, and their functions.
-func (e *engine) declareEdges(ctx context.Context, tables catalog.Tables, sql string) error {
+func (e *engine) declareEdges(ctx context.Context, tables Tables, sql string) error {
 	known := newResources(ctx, tables)
 	if err := e.addFunctions(known); err != nil {
 		return err

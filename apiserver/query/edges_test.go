@@ -14,7 +14,6 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/warning"
 
-	"byre/apiserver/query/catalog"
 	"byre/sqlstore"
 )
 
@@ -68,7 +67,7 @@ func TestEdges_AskOnlyForTheResourceThatIsNamed(t *testing.T) {
 type failing struct{ *fixture }
 
 // Table implements Tables.
-func (failing) Table(context.Context, string) (*catalog.Table, error) {
+func (failing) Table(context.Context, string) (*Table, error) {
 	return nil, apierrors.NewServiceUnavailable("not yet")
 }
 

@@ -6,8 +6,7 @@ import (
 
 	"github.com/ncruces/go-sqlite3"
 
-	"byre/apiserver/query/catalog"
-	"byre/apiserver/storage/jsontext"
+	"byre/apiserver/storage/transcode"
 	"byre/watch"
 )
 
@@ -110,7 +109,7 @@ func (t *edgeTable) showAll() error {
 }
 
 // open makes the statement read a table.
-func (t *edgeTable) open(resource string, table *catalog.Table) *view {
+func (t *edgeTable) open(resource string, table *Table) *view {
 	v := t.engine.view(resource, table)
 	v.edge = t.name
 	return v
@@ -129,7 +128,7 @@ func (t *edgeTable) Open() (sqlite3.VTabCursor, error) {
 // edgeCursor is a scan of an edge: of tables, of the rows of each, and of the elements of each row.
 type edgeCursor struct {
 	*edgeTable
-	extractor jsontext.Extractor
+	extractor transcode.Extractor
 	found     [][]byte         // the JSON at the paths of the edge
 	want      []*string        // by column; nil is any value
 	left      []*selection     // the tables that are not read yet
@@ -257,7 +256,7 @@ func (c *edgeCursor) begin() (err error) {
 	namespace, name := c.want[edgeNamespace], c.want[edgeName]
 	switch {
 	case c.about != nil:
-		named := slices.IndexFunc(c.reads.Columns, func(column catalog.Column) bool { return slices.Equal(column.Path, c.about) })
+		named := slices.IndexFunc(c.reads.Columns, func(column Column) bool { return slices.Equal(column.Path, c.about) })
 		if name == nil || named < 0 {
 			c.rows, err = c.reads.all()
 		} else {

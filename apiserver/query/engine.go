@@ -14,7 +14,6 @@ import (
 
 	"github.com/ncruces/go-sqlite3"
 
-	"byre/apiserver/query/catalog"
 	"byre/apiserver/storage/changes"
 )
 
@@ -126,7 +125,7 @@ func authorize(action sqlite3.AuthorizerActionCode, _, function, _, _ string) sq
 }
 
 // declare makes a table known under a name.
-func (e *engine) declare(name string, t *catalog.Table) error {
+func (e *engine) declare(name string, t *Table) error {
 	return addModule(e, name, ddl(t.Columns), func() virtualTable { return virtualTable{e.view(name, t)} })
 }
 
@@ -138,7 +137,7 @@ func addModule[T sqlite3.VTab](e *engine, name, ddl string, connect func() T) er
 }
 
 // view makes a view, which fill fills.
-func (e *engine) view(name string, t *catalog.Table) *view {
+func (e *engine) view(name string, t *Table) *view {
 	v := &view{Table: t, name: name, ctx: e.ctx, budget: e.budget, past: e.past, cause: &e.cause, then: map[string]*selection{}}
 	e.views = append(e.views, v)
 	return v
@@ -194,13 +193,13 @@ func (e *engine) bind(parameters []any) (err error) {
 func (e *engine) columns() []ResultColumn {
 	columns := make([]ResultColumn, e.stmt.ColumnCount())
 	for i := range columns {
-		columns[i] = ResultColumn{e.stmt.ColumnName(i), catalog.Type(e.stmt.ColumnDeclType(i)).Name()}
+		columns[i] = ResultColumn{e.stmt.ColumnName(i), Type(e.stmt.ColumnDeclType(i)).Name()}
 	}
 	return columns
 }
 
 // run calls row with the values of each row of the result, until it returns false: nil, or a string,
-// int64, float64, bool, []byte or catalog.RawJSON. They are valid until row returns.
+// int64, float64, bool, []byte or RawJSON. They are valid until row returns.
 func (e *engine) run(columns []ResultColumn, row func([]any) (bool, error)) (err error) {
 	defer func() { err = errors.Join(err, recovered(recover())) }()
 	values := make([]any, len(columns))
@@ -241,7 +240,7 @@ func length(value any) int {
 	switch v := value.(type) {
 	case string:
 		return len(v)
-	case catalog.RawJSON:
+	case RawJSON:
 		return len(v)
 	case []byte:
 		return len(v)
@@ -253,7 +252,7 @@ func length(value any) int {
 func (e *engine) value(i int, declared string) any {
 	switch e.stmt.ColumnType(i) {
 	case sqlite3.INTEGER:
-		if declared == catalog.Boolean.Name() {
+		if declared == Boolean.Name() {
 			return e.stmt.ColumnBool(i)
 		}
 		return e.stmt.ColumnInt64(i)
@@ -261,8 +260,8 @@ func (e *engine) value(i int, declared string) any {
 		return e.stmt.ColumnFloat(i)
 	case sqlite3.TEXT:
 		raw := e.stmt.ColumnRawText(i)
-		if declared == catalog.JSON.Name() {
-			return catalog.RawJSON(raw)
+		if declared == JSON.Name() {
+			return RawJSON(raw)
 		}
 		return string(raw)
 	case sqlite3.BLOB:

@@ -23,14 +23,13 @@ import (
 	"k8s.io/kubernetes/pkg/apis/rbac"
 	_ "k8s.io/kubernetes/pkg/apis/rbac/install" // the scheme's group of roles
 
-	"byre/apiserver/query/catalog"
 	"byre/apiserver/storage"
 	"byre/apiserver/storage/changes"
-	"byre/apiserver/storage/factory"
+
 	"byre/sqlstore"
+	"byre/sqlstore/dbtest"
 	"byre/sqlstore/storetest"
 	"byre/watch"
-	"byre/watch/watchtest"
 )
 
 // fixture is a Storage over some resources in memory.
@@ -39,7 +38,7 @@ type fixture struct {
 	*Storage
 	store  *sqlstore.Store
 	driver sqlstore.Driver
-	tables map[string]*catalog.Table
+	tables map[string]*Table
 	// allowed are "user resource namespace" that may be listed; "" is all namespaces.
 	allowed map[string]bool
 	asked   atomic.Int64
@@ -54,7 +53,7 @@ func (f *fixture) Names() (names []string) {
 }
 
 // Table implements Tables.
-func (f *fixture) Table(_ context.Context, name string) (*catalog.Table, error) {
+func (f *fixture) Table(_ context.Context, name string) (*Table, error) {
 	return f.tables[name], nil
 }
 
@@ -71,9 +70,9 @@ func newFixture(t testing.TB) *fixture {
 	t.Helper()
 	f := &fixture{TB: t, driver: storetest.NewModel(), allowed: map[string]bool{}}
 	var feed *watch.Feed
-	f.store, feed = watchtest.Run(t, f.driver, watch.Options{})
-	getter := factory.NewRESTOptionsGetter(factory.Backend{Store: f.store, Feed: feed, Program: "v1.37"},
-		factory.BuiltinResources(compatibility.NewEffectiveVersionFromString("1.37", "1.37", "1.37")))
+	f.store, feed = dbtest.RunStore(t, f.driver, watch.Options{})
+	getter := storage.NewRESTOptionsGetter(storage.Backend{Store: f.store, Feed: feed, Program: "v1.37"},
+		storage.BuiltinResources(compatibility.NewEffectiveVersionFromString("1.37", "1.37", "1.37")))
 	open := func(r schema.GroupResource, object, list func() runtime.Object) *storage.Store {
 		opts, err := getter.GetRESTOptions(r, object())
 		if err != nil {
@@ -84,17 +83,17 @@ func newFixture(t testing.TB) *fixture {
 		}
 		return getter.Lookup(r)
 	}
-	tableOf := func(gr schema.GroupResource, kind string, of *spec.Schema, object, list func() runtime.Object) *catalog.Table {
+	tableOf := func(gr schema.GroupResource, kind string, of *spec.Schema, object, list func() runtime.Object) *Table {
 		gvk := schema.GroupVersionKind{Group: gr.Group, Version: "v1", Kind: kind}
 		of.AddExtension("x-kubernetes-group-version-kind", []any{map[string]any{"group": gvk.Group, "version": gvk.Version, "kind": kind}})
-		table := catalog.NewSchemas(map[string]*spec.Schema{kind: of}).Describe(gr, gvk)
+		table := NewSchemas(map[string]*spec.Schema{kind: of}).Describe(gr, gvk)
 		table.Store = open(gr, object, list)
 		return table
 	}
-	table := func(plural, kind string, of *spec.Schema, object, list func() runtime.Object) *catalog.Table {
+	table := func(plural, kind string, of *spec.Schema, object, list func() runtime.Object) *Table {
 		return tableOf(core.Resource(plural), kind, of, object, list)
 	}
-	f.tables = map[string]*catalog.Table{
+	f.tables = map[string]*Table{
 		"pods":         table("pods", "Pod", podSchema(), func() runtime.Object { return &core.Pod{} }, func() runtime.Object { return &core.PodList{} }),
 		"services":     table("services", "Service", &spec.Schema{}, func() runtime.Object { return &core.Service{} }, func() runtime.Object { return &core.ServiceList{} }),
 		"events":       table("events", "Event", eventSchema(), func() runtime.Object { return &core.Event{} }, func() runtime.Object { return &core.EventList{} }),

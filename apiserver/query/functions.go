@@ -9,8 +9,6 @@ import (
 
 	"github.com/ncruces/go-sqlite3"
 	"k8s.io/apimachinery/pkg/util/sets"
-
-	"byre/apiserver/query/catalog"
 )
 
 // functions are the functions of SQLite that a statement may call. What is left out reads or writes
@@ -35,10 +33,10 @@ func (e *engine) addFunctions(known *resources) error {
 	for _, f := range append(textFunctions(e.ctx), []function{
 		{"quantity", 1, func(result sqlite3.Context, args ...sqlite3.Value) {
 			text := args[0].RawText()
-			if len(text) > catalog.MaxQuantity || args[0].Type() == sqlite3.NULL {
+			if len(text) > MaxQuantity || args[0].Type() == sqlite3.NULL {
 				return // no quantity is so long, and nothing ends the call while it escapes the text
 			}
-			if value, ok := catalog.Quantity.Value(appendJSON(nil, string(text))).(float64); ok {
+			if value, ok := Quantity.Value(appendJSON(nil, string(text))).(float64); ok {
 				result.ResultFloat(value)
 			}
 		}},

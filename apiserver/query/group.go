@@ -13,7 +13,7 @@ import (
 	"k8s.io/kube-openapi/pkg/common"
 
 	"byre/apiserver/handlers"
-	"byre/apiserver/handlers/openapi"
+	"byre/apiserver/handlers/documents"
 )
 
 // GroupName is the name of the group.
@@ -59,11 +59,11 @@ func (ResultColumn) OpenAPIModelName() string { return modelPrefix + "ResultColu
 
 // Definitions is what upstream's generator would make of the types.
 func Definitions(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
-	return openapi.Definitions(ref,
-		openapi.Model{Type: Query{}, Description: "Query is one SELECT over the objects that the user may list. It is not stored: its creation is answered with the result."},
-		openapi.Model{Type: Spec{}, Description: "QuerySpec is what is asked."},
-		openapi.Model{Type: Status{}, Description: "QueryStatus is the result of a query."},
-		openapi.Model{Type: ResultColumn{}, Description: "ResultColumn is a column of a result."})
+	return documents.Definitions(ref,
+		documents.Model{Type: Query{}, Description: "Query is one SELECT over the objects that the user may list. It is not stored: its creation is answered with the result."},
+		documents.Model{Type: Spec{}, Description: "QuerySpec is what is asked."},
+		documents.Model{Type: Status{}, Description: "QueryStatus is the result of a query."},
+		documents.Model{Type: ResultColumn{}, Description: "ResultColumn is a column of a result."})
 }
 
 // Query asks one statement. It is not stored: its creation is answered with the result, in Status.

@@ -7,7 +7,6 @@ import (
 
 	"github.com/ncruces/go-sqlite3"
 
-	"byre/apiserver/query/catalog"
 	"byre/apiserver/storage/changes"
 	"byre/sqlstore"
 )
@@ -106,7 +105,7 @@ func tableOf(r sqlstore.Resource) string {
 
 // narrow takes the constraints of a plan over changes: those on namespace, name, resource, revision, and the least
 // time. The columns and operators of the constraints that it uses, in the order of the arguments, become info.IdxStr.
-func narrow(info *sqlite3.IndexInfo, columns []catalog.Column) {
+func narrow(info *sqlite3.IndexInfo, columns []Column) {
 	const many = 1e6
 	info.EstimatedCost, info.EstimatedRows = many, many
 	var used []string

@@ -14,8 +14,6 @@ import (
 	genericaudit "k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
-
-	"byre/apiserver/query/catalog"
 )
 
 func TestQuery_AnswersWithTypedColumns(t *testing.T) {
@@ -131,7 +129,7 @@ func TestTimes_HaveSixDigits(t *testing.T) {
 		"2026-01-31T12:00:05.000000Z": "2026-01-31T12:00:05.000000Z", "2026-01-31T13:00:05.1234567+01:00": "2026-01-31T12:00:05.123456Z",
 		"2026-01-31T12:00:05Z": "2026-01-31T12:00:05Z",
 	} {
-		if got := catalog.Time.Value([]byte(`"` + stored + `"`)); got != want {
+		if got := Time.Value([]byte(`"` + stored + `"`)); got != want {
 			t.Errorf("%s: %v, want %s", stored, got, want)
 		}
 	}

@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
-	"byre/apiserver/query/catalog"
 	"byre/sqlstore"
 )
 
@@ -17,18 +16,18 @@ import (
 // one query.
 type resources struct {
 	ctx    context.Context
-	tables catalog.Tables
+	tables Tables
 	// byName and byKind are all tables, once all has been called.
-	byName map[string]*catalog.Table
+	byName map[string]*Table
 	byKind map[schema.GroupKind]string
 }
 
-func newResources(ctx context.Context, tables catalog.Tables) *resources {
+func newResources(ctx context.Context, tables Tables) *resources {
 	return &resources{ctx: ctx, tables: tables}
 }
 
 // table returns the table of the resource with a name; nil if there is none.
-func (r *resources) table(name string) (*catalog.Table, error) {
+func (r *resources) table(name string) (*Table, error) {
 	t, err := r.tables.Table(r.ctx, name)
 	if t == nil || err != nil || t.Resource.Resource == name {
 		return t, err
@@ -40,11 +39,11 @@ func (r *resources) table(name string) (*catalog.Table, error) {
 }
 
 // all returns the tables of all resources, by name.
-func (r *resources) all() (map[string]*catalog.Table, error) {
+func (r *resources) all() (map[string]*Table, error) {
 	if r.byName != nil {
 		return r.byName, nil
 	}
-	byName, byKind := map[string]*catalog.Table{}, map[schema.GroupKind]string{}
+	byName, byKind := map[string]*Table{}, map[schema.GroupKind]string{}
 	for _, name := range r.tables.Names() {
 		if err := r.ctx.Err(); err != nil {
 			return nil, err
@@ -108,7 +107,7 @@ func (s *Storage) declareGone(e *engine, sql string) (found bool, err error) {
 	for i := range histories {
 		of := histories[i].Resource
 		gr := schema.GroupResource{Group: of.Group, Resource: of.Resource}
-		name := catalog.FullName(gr)
+		name := FullName(gr)
 		if of.Owner != sqlstore.Custom || !strings.Contains(sql, name) || slices.Contains(names, name) {
 			continue
 		}
@@ -118,7 +117,7 @@ func (s *Storage) declareGone(e *engine, sql string) (found bool, err error) {
 			continue // to others it is as if it had never been
 		}
 		found = true
-		table := &catalog.Table{Resource: gr, Columns: catalog.NewColumns(&spec.Schema{}, nil, nil), Gone: of}
+		table := &Table{Resource: gr, Columns: NewColumns(&spec.Schema{}, nil, nil), Gone: of}
 		if err := e.declare(name, table); err != nil {
 			return false, err
 		}

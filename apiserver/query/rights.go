@@ -14,7 +14,6 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/warning"
 
-	"byre/apiserver/query/catalog"
 	"byre/sqlstore"
 	"byre/watch"
 )
@@ -93,7 +92,7 @@ func (s *Storage) fill(ctx context.Context, p *past, views []*view) (revision st
 
 // mayList returns the namespaces in which the user may list the objects of a table; nil means all. known has the
 // answers of the authorizer, by namespace.
-func (s *Storage) mayList(ctx context.Context, t *catalog.Table, snapshot watch.Snapshot, known map[string]bool) ([]string, error) {
+func (s *Storage) mayList(ctx context.Context, t *Table, snapshot watch.Snapshot, known map[string]bool) ([]string, error) {
 	who, ok := request.UserFrom(ctx)
 	if !ok {
 		return nil, apierrors.NewInternalError(errors.New("the request has no user"))
@@ -118,7 +117,7 @@ func (s *Storage) mayList(ctx context.Context, t *catalog.Table, snapshot watch.
 }
 
 // may asks the authorizer what the handler of lists asks, unless the answer is known.
-func (s *Storage) may(ctx context.Context, who user.Info, t *catalog.Table, namespace string, known map[string]bool) (bool, error) {
+func (s *Storage) may(ctx context.Context, who user.Info, t *Table, namespace string, known map[string]bool) (bool, error) {
 	if allowed, ok := known[namespace]; ok {
 		return allowed, nil
 	}

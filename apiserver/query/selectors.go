@@ -7,8 +7,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-
-	"byre/apiserver/query/catalog"
 )
 
 const podsTable = "pods"
@@ -87,11 +85,11 @@ func (p *podsByNamespace) in(namespace string) ([]pod, error) {
 	}
 	reader, pods := newReader(p.shown.view), make([]pod, 0, len(entries))
 	for _, e := range entries {
-		found, err := reader.value(e, catalog.LabelsColumn)
+		found, err := reader.value(e, LabelsColumn)
 		if err != nil {
 			return nil, err
 		}
-		of, _ := found.(catalog.RawJSON)
+		of, _ := found.(RawJSON)
 		if err := p.shown.budget.take(podBytes + len(of)); err != nil {
 			return nil, err
 		}

@@ -17,7 +17,6 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
 
-	"byre/apiserver/query/catalog"
 	"byre/apiserver/storage/changes"
 	"byre/watch"
 )
@@ -36,7 +35,7 @@ type Config struct {
 	Feed *watch.Feed
 	// Log has their changes, and asks the authorizer.
 	Log    *changes.Log
-	Tables catalog.Tables
+	Tables Tables
 	// Timeout bounds a query. Memory bounds what its engine takes, and what is kept for it beside, in
 	// bytes. Concurrency is how many run at a time.
 	Timeout     time.Duration

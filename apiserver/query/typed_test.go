@@ -32,13 +32,13 @@ import (
 	generated "k8s.io/kubernetes/pkg/generated/openapi"
 
 	"byre/apiserver/handlers"
-	"byre/apiserver/handlers/openapi"
-	"byre/apiserver/query/catalog"
+	"byre/apiserver/handlers/documents"
+
+	"byre/apiserver/storage"
 	"byre/apiserver/storage/changes"
-	"byre/apiserver/storage/factory"
+	"byre/sqlstore/dbtest"
 	"byre/sqlstore/storetest"
 	"byre/watch"
-	"byre/watch/watchtest"
 )
 
 // lister is a rest.Storage of objects of a type.
@@ -53,7 +53,7 @@ func (lister) Destroy()              {}
 // builtinFixture serves the tables of all built-in resources.
 type builtinFixture struct {
 	*fixture
-	*catalog.Builtin
+	*BuiltinTables
 	stores map[schema.GroupResource]apistorage.Interface
 	// kinds are the internal kinds.
 	kinds map[schema.GroupResource]schema.GroupVersionKind
@@ -62,9 +62,9 @@ type builtinFixture struct {
 func newBuiltinFixture(t *testing.T) *builtinFixture {
 	t.Helper()
 	f := &builtinFixture{fixture: &fixture{TB: t}, stores: map[schema.GroupResource]apistorage.Interface{}, kinds: map[schema.GroupResource]schema.GroupVersionKind{}}
-	store, feed := watchtest.Run(t, storetest.NewModel(), watch.Options{})
-	getter := factory.NewRESTOptionsGetter(factory.Backend{Store: store, Feed: feed, Program: "v1.37"},
-		factory.BuiltinResources(compatibility.NewEffectiveVersionFromString("1.37", "1.37", "1.37")))
+	store, feed := dbtest.RunStore(t, storetest.NewModel(), watch.Options{})
+	getter := storage.NewRESTOptionsGetter(storage.Backend{Store: store, Feed: feed, Program: "v1.37"},
+		storage.BuiltinResources(compatibility.NewEffectiveVersionFromString("1.37", "1.37", "1.37")))
 	groups := map[string]*handlers.Group{}
 	for name := range f.golden() {
 		gr := schema.ParseGroupResource(name)
@@ -110,10 +110,10 @@ func newBuiltinFixture(t *testing.T) *builtinFixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if f.Builtin, err = catalog.NewBuiltin(all, getter.Lookup, openapi.NewModels("v1.37", generated.GetOpenAPIDefinitions, legacyscheme.Scheme).Schemas(names...)); err != nil {
+	if f.BuiltinTables, err = NewBuiltinTables(all, getter.Lookup, documents.NewModels("v1.37", generated.GetOpenAPIDefinitions, legacyscheme.Scheme).Schemas(names...)); err != nil {
 		t.Fatal(err)
 	}
-	f.Storage = New(Config{Feed: feed, Log: &changes.Log{Driver: f.driver, Authorizer: f.fixture}, Tables: f.Builtin, Timeout: 10 * time.Second, Memory: 64 << 20, Concurrency: 2})
+	f.Storage = New(Config{Feed: feed, Log: &changes.Log{Driver: f.driver, Authorizer: f.fixture}, Tables: f.BuiltinTables, Timeout: 10 * time.Second, Memory: 64 << 20, Concurrency: 2})
 	return f
 }
 
@@ -147,9 +147,9 @@ func (f *builtinFixture) golden() map[string][]string {
 	return tables
 }
 
-func (f *builtinFixture) table(name string) *catalog.Table {
+func (f *builtinFixture) table(name string) *Table {
 	f.Helper()
-	table, err := f.Builtin.Table(f.Context(), name)
+	table, err := f.BuiltinTables.Table(f.Context(), name)
 	if err != nil || table == nil {
 		f.Fatal(name, err)
 	}
@@ -171,7 +171,7 @@ func (f *builtinFixture) write(gr schema.GroupResource, name string, random *ran
 	accessor.SetNamespace("fuzz")
 	accessor.SetName(name)
 	accessor.SetResourceVersion("")
-	stored := f.table(catalog.FullName(gr)).Store
+	stored := f.table(FullName(gr)).Store
 	out := object.DeepCopyObject()
 	if err := f.stores[gr].Create(f.Context(), "/"+strings.Trim(stored.Prefix(), "/")+"/fuzz/"+name, object, out, 0); err != nil {
 		f.Fatalf("%s: %v", gr, err)
@@ -195,7 +195,7 @@ func TestTables_EqualTypedObjects(t *testing.T) {
 	const objects = 8
 	values := 0
 	for gr := range f.kinds {
-		table := f.table(catalog.FullName(gr))
+		table := f.table(FullName(gr))
 		var columns []string
 		for _, c := range table.Columns {
 			columns = append(columns, quote(c.Name))
@@ -203,7 +203,7 @@ func TestTables_EqualTypedObjects(t *testing.T) {
 		for i := range objects {
 			name := fmt.Sprint("o", i)
 			typed, content := f.write(gr, name, random)
-			rows := f.query("SELECT " + strings.Join(columns, ", ") + " FROM " + quote(catalog.FullName(gr)) + " WHERE namespace = 'fuzz' AND name = '" + name + "'").Status.Rows
+			rows := f.query("SELECT " + strings.Join(columns, ", ") + " FROM " + quote(FullName(gr)) + " WHERE namespace = 'fuzz' AND name = '" + name + "'").Status.Rows
 			if len(rows) != 1 {
 				t.Fatalf("%s: %d rows", gr, len(rows))
 			}
@@ -242,8 +242,8 @@ func (f *builtinFixture) query(sql string) *Query {
 func (f *builtinFixture) expectElements(gr schema.GroupResource, name string, content map[string]any) {
 	f.Helper()
 	table := gr.Resource
-	if f.table(table) != f.table(catalog.FullName(gr)) {
-		table = catalog.FullName(gr)
+	if f.table(table) != f.table(FullName(gr)) {
+		table = FullName(gr)
 	}
 	for edge, of := range edges {
 		if of.Tables != nil || of.rowsOf == nil {
@@ -267,7 +267,7 @@ func (f *builtinFixture) expectElements(gr schema.GroupResource, name string, co
 			for _, element := range value {
 				row := []any{}
 				for i := range columns {
-					row = append(row, valueOf(&catalog.Column{Type: of.Columns[edgeOwn+i].Type, Path: of.Columns[edgeOwn+i].Path[2:]}, &corev1.Event{}, element.(map[string]any)))
+					row = append(row, valueOf(&Column{Type: of.Columns[edgeOwn+i].Type, Path: of.Columns[edgeOwn+i].Path[2:]}, &corev1.Event{}, element.(map[string]any)))
 				}
 				want = append(want, row)
 			}
@@ -285,14 +285,14 @@ func (f *builtinFixture) expectElements(gr schema.GroupResource, name string, co
 }
 
 // valueOf is the value of a column.
-func valueOf(c *catalog.Column, typed metav1.Object, content map[string]any) any {
+func valueOf(c *Column, typed metav1.Object, content map[string]any) any {
 	if owner := metav1.GetControllerOf(typed); strings.HasPrefix(c.Name, "owner_") && c.Source() == "metadata.ownerReferences" {
 		if owner == nil {
 			return nil
 		}
 		return map[string]any{"owner_kind": owner.Kind, "owner_name": owner.Name, "owner_uid": owner.UID}[c.Name]
 	}
-	if pod, ok := typed.(*corev1.Pod); ok && c.Source() == "status.containerStatuses" && c.Type != catalog.JSON {
+	if pod, ok := typed.(*corev1.Pod); ok && c.Source() == "status.containerStatuses" && c.Type != JSON {
 		ready, restarts := 0, int32(0)
 		for _, status := range pod.Status.ContainerStatuses {
 			restarts += status.RestartCount
@@ -303,7 +303,7 @@ func valueOf(c *catalog.Column, typed metav1.Object, content map[string]any) any
 		switch {
 		case pod.Status.ContainerStatuses == nil:
 			return nil
-		case c.Type == catalog.Integer:
+		case c.Type == Integer:
 			return restarts
 		}
 		return fmt.Sprintf("%d/%d", ready, len(pod.Status.ContainerStatuses))
@@ -311,7 +311,7 @@ func valueOf(c *catalog.Column, typed metav1.Object, content map[string]any) any
 	switch c.Name {
 	case "object":
 		return content
-	case catalog.MomentName:
+	case MomentName:
 		return nil
 	}
 	value, found, err := unstructured.NestedFieldNoCopy(content, c.Path...)
@@ -321,10 +321,10 @@ func valueOf(c *catalog.Column, typed metav1.Object, content map[string]any) any
 	if n, ok := value.(string); ok && c.Name == "revision" {
 		return json.Number(n)
 	}
-	if n, ok := value.(int64); ok && c.Type == catalog.Text {
+	if n, ok := value.(int64); ok && c.Type == Text {
 		return strconv.FormatInt(n, 10)
 	}
-	if s, ok := value.(string); ok && c.Type == catalog.Quantity {
+	if s, ok := value.(string); ok && c.Type == Quantity {
 		q := resource.MustParse(s)
 		n, err := strconv.ParseFloat(q.AsDec().String(), 64)
 		if err != nil {
@@ -332,7 +332,7 @@ func valueOf(c *catalog.Column, typed metav1.Object, content map[string]any) any
 		}
 		return n
 	}
-	if s, ok := value.(string); ok && c.Type == catalog.Time {
+	if s, ok := value.(string); ok && c.Type == Time {
 		at, err := time.Parse(time.RFC3339Nano, s)
 		if err != nil {
 			return err
@@ -343,11 +343,11 @@ func valueOf(c *catalog.Column, typed metav1.Object, content map[string]any) any
 }
 
 // equalJSON compares values: numbers in JSON by their value, others as they are written.
-func equalJSON(t *testing.T, got, want []byte, of catalog.Type) bool {
+func equalJSON(t *testing.T, got, want []byte, of Type) bool {
 	t.Helper()
 	decode := func(data []byte) (value any) {
 		d := json.NewDecoder(strings.NewReader(string(data)))
-		if of != catalog.JSON {
+		if of != JSON {
 			d.UseNumber()
 		}
 		if err := d.Decode(&value); err != nil {

@@ -5,7 +5,6 @@ import (
 
 	"github.com/ncruces/go-sqlite3"
 
-	"byre/apiserver/query/catalog"
 	"byre/sqlstore"
 	"byre/watch"
 )
@@ -14,24 +13,24 @@ import (
 const versionsSuffix = "_history"
 
 // versionColumns come before those of the table: when and by whom a state was made, and ended.
-var versionColumns = []catalog.Column{
-	catalog.NewColumn("valid_from", catalog.Time, "When this state was made; NULL if that is older than the history, or not to be seen."),
-	catalog.NewColumn("valid_to", catalog.Time, "When another change ended it; NULL for the present state."),
-	catalog.NewColumn("who", catalog.Text, "The user who made it."),
-	catalog.NewColumn("verb", catalog.Text, "The verb of the request that made it."),
-	catalog.NewColumn("manager", catalog.Text, "The field manager of that request."),
-	catalog.NewColumn("ended_by", catalog.Text, "The user who ended it."),
-	catalog.NewColumn("ended_verb", catalog.Text, "The verb of the request that ended it."),
+var versionColumns = []Column{
+	NewColumn("valid_from", Time, "When this state was made; NULL if that is older than the history, or not to be seen."),
+	NewColumn("valid_to", Time, "When another change ended it; NULL for the present state."),
+	NewColumn("who", Text, "The user who made it."),
+	NewColumn("verb", Text, "The verb of the request that made it."),
+	NewColumn("manager", Text, "The field manager of that request."),
+	NewColumn("ended_by", Text, "The user who ended it."),
+	NewColumn("ended_verb", Text, "The verb of the request that ended it."),
 }
 
 // versions is a table with a row for each state that the history has of the objects of another.
 type versions struct {
 	*view
-	columns []catalog.Column
+	columns []Column
 }
 
 // declareVersions makes the versions of a table known under a name.
-func (e *engine) declareVersions(name string, t *catalog.Table) error {
+func (e *engine) declareVersions(name string, t *Table) error {
 	columns := versionColumns[:len(versionColumns):len(versionColumns)]
 	for _, c := range t.Columns {
 		for _, of := range versionColumns {
@@ -46,14 +45,14 @@ func (e *engine) declareVersions(name string, t *catalog.Table) error {
 
 // BestIndex implements sqlite3.VTab. The revision and the time of a change say nothing of the states before it.
 func (t versions) BestIndex(info *sqlite3.IndexInfo) error {
-	columns := make([]catalog.Column, len(t.columns))
+	columns := make([]Column, len(t.columns))
 	for i, c := range t.columns {
 		if c.Name == "namespace" || c.Name == "name" {
 			columns[i].Name = c.Name
 		}
 	}
 	for _, c := range info.Constraint {
-		if c.Column == len(versionColumns)+catalog.MomentColumn {
+		if c.Column == len(versionColumns)+MomentColumn {
 			return fmt.Errorf("%s takes no moment: compare valid_from and valid_to", t.name)
 		}
 	}

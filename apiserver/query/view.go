@@ -4,16 +4,15 @@ import (
 	"context"
 	"slices"
 
-	"byre/apiserver/query/catalog"
 	"byre/apiserver/storage/encoding"
-	"byre/apiserver/storage/jsontext"
+	"byre/apiserver/storage/transcode"
 	"byre/sqlstore"
 	"byre/watch"
 )
 
 // view is a table as the statement of one query names it. One goroutine uses it.
 type view struct {
-	*catalog.Table
+	*Table
 	// name is the one that the statement uses.
 	name string
 	// edge is the edge over all tables that reads the table; empty if the statement or a view of the engine
@@ -177,7 +176,7 @@ const interval = 1024
 // one pass over the JSON of a row.
 type reader struct {
 	*view
-	extractor jsontext.Extractor
+	extractor transcode.Extractor
 	wanted    []bool   // by column
 	values    [][]byte // of row, by column
 	row       *watch.Entry
@@ -193,13 +192,13 @@ func newReader(v *view) *reader {
 // columns return.
 func (r *reader) value(e *watch.Entry, column int) (any, error) {
 	switch column {
-	case catalog.NamespaceColumn:
+	case NamespaceColumn:
 		return e.Namespace, nil
-	case catalog.NameColumn:
+	case NameColumn:
 		return e.Name, nil
-	case catalog.RevisionColumn:
+	case RevisionColumn:
 		return e.Revision, nil
-	case catalog.MomentColumn:
+	case MomentColumn:
 		return nil, nil
 	}
 	c := &r.Columns[column]
@@ -225,7 +224,7 @@ func (r *reader) value(e *watch.Entry, column int) (any, error) {
 
 // read returns the JSON of a row, and what makes that of the whole object with its revision. Past states of custom resources,
 // and all of those whose definition is gone, are read as they were stored, without the definition of today.
-func (v *view) read(e *watch.Entry, isPast bool) (body []byte, whole func() catalog.RawJSON, err error) {
+func (v *view) read(e *watch.Entry, isPast bool) (body []byte, whole func() RawJSON, err error) {
 	var encoded encoding.Encoded
 	if isPast && v.Of().Owner == sqlstore.Custom {
 		if body, err = v.past.log.Open(v.ctx, e.Key, e.Value()); err != nil {
@@ -235,5 +234,5 @@ func (v *view) read(e *watch.Entry, isPast bool) (body []byte, whole func() cata
 	} else if encoded, err = v.Store.Encode(v.ctx, e, v.Store.Stored()); err != nil {
 		return nil, nil, err
 	}
-	return encoded.Body(), func() catalog.RawJSON { return encoded.AppendJSON(make([]byte, 0, encoded.Len()), true) }, nil
+	return encoded.Body(), func() RawJSON { return encoded.AppendJSON(make([]byte, 0, encoded.Len()), true) }, nil
 }

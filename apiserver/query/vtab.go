@@ -6,7 +6,6 @@ import (
 
 	"github.com/ncruces/go-sqlite3"
 
-	"byre/apiserver/query/catalog"
 	"byre/watch"
 )
 
@@ -25,12 +24,12 @@ const (
 // BestIndex implements sqlite3.VTab. SQLite itself compares the rows with the constraints once more, so a plan may
 // return more rows than a constraint selects, and never fewer.
 func (t virtualTable) BestIndex(info *sqlite3.IndexInfo) error {
-	equal, err := equalities(info, t.Columns, catalog.MomentColumn)
+	equal, err := equalities(info, t.Columns, MomentColumn)
 	if err != nil {
 		return err
 	}
-	moment, hasMoment := equal[catalog.MomentColumn]
-	delete(equal, catalog.MomentColumn) // it is no column that the rows have
+	moment, hasMoment := equal[MomentColumn]
+	delete(equal, MomentColumn) // it is no column that the rows have
 	if t.Store == nil && !hasMoment && t.past.moment == "" {
 		return fmt.Errorf("no such table: %s: its definition is gone; its past is in \"%s\"('-1h') and \"%s\"", t.name, t.name, t.name+versionsSuffix)
 	}
@@ -48,14 +47,14 @@ func (t virtualTable) BestIndex(info *sqlite3.IndexInfo) error {
 }
 
 // equalities returns the constraints of a plan by which a column is equal to a text, or to the moment, by the columns.
-func equalities(info *sqlite3.IndexInfo, columns []catalog.Column, moment int) (map[int]int, error) {
+func equalities(info *sqlite3.IndexInfo, columns []Column, moment int) (map[int]int, error) {
 	equal := map[int]int{}
 	for i, c := range info.Constraint {
 		switch {
 		case c.Op != sqlite3.INDEX_CONSTRAINT_EQ || c.Column < 0:
 		case c.Column == moment && !c.Usable:
 			return nil, sqlite3.CONSTRAINT // no such plan: the moment is an argument, and must be known
-		case c.Column == moment, c.Usable && columns[c.Column].Type == catalog.Text && info.Collation(i) == "BINARY":
+		case c.Column == moment, c.Usable && columns[c.Column].Type == Text && info.Collation(i) == "BINARY":
 			equal[c.Column] = i
 		}
 	}
@@ -69,8 +68,8 @@ const withMoment = "at"
 func (t virtualTable) plan(info *sqlite3.IndexInfo, equal map[int]int) {
 	const many = 100_000
 	info.IdxNum, info.EstimatedCost, info.EstimatedRows = planAll, many, many
-	namespace, hasNamespace := equal[catalog.NamespaceColumn]
-	name, hasName := equal[catalog.NameColumn]
+	namespace, hasNamespace := equal[NamespaceColumn]
+	name, hasName := equal[NameColumn]
 	switch {
 	case hasNamespace && hasName:
 		info.IdxNum, info.EstimatedCost, info.EstimatedRows = planKey, 1, 1
@@ -82,7 +81,7 @@ func (t virtualTable) plan(info *sqlite3.IndexInfo, equal map[int]int) {
 		info.ConstraintUsage[namespace].ArgvIndex = 1
 	}
 	for column := range t.Columns {
-		if constraint, ok := equal[column]; ok && column != catalog.NamespaceColumn {
+		if constraint, ok := equal[column]; ok && column != NamespaceColumn {
 			clear(info.ConstraintUsage)
 			info.ConstraintUsage[constraint].ArgvIndex = 1
 			if hasNamespace {
@@ -180,7 +179,7 @@ func setResult(result sqlite3.Context, value any) {
 		result.ResultNull()
 	case string:
 		result.ResultText(v)
-	case catalog.RawJSON:
+	case RawJSON:
 		result.ResultRawText(v)
 	case int64:
 		result.ResultInt64(v)
@@ -192,7 +191,7 @@ func setResult(result sqlite3.Context, value any) {
 }
 
 // ddl returns the statement that declares a table to SQLite.
-func ddl(of []catalog.Column) string {
+func ddl(of []Column) string {
 	columns := make([]string, len(of))
 	for i, c := range of {
 		columns[i] = quote(c.Name) + " " + string(c.Type)

@@ -13,14 +13,13 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"byre/apiserver/handlers"
-	"byre/apiserver/registry/allocation"
 )
 
 // Builtin holds the built-in groups and the allocators of cluster IPs and node ports.
 type Builtin struct {
 	groups    []handlers.Group
-	ips       *allocation.ClusterIPs
-	nodePorts *allocation.NodePorts
+	ips       *ClusterIPs
+	nodePorts *NodePorts
 
 	// repaired is closed when cluster IPs and node ports have been repaired once.
 	repaired chan struct{}
@@ -38,11 +37,11 @@ func New(c Config) (*Builtin, error) {
 	if err != nil {
 		return nil, err
 	}
-	nodePorts, err := allocation.NewNodePorts(c.RESTOptions, c.Services.NodePortRange, c.Client)
+	nodePorts, err := NewNodePorts(c.RESTOptions, c.Services.NodePortRange, c.Client)
 	if err != nil {
 		return nil, fmt.Errorf("node ports: %w", err)
 	}
-	ips, err := allocation.NewClusterIPs(c.Client, c.Informers, c.Services.ClusterIPRange, c.Services.SecondaryClusterIPRange)
+	ips, err := NewClusterIPs(c.Client, c.Informers, c.Services.ClusterIPRange, c.Services.SecondaryClusterIPRange)
 	if err != nil {
 		return nil, fmt.Errorf("cluster IPs: %w", err)
 	}

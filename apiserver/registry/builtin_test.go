@@ -14,15 +14,15 @@ import (
 	"k8s.io/kubernetes/pkg/serviceaccount"
 
 	"byre/apiserver/registry"
-	"byre/apiserver/storage/factory"
+	"byre/apiserver/storage"
 	"byre/sqlstore"
 	"byre/sqlstore/storetest"
 	"byre/watch"
 )
 
 // newGetter returns the options getter over a store and its feed.
-func newGetter(store *sqlstore.Store, feed *watch.Feed) *factory.Getter {
-	return factory.NewRESTOptionsGetter(factory.Backend{Store: store, Feed: feed}, factory.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
+func newGetter(store *sqlstore.Store, feed *watch.Feed) *storage.RESTOptionsGetter {
+	return storage.NewRESTOptionsGetter(storage.Backend{Store: store, Feed: feed}, storage.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
 }
 
 // newBuiltin constructs the groups that a --runtime-config turns on, over a store that does

@@ -33,7 +33,7 @@ type Config struct {
 	Emulation genericapiserver.ResourceExpirationEvaluatorOptions
 	// Client is a clientset over the server's loopback transport.
 	Client kubernetes.Interface
-	// Informers is an informer factory over Client, made with allocation.CustomResync. The
+	// Informers is an informer factory over Client, made with AllocatorResync. The
 	// cluster IP allocator and its repair loop use its informers of Services,
 	// ServiceCIDRs and IPAddresses. The caller starts it after New.
 	Informers informers.SharedInformerFactory

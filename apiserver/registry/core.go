@@ -25,16 +25,14 @@ import (
 	secretstore "k8s.io/kubernetes/pkg/registry/core/secret/storage"
 	servicestore "k8s.io/kubernetes/pkg/registry/core/service/storage"
 	serviceaccountstore "k8s.io/kubernetes/pkg/registry/core/serviceaccount/storage"
-
-	"byre/apiserver/registry/allocation"
 )
 
 // coreProvider is the storageProvider of the core group. Upstream's (pkg/registry/core/rest) is
 // not used: its allocators of cluster IPs and node ports connect to etcd.
 type coreProvider struct {
 	Config
-	ips       *allocation.ClusterIPs
-	nodePorts *allocation.NodePorts
+	ips       *ClusterIPs
+	nodePorts *NodePorts
 }
 
 // GroupName implements storageProvider.

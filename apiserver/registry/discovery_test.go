@@ -18,9 +18,9 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/features"
 
-	"byre/apiserver/handlers/discovery"
+	"byre/apiserver/handlers/documents"
 	"byre/apiserver/registry"
-	"byre/apiserver/upstreamtest"
+	"byre/sqlstore/storetest"
 )
 
 var (
@@ -84,7 +84,7 @@ func TestProviders_AreUpstreams(t *testing.T) {
 	t.Parallel()
 	var lists [2][]string
 	for i, file := range []string{
-		filepath.Join(upstreamtest.ModuleDir(t, "k8s.io/kubernetes"), "pkg/controlplane/instance.go"),
+		filepath.Join(storetest.ModuleDir(t, "k8s.io/kubernetes"), "pkg/controlplane/instance.go"),
 		"providers.go",
 	} {
 		source, err := os.ReadFile(file)
@@ -177,9 +177,9 @@ func TestRuntimeConfig_NamesEachError(t *testing.T) {
 func TestGroups_VersionsAreInOrderOfPriority(t *testing.T) {
 	t.Parallel()
 	b := newBuiltin(t, cliflag.ConfigurationMap{"api/all": "true"})
-	priorities := discovery.Priorities()
+	priorities := documents.GroupPriorities()
 	for _, g := range b.Groups() {
-		var last discovery.Priority
+		var last documents.GroupPriority
 		for i, version := range g.Versions {
 			gv := schema.GroupVersion{Group: g.Name, Version: version}
 			priority, ok := priorities[gv]

@@ -10,7 +10,7 @@ import (
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	namespacestore "k8s.io/kubernetes/pkg/registry/core/namespace/storage"
 
-	"byre/apiserver/upstreamtest"
+	"byre/sqlstore/storetest"
 )
 
 // TestNamespaces_ReadTheirRegistry: the field from which namespaceStorage takes the registry has
@@ -21,7 +21,7 @@ func TestNamespaces_ReadTheirRegistry(t *testing.T) {
 	if !ok || field.Type != reflect.TypeFor[*genericregistry.Store]() {
 		t.Fatalf("upstream's storage has its registry elsewhere: %+v", field)
 	}
-	source, err := os.ReadFile(filepath.Join(upstreamtest.ModuleDir(t, "k8s.io/kubernetes"), "pkg/registry/core/namespace/storage/storage.go"))
+	source, err := os.ReadFile(filepath.Join(storetest.ModuleDir(t, "k8s.io/kubernetes"), "pkg/registry/core/namespace/storage/storage.go"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -51,7 +51,7 @@ func (g groups) IsGroupRegistered(group string) bool { return slices.Contains(g,
 
 // normalizeRuntimeConfig converts the keys of the core group, v1 and api/v1, to the form
 // group/version with an empty group, as kube-apiserver does
-// (k8s.io/kubernetes/pkg/controlplane/apiserver/options). It drops the key api/legacy,
+// (k8s.io/kubernetes/pkg/controlplane/apiserver/server). It drops the key api/legacy,
 // which kube-apiserver accepts and ignores.
 func normalizeRuntimeConfig(runtimeConfig cliflag.ConfigurationMap) cliflag.ConfigurationMap {
 	named := make(cliflag.ConfigurationMap, len(runtimeConfig))

@@ -23,15 +23,15 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	generated "k8s.io/kubernetes/pkg/generated/openapi"
 
-	"byre/apiserver/access/filters/filterstest"
+	"byre/apiserver/apitest"
 	"byre/apiserver/handlers"
-	"byre/apiserver/handlers/discovery"
+	"byre/apiserver/handlers/documents"
 	"byre/apiserver/handlers/managedfields"
-	"byre/apiserver/handlers/openapi"
-	"byre/apiserver/process/loopback"
+
+	"byre/apiserver/process"
 	"byre/apiserver/registry"
-	"byre/apiserver/registry/allocation"
-	"byre/apiserver/registry/bootstrap"
+
+	"byre/apiserver/bootstrap"
 	"byre/sqlstore"
 	"byre/sqlstore/storetest"
 	"byre/watch"
@@ -63,11 +63,11 @@ func start(t *testing.T, adjust ...func(*registry.Config)) *server {
 	s := &server{driver: storetest.NewModel()}
 	feed := watch.New(s.driver, watch.Options{})
 	store := sqlstore.New(s.driver, sqlstore.Options{Publish: feed.Publish})
-	transport := &loopback.Transport{}
-	s.config = loopback.Config(transport)
+	transport := &process.LoopbackTransport{}
+	s.config = process.LoopbackConfig(transport)
 	s.config.WarningHandler = rest.NoWarnings{}
 	s.client = kubernetes.NewForConfigOrDie(s.config)
-	factory := informers.NewSharedInformerFactoryWithOptions(s.client, 0, informers.WithCustomResyncConfig(allocation.CustomResync()))
+	factory := informers.NewSharedInformerFactoryWithOptions(s.client, 0, informers.WithCustomResyncConfig(registry.AllocatorResync()))
 	s.informers = factory
 	config := registry.Config{
 		RESTOptions:             newGetter(store, feed),
@@ -176,20 +176,20 @@ func (s *server) handler(t *testing.T) http.Handler {
 	if err != nil {
 		t.Fatal(err)
 	}
-	models := openapi.NewModels("test", generated.GetOpenAPIDefinitions, legacyscheme.Scheme)
+	models := documents.NewModels("test", generated.GetOpenAPIDefinitions, legacyscheme.Scheme)
 	api, err := handlers.New(handlers.Config{
 		Groups: groups,
 		Serving: handlers.Serving{
 			Authorizer:    authorizer.AuthorizerFunc(noEscalation),
 			TypeConverter: managedfields.NewTypeConverter(models.Schemas(names...)),
 		},
-		Discovery: discovery.NewRegistry("192.0.2.7:6443"),
+		Discovery: documents.NewDiscovery("192.0.2.7:6443"),
 		NotFound:  http.NotFoundHandler(),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return filterstest.WithContext(asUser(api), &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}})
+	return apitest.WithContext(asUser(api), &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}})
 }
 
 // userHeader names the user of a request; without it the user is the server itself.

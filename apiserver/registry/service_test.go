@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // TestBootstrap_SecondStartTakesNoRevision: with a real store, too, a second start takes no
@@ -76,13 +76,13 @@ func TestService_AllocatesAndReleases(t *testing.T) {
 	if err := services.Delete(ctx, "a", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually.True(t, "the address is given back", func() bool {
+	storetest.Eventually(t, "the address is given back", func() bool {
 		_, err := s.client.NetworkingV1().IPAddresses().Get(ctx, ip, metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
 	})
 	again := service("b", corev1.ServiceTypeNodePort, port)
 	again.Spec.ClusterIP = ip
-	eventually.True(t, "both are free again", func() bool {
+	storetest.Eventually(t, "both are free again", func() bool {
 		_, err := services.Create(ctx, again, metav1.CreateOptions{})
 		return err == nil
 	})

@@ -18,7 +18,7 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"byre/apiserver/handlers"
-	"byre/apiserver/upstreamtest"
+	"byre/sqlstore/storetest"
 )
 
 // delegatedGroups are served by the other servers of the delegation chain.
@@ -32,7 +32,7 @@ type document map[string]map[string]metav1.APIResource
 // on (hack/update-openapi-spec.sh).
 func upstream(t *testing.T, versions *regexp.Regexp) document {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(upstreamtest.ModuleDir(t, "k8s.io/kubernetes"), "api/discovery/api*__v*.json"))
+	files, err := filepath.Glob(filepath.Join(storetest.ModuleDir(t, "k8s.io/kubernetes"), "api/discovery/api*__v*.json"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("find its discovery documents: %d found, %v", len(files), err)
 	}

@@ -28,7 +28,6 @@ import (
 	"byre/sqlstore/dbtest"
 	"byre/sqlstore/storetest"
 	"byre/watch"
-	"byre/watch/watchtest"
 )
 
 // exampleScheme has upstream's example group, which its suite stores.
@@ -93,8 +92,8 @@ func newFixtureWith(t testing.TB, b backend, opts watch.Options, change ...func(
 	t.Cleanup(func() { driver.Close() })
 	feed := watch.New(driver, opts)
 	store := sqlstore.New(driver, sqlstore.Options{Publish: feed.Publish, ExpireInterval: 100 * time.Millisecond})
-	watchtest.Serve(t, "feed", feed.Run)
-	watchtest.Serve(t, "store", store.Run)
+	dbtest.Serve(t, "feed", feed.Run)
+	dbtest.Serve(t, "store", store.Run)
 
 	codecs := serializer.NewCodecFactory(exampleScheme())
 	cfg := Config{

@@ -17,7 +17,6 @@ import (
 
 	"byre/apiserver/storage/encoding"
 	"byre/watch"
-	"byre/watch/representation"
 )
 
 // EncodedList is a list in a Format. Its items are read while they are iterated.
@@ -96,13 +95,13 @@ func (s *lister) sizes(ctx context.Context, f *encoding.Format) parallel[int] {
 }
 
 // representations makes the representations of the items of a list in a Format.
-func (s *lister) representations(ctx context.Context, f *encoding.Format) parallel[*representation.Representation] {
-	return parallel[*representation.Representation]{
-		find: func(e *watch.Entry) (*representation.Representation, bool) {
+func (s *lister) representations(ctx context.Context, f *encoding.Format) parallel[*watch.Representation] {
+	return parallel[*watch.Representation]{
+		find: func(e *watch.Entry) (*watch.Representation, bool) {
 			r := s.serializer.InMemory(e, f)
 			return r, r != nil
 		},
-		make: func(e *watch.Entry) (*representation.Representation, error) {
+		make: func(e *watch.Entry) (*watch.Representation, error) {
 			return s.serializer.RepresentItem(ctx, e, f)
 		},
 		sequential: s.prepare != nil,

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/value"
 
 	"byre/apiserver/storage/encoding"
-	"byre/apiserver/storage/jsontext"
+	"byre/apiserver/storage/transcode"
 	"byre/sqlstore"
 	"byre/watch"
 )
@@ -243,7 +243,7 @@ func (w *MetadataWatch) metadata(ctx context.Context, e *watch.Entry, revision i
 		readProtobufMetadata(message, &o.ObjectMeta)
 		return o, nil
 	}
-	for top := (jsontext.NewScanner(data, 0)); top.NextMember(); top.SkipValue() {
+	for top := (transcode.NewScanner(data, 0)); top.NextMember(); top.SkipValue() {
 		if string(top.ReadKey()) == "metadata" {
 			readMetadata(data[top.Pos:], &o.ObjectMeta)
 			break
@@ -275,7 +275,7 @@ func readProtobufMetadata(message []byte, into *metav1.ObjectMeta) {
 // readMetadata decodes those members of an object's metadata that the garbage collector
 // needs.
 func readMetadata(data []byte, into *metav1.ObjectMeta) {
-	for in := (jsontext.NewScanner(data, 0)); in.NextMember(); {
+	for in := (transcode.NewScanner(data, 0)); in.NextMember(); {
 		var field any
 		switch string(in.ReadKey()) {
 		case "ownerReferences":

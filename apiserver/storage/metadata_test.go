@@ -21,9 +21,9 @@ import (
 
 	"byre/apiserver/storage/encoding"
 	"byre/sqlstore"
+	"byre/sqlstore/dbtest"
 	"byre/sqlstore/storetest"
 	"byre/watch"
-	"byre/watch/watchtest"
 )
 
 // eventText is an event as text: the parts that the garbage collector's graph uses.
@@ -153,7 +153,7 @@ func watchMetadata(t *testing.T, f *fixture, driver sqlstore.Driver) {
 	// A new feed has no history of its own and reads the store's.
 	w.Close()
 	w.feed = watch.New(storetest.Shared(driver), watch.Options{}) // nobody publishes to this feed
-	watchtest.Serve(t, "feed", w.feed.Run)
+	dbtest.Serve(t, "feed", w.feed.Run)
 	var err error
 	if w.sub, err = w.feed.Subscribe(t.Context(), watch.Interest{Resource: sqlstore.Resource{Resource: "pods"}}, 1); err != nil {
 		t.Fatal(err)

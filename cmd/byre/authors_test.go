@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // TestChanges_NameWhoAndHow has an administrator act as jane, by each kind of request. The views
@@ -49,7 +49,7 @@ func TestChanges_NameWhoAndHow(t *testing.T) {
 			expectRows(t, endpoint, `SELECT verb, subresource, manager, who, real_user, resource FROM objects WHERE `+isChange+` ORDER BY revision`,
 				"patch|status|kubectl|jane|root|deployments",
 				"apply||deployer|jane|root|configmaps")
-			eventually.True(t, "the Event has expired", func() bool {
+			storetest.Eventually(t, "the Event has expired", func() bool {
 				return len(rows(t, endpoint, `SELECT 1 FROM changes WHERE resource = 'events' AND op = 'delete'`)) > 0
 			})
 			expectRows(t, endpoint, `SELECT verb, subresource, manager, who, real_user FROM changes WHERE resource = 'events' AND op = 'delete'`,
@@ -79,7 +79,7 @@ func TestChanges_NameWhoAndHow(t *testing.T) {
 }
 
 // actAsJane makes changes of several kinds, most of them as jane.
-func actAsJane(t *testing.T, p *process) {
+func actAsJane(t *testing.T, p *serverProcess) {
 	t.Helper()
 	text, _ := succeed(t, "kubeconfig", "--data-dir", p.dir, "--user=root", "--group=system:masters")
 	config, err := clientcmd.RESTConfigFromKubeConfig([]byte(text))
@@ -101,7 +101,7 @@ func actAsJane(t *testing.T, p *process) {
 		t.Fatal(err)
 	}
 	created := metav1.CreateOptions{FieldManager: "kubectl-create"}
-	eventually.Done(t, "jane may create ConfigMaps", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "jane may create ConfigMaps", func(ctx context.Context) (bool, error) {
 		_, err := jane.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "made"}}, created)
 		return err == nil, nil //nolint:nilerr // RBAC has not yet seen the binding
 	})

@@ -15,19 +15,19 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/component-base/term"
 
-	"byre/apiserver"
-	"byre/apiserver/options"
+	"byre/apiserver/server"
+
 	"byre/sqlstore"
 	"byre/sqlstore/backup"
-	"byre/sqlstore/backup/location"
+	"byre/sqlstore/bucket"
 	"byre/sqlstore/postgres"
-	"byre/sqlstore/snapshot"
+
 	"byre/sqlstore/sqlite"
 )
 
 func newBackupCommand() *cobra.Command {
-	store := options.NewStoreOptions()
-	var to location.Location
+	store := server.NewStoreOptions()
+	var to bucket.Location
 	var pki pkiFlags
 	var skipDamaged bool
 	cmd := &cobra.Command{
@@ -78,14 +78,14 @@ func newBackupCommand() *cobra.Command {
 	return cmd
 }
 
-func writeBackup(cmd *cobra.Command, endpoint string, to location.Location, skipDamaged bool) error {
+func writeBackup(cmd *cobra.Command, endpoint string, to bucket.Location, skipDamaged bool) error {
 	if _, _, err := term.TerminalSize(to.Stdout); to.Name == "-" && err == nil {
 		return errors.New("a backup is not written to a terminal: redirect standard output, or name a file")
 	}
 	ctx, p := cmd.Context(), newProgress(cmd.ErrOrStderr(), "backing up")
 	defer p.end()
 	var header sqlstore.Header
-	var digest *snapshot.Digest
+	var digest *backup.Digest
 	file := &sized{Hash: sha256.New()}
 	read, left := readDatabase, 0
 	if skipDamaged {
@@ -105,13 +105,13 @@ func writeBackup(cmd *cobra.Command, endpoint string, to location.Location, skip
 			s = p.follow(s)
 		}
 		header = s.Header
-		s, digest = snapshot.Digested(s)
+		s, digest = backup.Digested(s)
 		return to.Write(ctx, func(w io.Writer) error {
-			return backup.Write(io.MultiWriter(w, file), s, apiserver.ProgramVersion())
+			return backup.Write(io.MultiWriter(w, file), s, server.ProgramVersion())
 		})
 	})
 	switch {
-	case errors.Is(err, location.ErrExists):
+	case errors.Is(err, bucket.ErrExists):
 		return fmt.Errorf("%w: name another file, or replace it with --force", err)
 	case !skipDamaged && (errors.Is(err, sqlstore.ErrDamaged) || errors.Is(err, sqlstore.ErrBroken)):
 		return fmt.Errorf("%w; if there is no backup of before, \"byre backup --skip-damaged\" saves what can be read", err)

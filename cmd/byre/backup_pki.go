@@ -14,8 +14,8 @@ import (
 	"filippo.io/age"
 	"github.com/spf13/cobra"
 
-	"byre/apiserver/process/pkiarchive"
-	"byre/sqlstore/backup/location"
+	"byre/apiserver/process/pki"
+	"byre/sqlstore/bucket"
 )
 
 // pkiFlags say that a backup has the certificates and keys of the server beside it, and who can decrypt them.
@@ -33,13 +33,13 @@ func (f *pkiFlags) addTo(cmd *cobra.Command) {
 
 func (f *pkiFlags) addToBackup(cmd *cobra.Command) {
 	f.addTo(cmd)
-	cmd.Flags().BoolVar(&f.with, "with-pki", false, "Write the server's certificates and keys too, to a file beside the backup whose name ends with "+location.KeysSuffix+", encrypted by age for --age-recipient or by --age-passphrase-file.")
+	cmd.Flags().BoolVar(&f.with, "with-pki", false, "Write the server's certificates and keys too, to a file beside the backup whose name ends with "+bucket.KeysSuffix+", encrypted by age for --age-recipient or by --age-passphrase-file.")
 	cmd.Flags().StringArrayVar(&f.recipients, "age-recipient", nil, "With --with-pki: public key, as age-keygen prints it, of who can decrypt the certificates. May be repeated.")
 }
 
 func (f *pkiFlags) addToRestore(cmd *cobra.Command) {
 	f.addTo(cmd)
-	cmd.Flags().BoolVar(&f.with, "with-pki", false, "Restore the certificates and keys too, from the file beside the backup whose name ends with "+location.KeysSuffix+". Their directory must be empty or not exist yet.")
+	cmd.Flags().BoolVar(&f.with, "with-pki", false, "Restore the certificates and keys too, from the file beside the backup whose name ends with "+bucket.KeysSuffix+". Their directory must be empty or not exist yet.")
 	cmd.Flags().StringArrayVar(&f.identityFiles, "age-identity-file", nil, "With --with-pki: file with the private key, as age-keygen writes it. May be repeated.")
 }
 
@@ -75,7 +75,7 @@ func (f *pkiFlags) encrypted(dataDir, backup string) ([]byte, error) {
 	if err := f.validate(backup, "--age-recipient", len(f.recipients) > 0); err != nil || !f.with {
 		return nil, err
 	}
-	to, err := pkiarchive.Recipients(f.recipients)
+	to, err := pki.Recipients(f.recipients)
 	if err != nil {
 		return nil, err
 	}
@@ -91,16 +91,16 @@ func (f *pkiFlags) encrypted(dataDir, backup string) ([]byte, error) {
 		to = append(to, recipient)
 	}
 	var content bytes.Buffer
-	err = pkiarchive.Write(&content, f.dir(dataDir), to...)
+	err = pki.WriteArchive(&content, f.dir(dataDir), to...)
 	return content.Bytes(), err
 }
 
 // writePKI writes the file beside a backup.
-func writePKI(ctx context.Context, out io.Writer, backup location.Location, content []byte) error {
+func writePKI(ctx context.Context, out io.Writer, backup bucket.Location, content []byte) error {
 	if content == nil {
 		return nil
 	}
-	backup.Name += location.KeysSuffix
+	backup.Name += bucket.KeysSuffix
 	if err := backup.Write(ctx, func(w io.Writer) error {
 		_, err := w.Write(content)
 		return err
@@ -112,24 +112,24 @@ func writePKI(ctx context.Context, out io.Writer, backup location.Location, cont
 }
 
 // decrypted reads the file beside a backup. It is nil without --with-pki.
-func (f *pkiFlags) decrypted(ctx context.Context, dataDir string, backup location.Location) (pkiarchive.Archive, error) {
+func (f *pkiFlags) decrypted(ctx context.Context, dataDir string, backup bucket.Location) (pki.Archive, error) {
 	if err := f.validate(backup.Name, "--age-identity-file", len(f.identityFiles) > 0); err != nil || !f.with {
 		return nil, err
 	}
-	if err := pkiarchive.CheckEmpty(f.dir(dataDir)); err != nil {
+	if err := pki.CheckArchiveEmpty(f.dir(dataDir)); err != nil {
 		return nil, err
 	}
 	by, err := f.identities()
 	if err != nil {
 		return nil, err
 	}
-	backup.Name += location.KeysSuffix
+	backup.Name += bucket.KeysSuffix
 	file, err := backup.Open(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
-	archive, err := pkiarchive.Read(file, by...)
+	archive, err := pki.ReadArchive(file, by...)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w: nothing was restored", backup.Name, err)
 	}
@@ -160,7 +160,7 @@ func (f *pkiFlags) identities() (by []age.Identity, err error) {
 }
 
 // extract writes the certificates of a restored database.
-func (f *pkiFlags) extract(out io.Writer, dataDir string, archive pkiarchive.Archive) error {
+func (f *pkiFlags) extract(out io.Writer, dataDir string, archive pki.Archive) error {
 	if err := archive.Extract(f.dir(dataDir)); err != nil {
 		return fmt.Errorf("the database is restored, but not the certificates: %w", err)
 	}

@@ -13,9 +13,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"byre/apiserver/process/pkiarchive"
-	"byre/sqlstore/backup/location"
-	"byre/sqlstore/eventually"
+	"byre/apiserver/process/pki"
+	"byre/sqlstore/bucket"
+	"byre/sqlstore/storetest"
 )
 
 // writeFile writes a file of a test, and returns its path.
@@ -41,7 +41,7 @@ func TestBackup_OfAScheduleAndCopiesHaveTheKeys(t *testing.T) {
 	server := startServer(t, t.TempDir(), "--age-recipient", identity.Recipient().String(), "--backup-schedule=@every 1s", "--backup-to", backups,
 		"--backup-keep=2", "--replicate-to=file://"+copies)
 	config := server.config(t)
-	eventually.True(t, "the copy is there, and old backups are gone", func() bool {
+	storetest.Eventually(t, "the copy is there, and old backups are gone", func() bool {
 		server.mustRun(t)
 		files, err := filepath.Glob(filepath.Join(copies, "*"))
 		return err == nil && len(files) == 2 && strings.Count(server.log.String(), `"backup: made"`) > 3
@@ -49,11 +49,11 @@ func TestBackup_OfAScheduleAndCopiesHaveTheKeys(t *testing.T) {
 	if status := server.stop(t); status != 0 {
 		t.Errorf("exit status %d", status)
 	}
-	made, err := filepath.Glob(filepath.Join(backups, "*"+location.Suffix))
+	made, err := filepath.Glob(filepath.Join(backups, "*"+bucket.Suffix))
 	if err != nil || len(made) != 2 {
 		t.Fatalf("backups: %q, %v", made, err)
 	}
-	if keys, err := filepath.Glob(filepath.Join(backups, "*"+location.KeysSuffix)); err != nil || len(keys) != 2 {
+	if keys, err := filepath.Glob(filepath.Join(backups, "*"+bucket.KeysSuffix)); err != nil || len(keys) != 2 {
 		t.Errorf("beside them: %q, %v", keys, err)
 	}
 	for _, from := range [][]string{{made[0]}, {"--from", "file://" + copies}} {
@@ -146,12 +146,12 @@ func testPKIIsRefused(t *testing.T, dir string) {
 	}
 	expectFailure(t, "nothing was restored", restore(file, "--age-identity-file", writeFile(t, other.String()))...)
 	expectFailure(t, "--with-pki is for a backup", restore("--from", "sqlite:///nowhere", "--age-identity-file", key)...)
-	content, err := os.ReadFile(file + location.KeysSuffix)
+	content, err := os.ReadFile(file + bucket.KeysSuffix)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, broken := range [][]byte{content[:len(content)-1], append(bytes.Clone(content[:len(content)-1]), content[len(content)-1]^1)} {
-		if err := os.WriteFile(file+location.KeysSuffix, broken, 0o600); err != nil {
+		if err := os.WriteFile(file+bucket.KeysSuffix, broken, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		expectFailure(t, "nothing was restored", restore(file, "--age-identity-file", key)...)
@@ -173,7 +173,7 @@ func TestBackup_PKIIsATarArchive(t *testing.T) {
 		t.Fatal(err)
 	}
 	var encrypted bytes.Buffer
-	if err := pkiarchive.Write(&encrypted, dir, identity.Recipient()); err != nil {
+	if err := pki.WriteArchive(&encrypted, dir, identity.Recipient()); err != nil {
 		t.Fatal(err)
 	}
 	if strings.Contains(encrypted.String(), "a key") {

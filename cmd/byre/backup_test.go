@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"byre/sqlstore"
+	"byre/sqlstore/backup"
 	"byre/sqlstore/postgres/pgtest"
-	"byre/sqlstore/snapshot"
 	"byre/sqlstore/storetest"
 )
 
@@ -36,9 +36,9 @@ func emptyDatabases(t *testing.T) map[string]string {
 }
 
 // restoredDigest returns the digest that the rows have after a restore.
-func restoredDigest(t *testing.T, s sqlstore.Snapshot) snapshot.Digest {
+func restoredDigest(t *testing.T, s sqlstore.Snapshot) backup.Digest {
 	t.Helper()
-	digest, err := snapshot.DigestOf(snapshot.Restored(s, bumpRevision, "any", s.Time))
+	digest, err := backup.DigestOf(backup.Restored(s, bumpRevision, "any", s.Time))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func TestRestore_AtAMoment(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "byre.zst")
 	succeed(t, "backup", "--endpoint", database, file)
 	middle := rows.Changes[len(rows.Changes)/2]
-	then, err := snapshot.At(rows.Snapshot(), middle.Revision)
+	then, err := backup.At(rows.Snapshot(), middle.Revision)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,23 +16,22 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"byre/cmd/byre/cli"
+	"byre/cmd/byre/client"
 	"byre/sqlstore"
 	"byre/sqlstore/backup"
-	"byre/sqlstore/backup/location"
+	"byre/sqlstore/bucket"
 	"byre/sqlstore/replication"
-	"byre/sqlstore/snapshot"
 )
 
 const directoryHelp = "LOCATION is a directory, s3://BUCKET or s3://BUCKET/PREFIX; without one it is that of --backup-to,\n" +
-	"which the configuration of the server names. Its backups are the files whose names end with " + location.Suffix + "."
+	"which the configuration of the server names. Its backups are the files whose names end with " + bucket.Suffix + "."
 
 // copiesHelp is of the commands that know continuous copies.
 const copiesHelp = directoryHelp + "\n" +
 	"A place of --replicate-to is a LOCATION too: each folder in it is a continuous copy, which one process has written."
 
 // backupsFlags name a directory of backups.
-type backupsFlags struct{ location.Directory }
+type backupsFlags struct{ bucket.Directory }
 
 func (f *backupsFlags) addTo(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.Name, "backup-to", "", "The LOCATION if no argument names one.")
@@ -126,7 +125,7 @@ func (f *backupsFlags) copies(ctx context.Context) (url string, copies []replica
 
 func newBackupListCommand() *cobra.Command {
 	var flags backupsFlags
-	var output cli.Output
+	var output client.Output
 	cmd := &cobra.Command{
 		Use:   "list [LOCATION]",
 		Short: "List the backups in a directory or a bucket",
@@ -167,10 +166,10 @@ func printBackups(out io.Writer, backups []storedBackup) error {
 			if !b.Time.IsZero() {
 				at = b.Time.UTC().Format(time.RFC3339)
 			}
-			cli.PrintRow(w, []any{b.Name, at, "-", "-", bytesText(b.SizeBytes), cmp.Or(b.Error, fmt.Sprintf("continuous copy, up to transaction %d", b.Transaction))})
+			client.PrintRow(w, []any{b.Name, at, "-", "-", bytesText(b.SizeBytes), cmp.Or(b.Error, fmt.Sprintf("continuous copy, up to transaction %d", b.Transaction))})
 			continue
 		}
-		cli.PrintRow(w, []any{b.Name, b.Time.UTC().Format(time.RFC3339), b.Revision, b.Objects, bytesText(b.SizeBytes), b.Program})
+		client.PrintRow(w, []any{b.Name, b.Time.UTC().Format(time.RFC3339), b.Revision, b.Objects, bytesText(b.SizeBytes), b.Program})
 	}
 	return w.Flush()
 }
@@ -190,10 +189,10 @@ func newBackupVerifyCommand() *cobra.Command {
 			if err := flags.setArgs(args); err != nil {
 				return err
 			}
-			files := []location.Location{{Name: flags.Name, S3: flags.S3, Stdin: cmd.InOrStdin()}}
+			files := []bucket.Location{{Name: flags.Name, S3: flags.S3, Stdin: cmd.InOrStdin()}}
 			var url string
 			var copies []replication.Copy
-			if info, err := os.Stat(flags.Name); err == nil && info.IsDir() || strings.HasPrefix(flags.Name, "s3:") && !strings.HasSuffix(flags.Name, location.Suffix) {
+			if info, err := os.Stat(flags.Name); err == nil && info.IsDir() || strings.HasPrefix(flags.Name, "s3:") && !strings.HasSuffix(flags.Name, bucket.Suffix) {
 				entries, err := flags.List(cmd.Context())
 				if err != nil {
 					return err
@@ -247,7 +246,7 @@ func verifyAll(cmd *cobra.Command, all []verification) error {
 			errs = append(errs, err)
 			continue
 		}
-		fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", v.name, cli.Visible(text))
+		fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", v.name, client.Visible(text))
 	}
 	if broken > 0 {
 		errs = append(errs, &statusError{fmt.Errorf("%d of %d backups can't be restored, or lack something: keep the others, and make a new one", broken, len(all)), statusDamaged})
@@ -261,7 +260,7 @@ var (
 )
 
 // verifyCopy restores a continuous copy to a temporary file, and reads that.
-func verifyCopy(cmd *cobra.Command, url string, s3 location.S3, c replication.Copy) (text string, err error) {
+func verifyCopy(cmd *cobra.Command, url string, s3 bucket.S3, c replication.Copy) (text string, err error) {
 	if c.Last == 0 {
 		return "", fmt.Errorf("%s: %w", c.Hole(), errHole)
 	}
@@ -280,7 +279,7 @@ func verifyCopy(cmd *cobra.Command, url string, s3 location.S3, c replication.Co
 		return "", err
 	}
 	err = readDatabase(cmd.Context(), "sqlite://"+path, func(s sqlstore.Snapshot) error {
-		digest, err := snapshot.DigestOf(p.follow(s))
+		digest, err := backup.DigestOf(p.follow(s))
 		if err == nil && digest.Objects == 0 {
 			err = errNoObjects
 		}
@@ -297,7 +296,7 @@ func verifyCopy(cmd *cobra.Command, url string, s3 location.S3, c replication.Co
 }
 
 // verifyBackup returns what a backup that can be restored holds.
-func verifyBackup(cmd *cobra.Command, l location.Location) (string, error) {
+func verifyBackup(cmd *cobra.Command, l bucket.Location) (string, error) {
 	p := newProgress(cmd.ErrOrStderr(), "verifying")
 	defer p.end()
 	file, err := l.Open(cmd.Context())
@@ -361,7 +360,7 @@ func (f *backupsFlags) prune(cmd *cobra.Command, keep int, yes bool) error {
 		return err
 	}
 	if !yes {
-		if ok, err := cli.Ask(cmd); err != nil || !ok {
+		if ok, err := client.Ask(cmd); err != nil || !ok {
 			return err
 		}
 	}

@@ -19,9 +19,7 @@ import (
 
 	"byre/sqlstore"
 	"byre/sqlstore/backup"
-	"byre/sqlstore/backup/location"
-	"byre/sqlstore/backup/location/s3test"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/bucket"
 	"byre/sqlstore/storetest"
 )
 
@@ -42,9 +40,9 @@ func TestServe_MakesBackups(t *testing.T) {
 	onDatabases(t, func(t *testing.T, flags ...string) {
 		dir, to := t.TempDir(), t.TempDir()
 		server := startServer(t, dir, append([]string{"--backup-schedule=@every 1s", "--backup-keep=2", "--backup-to", to}, flags...)...)
-		eventually.True(t, "a server makes backups", func() bool { return len(backupsIn(t, to)) == 2 })
+		storetest.Eventually(t, "a server makes backups", func() bool { return len(backupsIn(t, to)) == 2 })
 		first := backupsIn(t, to)[0]
-		eventually.True(t, "a server deletes the oldest backup", func() bool {
+		storetest.Eventually(t, "a server deletes the oldest backup", func() bool {
 			_, err := os.Stat(filepath.Join(to, first.Name))
 			return os.IsNotExist(err)
 		})
@@ -81,14 +79,14 @@ func TestFork_MakesNoBackups(t *testing.T) {
 	args := []string{"--controllers=", "--backup-schedule=@every 1s", "--backup-to"}
 	fork := startServer(t, dir, append(args, to)...)
 	beside := startServer(t, source, append(args, elsewhere)...)
-	eventually.True(t, "the source has made backups meanwhile", func() bool { return len(backupsIn(t, elsewhere)) >= 3 })
+	storetest.Eventually(t, "the source has made backups meanwhile", func() bool { return len(backupsIn(t, elsewhere)) >= 3 })
 	beside.stop(t)
 	fork.stop(t)
 	if made := backupsIn(t, to); len(made) > 0 {
 		t.Errorf("the fork has made %+v", made)
 	}
 	fork = startServer(t, dir, append(args, to, "--adopt")...)
-	eventually.True(t, "an adopted fork makes backups", func() bool { return len(backupsIn(t, to)) > 0 })
+	storetest.Eventually(t, "an adopted fork makes backups", func() bool { return len(backupsIn(t, to)) > 0 })
 	fork.stop(t)
 }
 
@@ -97,12 +95,12 @@ func TestReplicas_MakeOneBackup(t *testing.T) {
 	t.Parallel()
 	flags := append(databases()["postgres"](t), "--cert-dir", t.TempDir(), "--backup-schedule=@monthly")
 	dirs := []string{t.TempDir(), t.TempDir()}
-	var servers []*process
+	var servers []*serverProcess
 	for _, to := range dirs {
 		servers = append(servers, startServer(t, t.TempDir(), append(flags, "--backup-to", to)...))
 	}
 	count := func() int { return len(backupsIn(t, dirs[0])) + len(backupsIn(t, dirs[1])) }
-	eventually.True(t, "a server makes a backup", func() bool { return count() > 0 })
+	storetest.Eventually(t, "a server makes a backup", func() bool { return count() > 0 })
 	for _, server := range servers {
 		server.stop(t)
 	}
@@ -206,7 +204,7 @@ func TestBackups_AreListedVerifiedAndPruned(t *testing.T) {
 	verify.SetContext(t.Context())
 	verify.SetOut(&verified)
 	of := func(name string) verification {
-		file := location.Location{Name: filepath.Join(dir, name)}
+		file := bucket.Location{Name: filepath.Join(dir, name)}
 		return verification{file.Name, func() (string, error) { return verifyBackup(verify, file) }}
 	}
 	if err := verifyAll(verify, []verification{of("deleted.zst"), of("a.zst")}); !errors.Is(err, os.ErrNotExist) {
@@ -253,7 +251,7 @@ func TestBackups_AreListedVerifiedAndPruned(t *testing.T) {
 
 // The names of objects in S3 that "byre backup" has written need no ending.
 func TestBackups_VerifyAnObjectOfAnyName(t *testing.T) {
-	s3test.ServeHere(t, s3test.New(t, "backups"))
+	storetest.ServeS3Here(t, storetest.NewS3(t, "backups"))
 	succeed(t, "backup", "--endpoint", sqliteWith(t, storetest.RandomRows(t, rand.New(rand.NewPCG(1, 1)))), "s3://backups/cluster/first")
 	if out, _ := succeed(t, "backup", "verify", "s3://backups/cluster/first"); !strings.HasPrefix(out, "s3://backups/cluster/first: complete, revision ") {
 		t.Errorf("it says %q", out)
@@ -265,7 +263,7 @@ func TestBackups_VerifyAnObjectOfAnyName(t *testing.T) {
 func TestBackups_ShowNoControlCharacters(t *testing.T) {
 	t.Parallel()
 	dir, rows := t.TempDir(), storetest.RandomRows(t, rand.New(rand.NewPCG(1, 1)))
-	if err := (location.Directory{Name: dir}).File("a.zst").Write(t.Context(), func(w io.Writer) error { return backup.Write(w, rows.Snapshot(), "byre\x1b[2J") }); err != nil {
+	if err := (bucket.Directory{Name: dir}).File("a.zst").Write(t.Context(), func(w io.Writer) error { return backup.Write(w, rows.Snapshot(), "byre\x1b[2J") }); err != nil {
 		t.Fatal(err)
 	}
 	if out, _ := succeed(t, "backup", "list", dir); strings.Contains(out, "\x1b") || !strings.Contains(out, "byre·[2J") {

@@ -14,15 +14,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"byre/apiserver/process/pki"
-	"byre/cmd/byre/cli"
+	"byre/cmd/byre/client"
 )
 
 func newCertsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "certs",
 		Short: "Show and renew the server's certificates",
-		Args:  cli.SubcommandOnly,
-		RunE:  cli.Help,
+		Args:  client.SubcommandOnly,
+		RunE:  client.Help,
 	}
 	cmd.AddCommand(newCertsStatusCommand(), newCertsRenewCommand())
 	return cmd
@@ -47,7 +47,7 @@ func (f *certsFlags) config() pki.Config {
 
 func newCertsStatusCommand() *cobra.Command {
 	var flags certsFlags
-	var output cli.Output
+	var output client.Output
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show when the server's certificates expire, and who has signed them",

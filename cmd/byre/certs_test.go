@@ -28,7 +28,7 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
 
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // TestCerts_RenewUnderARunningServer: without a restart, new connections get the new
@@ -48,15 +48,15 @@ func TestCerts_RenewUnderARunningServer(t *testing.T) {
 		}
 		return backend.clientSerial()
 	}
-	eventually.True(t, "the aggregated server is reached", func() bool { return proxied() != nil })
+	storetest.Eventually(t, "the aggregated server is reached", func() bool { return proxied() != nil })
 	oldServing, oldProxy := servingSerial(t, before.Host), proxied()
 
 	status, out, errOut := call("certs", "renew", "all", "--data-dir", dir)
 	if want := "admin.kubeconfig renewed\napiserver renewed\napiserver-kubelet-client renewed\nfront-proxy-client renewed\n"; status != 0 || out != want {
 		t.Fatalf("renew: status %d, %q, %s", status, out, errOut)
 	}
-	eventually.True(t, "new connections see the renewed certificate", func() bool { return servingSerial(t, before.Host).Cmp(oldServing) != 0 })
-	eventually.True(t, "the aggregated server sees the renewed certificate", func() bool { return proxied().Cmp(oldProxy) != 0 })
+	storetest.Eventually(t, "new connections see the renewed certificate", func() bool { return servingSerial(t, before.Host).Cmp(oldServing) != 0 })
+	storetest.Eventually(t, "the aggregated server sees the renewed certificate", func() bool { return proxied().Cmp(oldProxy) != 0 })
 	for _, line := range errorLine.FindAllString(server.log.String(), -1) {
 		t.Errorf("the renewal is an error to the server: %s", line)
 	}
@@ -75,7 +75,7 @@ var errorLine = regexp.MustCompile(`(?m)^E[0-9]{4} .*$`)
 
 // testCertificateOfAnotherKey: a certificate whose key does not follow is an error, once, and
 // the pair of before is in use.
-func testCertificateOfAnotherKey(t *testing.T, server *process) {
+func testCertificateOfAnotherKey(t *testing.T, server *serverProcess) {
 	old := servingSerial(t, server.config(t).Host)
 	in := func(name string) string { return filepath.Join(server.dir, "pki", name) }
 	other, err := os.ReadFile(in("front-proxy-client.key"))
@@ -85,7 +85,7 @@ func testCertificateOfAnotherKey(t *testing.T, server *process) {
 	if err := os.WriteFile(in("apiserver.key"), other, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	eventually.True(t, "the server logs the wrong pair", func() bool { return errorLine.MatchString(server.log.String()) })
+	storetest.Eventually(t, "the server logs the wrong pair", func() bool { return errorLine.MatchString(server.log.String()) })
 	if line := errorLine.FindString(server.log.String()); !strings.Contains(line, in("apiserver.crt")) || !strings.Contains(line, "private key does not match") {
 		t.Error(line)
 	}
@@ -96,7 +96,7 @@ func testCertificateOfAnotherKey(t *testing.T, server *process) {
 
 // testCertificateExpiryOfEachRequest: 51 requests with a client certificate are 51
 // observations, as on a stock server.
-func testCertificateExpiryOfEachRequest(t *testing.T, server *process) {
+func testCertificateExpiryOfEachRequest(t *testing.T, server *serverProcess) {
 	count := func() int {
 		_, metrics := server.mustGet(t, "/metrics")
 		for line := range strings.Lines(metrics) {
@@ -258,7 +258,7 @@ func TestKubeconfig_IsAUserOfRBAC(t *testing.T) {
 	if _, err := admin.RbacV1().RoleBindings(namespace).Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually.Done(t, "the binding counts", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the binding counts", func(ctx context.Context) (bool, error) {
 		_, err := alice.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 		return err == nil, err
 	})

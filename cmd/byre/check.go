@@ -11,10 +11,10 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 
-	"byre/apiserver"
-	"byre/apiserver/options"
-	"byre/cmd/byre/cli"
-	"byre/cmd/byre/integrity"
+	"byre/apiserver/server"
+
+	"byre/cmd/byre/client"
+	"byre/cmd/byre/status"
 	"byre/cmd/byre/transfer"
 	"byre/sqlstore"
 	"byre/sqlstore/postgres"
@@ -25,7 +25,7 @@ import (
 const statusDamaged = 2
 
 func newCheckCommand() *cobra.Command {
-	store := options.NewStoreOptions()
+	store := server.NewStoreOptions()
 	var repair bool
 	var output string
 	cmd := &cobra.Command{
@@ -74,11 +74,11 @@ func newCheckCommand() *cobra.Command {
 }
 
 // newOpener returns what decrypts values with the keys of a configuration; nil without one.
-func newOpener(ctx context.Context, config string) (integrity.Open, error) {
+func newOpener(ctx context.Context, config string) (status.OpenForCheck, error) {
 	if config == "" {
 		return nil, nil
 	}
-	transformers, err := apiserver.Transformers(ctx, config)
+	transformers, err := server.Transformers(ctx, config)
 	if err != nil {
 		return nil, err
 	}
@@ -87,14 +87,14 @@ func newOpener(ctx context.Context, config string) (integrity.Open, error) {
 	return transfer.NewOpener(ctx, transformers)
 }
 
-func check(cmd *cobra.Command, p *progress, endpoint string, open integrity.Open, repair bool, output string) error {
+func check(cmd *cobra.Command, p *progress, endpoint string, open status.OpenForCheck, repair bool, output string) error {
 	ctx := cmd.Context()
 	defer p.end()
 	if err := checkSource(endpoint); err != nil {
 		return err
 	}
-	var result integrity.Result
-	file := integrity.Result{Findings: []sqlstore.Finding{}} // in JSON no findings are an empty list
+	var result status.CheckResult
+	file := status.CheckResult{Findings: []sqlstore.Finding{}} // in JSON no findings are an empty list
 	err := withDatabase(endpoint,
 		func(path string) error {
 			defer p.showElapsed(func() string { return "checking the pages of the file" })()
@@ -107,7 +107,7 @@ func check(cmd *cobra.Command, p *progress, endpoint string, open integrity.Open
 	}
 	if err == nil {
 		err = readDamagedDatabase(ctx, endpoint, func(s sqlstore.Snapshot) (err error) {
-			result, err = integrity.Check(p.follow(s), open)
+			result, err = status.Check(p.follow(s), open)
 			return err
 		})
 	}
@@ -135,8 +135,8 @@ func check(cmd *cobra.Command, p *progress, endpoint string, open integrity.Open
 
 // showResult writes the result. readErr is why the check did not reach the end; nil if it
 // did.
-func showResult(cmd *cobra.Command, result integrity.Result, readErr error, output string) error {
-	format := cli.Output{Format: output}
+func showResult(cmd *cobra.Command, result status.CheckResult, readErr error, output string) error {
+	format := client.Output{Format: output}
 	return format.Print(cmd.OutOrStdout(), result, func(out io.Writer) error {
 		for _, f := range result.Findings {
 			fmt.Fprintln(out, f)

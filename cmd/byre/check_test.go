@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
-	"byre/cmd/byre/integrity"
+	integrity "byre/cmd/byre/status"
 	"byre/migrations"
 	"byre/sqlstore/postgres/pgtest"
 )
@@ -103,7 +103,7 @@ func testCheck(t *testing.T, dir string, flags []string, exec func(string)) {
 		t.Errorf("repair: %d %s", status, out)
 	}
 	status, out = check("-o", "json")
-	var result integrity.Result
+	var result integrity.CheckResult
 	if err := json.Unmarshal([]byte(out[:strings.LastIndex(out, "}")+1]), &result); err != nil || status != statusDamaged || result.MissingUpTo != 0 || len(result.Findings) == 0 {
 		t.Errorf("after the repair: %d %v %s", status, err, out)
 	}
@@ -162,11 +162,11 @@ func TestCheck_DecryptsValues(t *testing.T) {
 	if status := p.stop(t); status != 0 {
 		t.Fatalf("stopped with %d", status)
 	}
-	check := func(args ...string) (int, integrity.Result) {
+	check := func(args ...string) (int, integrity.CheckResult) {
 		t.Helper()
 		p := command(t, dir, append([]string{"check", "--data-dir", dir, "-o", "json"}, args...)...) // it replaces its process's logger
 		status := p.wait(t)
-		var result integrity.Result
+		var result integrity.CheckResult
 		// What it writes to standard error, that there are findings, follows the result.
 		text := strings.NewReader(progressLines.ReplaceAllString(p.log.String(), ""))
 		if err := json.NewDecoder(text).Decode(&result); err != nil {

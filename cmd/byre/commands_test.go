@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"byre/migrations"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // progressLines are what a command of more than two seconds prints meanwhile.
@@ -92,7 +92,7 @@ func awaitShared(t *testing.T, dsn string) {
 		t.Fatal(err)
 	}
 	defer conn.Close(context.Background())
-	eventually.Done(t, "the lock is shared", func(ctx context.Context) (shared bool, err error) {
+	storetest.EventuallyDone(t, "the lock is shared", func(ctx context.Context) (shared bool, err error) {
 		err = conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_locks
 WHERE locktype = 'advisory' AND mode = 'ShareLock' AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`).Scan(&shared)
 		return shared, err

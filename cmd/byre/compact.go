@@ -13,15 +13,15 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/kubernetes"
 
-	"byre/apiserver"
-	"byre/apiserver/options"
+	"byre/apiserver/server"
+
 	"byre/sqlstore"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/sqlite"
 )
 
 func newCompactCommand() *cobra.Command {
-	store := options.NewStoreOptions()
+	store := server.NewStoreOptions()
 	var certDir, resource string
 	keep := time.Hour
 	cmd := &cobra.Command{
@@ -50,7 +50,7 @@ func newCompactCommand() *cobra.Command {
 				return errors.New("--keep must not be negative")
 			}
 			c := compaction{
-				request: apiserver.CompactRequest{Keep: keep, Resource: resource},
+				request: server.CompactRequest{Keep: keep, Resource: resource},
 				out:     cmd.OutOrStdout(), progress: newProgress(cmd.ErrOrStderr(), "deleting history"),
 			}
 			return c.run(cmd.Context(), store, certsFlags{dataDir: store.DataDir, certDir: certDir})
@@ -69,17 +69,17 @@ const returnTime = time.Minute
 
 // compaction deletes history, a part with each request.
 type compaction struct {
-	request  apiserver.CompactRequest
+	request  server.CompactRequest
 	out      io.Writer
 	progress *progress
 
 	// first is the first answer, and last the last one. deleted is how many changes were deleted.
-	first, last apiserver.CompactResult
+	first, last server.CompactResult
 	deleted     int64
 }
 
 // run has the server compact, or else opens the database.
-func (c *compaction) run(ctx context.Context, store options.StoreOptions, certs certsFlags) error {
+func (c *compaction) run(ctx context.Context, store server.StoreOptions, certs certsFlags) error {
 	remedy := "name its --data-dir instead of --endpoint"
 	if store.Endpoint == "" {
 		err := c.askServer(ctx, certs)
@@ -111,8 +111,8 @@ func (c *compaction) askServer(ctx context.Context, certs certsFlags) error {
 	if _, err := client.Discovery().ServerVersion(); err != nil {
 		return fmt.Errorf("%w: %w", errNoServer, err)
 	}
-	err = c.repeat(ctx, func(request apiserver.CompactRequest) (result apiserver.CompactResult, err error) {
-		post := client.Discovery().RESTClient().Post().AbsPath(apiserver.CompactPath).
+	err = c.repeat(ctx, func(request server.CompactRequest) (result server.CompactResult, err error) {
+		post := client.Discovery().RESTClient().Post().AbsPath(server.CompactPath).
 			Param("keep", request.Keep.String()).Param("resource", request.Resource)
 		if request.UpTo > 0 {
 			post = post.Param("upTo", strconv.FormatInt(request.UpTo, 10))
@@ -168,8 +168,8 @@ func (c *compaction) openDatabase(ctx context.Context, endpoint string) (err err
 		return err
 	}
 	compacted := sqlstore.New(driver, sqlstore.Options{Retention: commonRetention(histories), Alone: isAlone})
-	if err := c.repeat(ctx, func(request apiserver.CompactRequest) (apiserver.CompactResult, error) {
-		result, err := apiserver.Compact(ctx, compacted, request)
+	if err := c.repeat(ctx, func(request server.CompactRequest) (server.CompactResult, error) {
+		result, err := server.Compact(ctx, compacted, request)
 		if err == nil && result.IsDeleted && !result.Done {
 			err = rewrite(ctx)
 		}
@@ -182,7 +182,7 @@ func (c *compaction) openDatabase(ctx context.Context, endpoint string) (err err
 
 // repeat makes requests until the work is done.
 func (c *compaction) repeat(
-	ctx context.Context, do func(apiserver.CompactRequest) (apiserver.CompactResult, error),
+	ctx context.Context, do func(server.CompactRequest) (server.CompactResult, error),
 ) error {
 	defer c.progress.end()
 	began := c.progress.clock()

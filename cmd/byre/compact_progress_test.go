@@ -8,13 +8,13 @@ import (
 	"testing"
 	"time"
 
-	"byre/apiserver"
+	"byre/apiserver/server"
 )
 
 // newCompaction returns a compaction whose progress has a line for each request.
 func newCompaction() (c *compaction, out, progress *bytes.Buffer) {
 	out, progress = &bytes.Buffer{}, &bytes.Buffer{}
-	c = &compaction{out: out, progress: newProgress(progress, "deleting history"), request: apiserver.CompactRequest{Keep: time.Hour}}
+	c = &compaction{out: out, progress: newProgress(progress, "deleting history"), request: server.CompactRequest{Keep: time.Hour}}
 	now := c.progress.start
 	c.progress.clock = func() time.Time {
 		now = now.Add(25 * time.Second)
@@ -24,9 +24,9 @@ func newCompaction() (c *compaction, out, progress *bytes.Buffer) {
 }
 
 // script returns a server that gives answers, one after the other, and the last one again.
-func script(t *testing.T, answers ...apiserver.CompactResult) func(apiserver.CompactRequest) (apiserver.CompactResult, error) {
+func script(t *testing.T, answers ...server.CompactResult) func(server.CompactRequest) (server.CompactResult, error) {
 	upTo := int64(0)
-	return func(request apiserver.CompactRequest) (apiserver.CompactResult, error) {
+	return func(request server.CompactRequest) (server.CompactResult, error) {
 		if request.UpTo != upTo {
 			t.Errorf("request up to %d, want what the last answer has: %d", request.UpTo, upTo)
 		}
@@ -45,9 +45,9 @@ func TestCompact_ShowsItsProgress(t *testing.T) {
 	c, out, progress := newCompaction()
 	const gib = 1 << 30
 	err := c.repeat(t.Context(), script(t,
-		apiserver.CompactResult{UpTo: 9, Older: 1000, BeforeBytes: 6 * gib, Deleted: 400, SizeBytes: 6 * gib, UsedBytes: 4 * gib},
-		apiserver.CompactResult{UpTo: 9, Deleted: 600, IsDeleted: true, SizeBytes: 5 * gib, UsedBytes: gib, CompactedRevision: 9},
-		apiserver.CompactResult{UpTo: 9, IsDeleted: true, SizeBytes: 4 * gib, UsedBytes: gib, CompactedRevision: 9},
+		server.CompactResult{UpTo: 9, Older: 1000, BeforeBytes: 6 * gib, Deleted: 400, SizeBytes: 6 * gib, UsedBytes: 4 * gib},
+		server.CompactResult{UpTo: 9, Deleted: 600, IsDeleted: true, SizeBytes: 5 * gib, UsedBytes: gib, CompactedRevision: 9},
+		server.CompactResult{UpTo: 9, IsDeleted: true, SizeBytes: 4 * gib, UsedBytes: gib, CompactedRevision: 9},
 	))
 	if err == nil {
 		err = c.print()
@@ -73,19 +73,19 @@ func TestCompact_ShowsItsProgress(t *testing.T) {
 func TestCompact_FailsWithWhatToDo(t *testing.T) {
 	t.Parallel()
 	c, _, _ := newCompaction()
-	err := c.repeat(t.Context(), script(t, apiserver.CompactResult{UpTo: 9, Younger: 70, IsDeleted: true, Done: true}))
+	err := c.repeat(t.Context(), script(t, server.CompactResult{UpTo: 9, Younger: 70, IsDeleted: true, Done: true}))
 	if err == nil || err.Error() != "nothing is deleted: the history has 70 changes, all younger than --keep 1h0m0s: --keep 0 deletes them too" {
 		t.Error(err)
 	}
 
 	ctx, cancel := context.WithCancel(t.Context())
 	c, _, _ = newCompaction()
-	err = c.repeat(ctx, func(apiserver.CompactRequest) (apiserver.CompactResult, error) {
+	err = c.repeat(ctx, func(server.CompactRequest) (server.CompactResult, error) {
 		if c.deleted > 0 {
 			cancel()
-			return apiserver.CompactResult{}, ctx.Err()
+			return server.CompactResult{}, ctx.Err()
 		}
-		return apiserver.CompactResult{UpTo: 9, Older: 100, Deleted: 40}, nil
+		return server.CompactResult{UpTo: 9, Older: 100, Deleted: 40}, nil
 	})
 	if err == nil || err.Error() != "interrupted: 40 of about 100 changes are deleted: run the command again to go on" {
 		t.Error(err)
@@ -93,11 +93,11 @@ func TestCompact_FailsWithWhatToDo(t *testing.T) {
 
 	c, _, _ = newCompaction()
 	away := errors.New("the server has gone")
-	err = c.repeat(t.Context(), func(apiserver.CompactRequest) (apiserver.CompactResult, error) {
+	err = c.repeat(t.Context(), func(server.CompactRequest) (server.CompactResult, error) {
 		if c.deleted > 0 {
-			return apiserver.CompactResult{}, away
+			return server.CompactResult{}, away
 		}
-		return apiserver.CompactResult{UpTo: 9, Older: 100, Deleted: 40}, nil
+		return server.CompactResult{UpTo: 9, Older: 100, Deleted: 40}, nil
 	})
 	if !errors.Is(err, away) || !strings.HasPrefix(err.Error(), "40 of about 100 changes are deleted: run the command again to go on: ") {
 		t.Error(err)

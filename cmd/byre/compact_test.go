@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // byre compact deletes the history at once: through the running server, and of a database that no
@@ -41,7 +41,7 @@ func TestCompact_WithAndWithoutAServer(t *testing.T) {
 		succeed(t, "compact", "--data-dir", dir, "--keep=0s")
 		expectFailure(t, "--keep must not be negative", "compact", "--data-dir", dir, "--keep=-1s")
 		// The feed of a server learns of a compaction with the next change.
-		eventually.Done(t, "the history is gone", func(ctx context.Context) (bool, error) {
+		storetest.EventuallyDone(t, "the history is gone", func(ctx context.Context) (bool, error) {
 			_, err := kube.CoreV1().ConfigMaps("default").List(ctx, resume)
 			return err != nil, nil
 		})

@@ -16,9 +16,8 @@ import (
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/component-base/term"
 
-	"byre/apiserver/options"
-	"byre/cmd/byre/cli"
-	"byre/cmd/byre/configfile"
+	"byre/apiserver/server"
+	"byre/cmd/byre/client"
 )
 
 // hostConfig is the configuration of the server that a host runs as a service.
@@ -26,7 +25,7 @@ const hostConfig = "/etc/byre/config.yaml"
 
 func newConfigCommand(config *configuration) *cobra.Command {
 	var changed bool
-	flags := options.New().Flags()
+	flags := server.NewOptions().Flags()
 	cmd := &cobra.Command{
 		Use:   "config",
 		Short: "Print the configuration that serve would run with, as YAML",
@@ -40,9 +39,9 @@ func newConfigCommand(config *configuration) *cobra.Command {
 		Args: cobra.NoArgs,
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		encode := configfile.Encode
+		encode := encodeConfigFile
 		if changed {
-			encode = func(flags *pflag.FlagSet) ([]byte, error) { return configfile.EncodeChanged(flags, config.sources) }
+			encode = func(flags *pflag.FlagSet) ([]byte, error) { return encodeChangedFlags(flags, config.sources) }
 		}
 		text, err := encode(serverFlags(flags))
 		if err != nil {
@@ -76,7 +75,7 @@ func newConfiguration(host string) *configuration {
 
 // addTo adds --config.
 func (c *configuration) addTo(flags *pflag.FlagSet) {
-	usage := "File with a " + configfile.Kind + " (" + configfile.APIVersion + "): flags of \"byre serve\" as fields of YAML, such as \"byre config\" prints. Flags of the command line and BYRE_... variables win."
+	usage := "File with a " + configKind + " (" + configAPIVersion + "): flags of \"byre serve\" as fields of YAML, such as \"byre config\" prints. Flags of the command line and BYRE_... variables win."
 	if c.host != "" {
 		usage += " If not set, " + c.host + " if it exists, unless --data-dir or --endpoint is given."
 	}
@@ -108,7 +107,7 @@ func (c *configuration) setNamed(cmd *cobra.Command, _ []string) error {
 	case !flags.HasFlags() || c.path == "" && namesServer(flags):
 		return nil
 	}
-	if err := c.set(flags, serverFlags(options.New().Flags())); err != nil || c.unread == nil {
+	if err := c.set(flags, serverFlags(server.NewOptions().Flags())); err != nil || c.unread == nil {
 		return err
 	}
 	run := cmd.RunE
@@ -145,10 +144,10 @@ func (c *configuration) setKubeconfig(flags *pflag.FlagSet) error {
 		slices.ContainsFunc([]string{"kubeconfig", clientcmd.FlagAPIServer, clientcmd.FlagClusterName, clientcmd.FlagContext}, flags.Changed) {
 		return nil
 	}
-	store := options.NewStoreOptions()
+	store := server.NewStoreOptions()
 	named := pflag.NewFlagSet("", pflag.ContinueOnError)
 	store.AddDatabaseFlags(named)
-	if err := c.set(named, serverFlags(options.New().Flags())); err != nil || !named.Changed("data-dir") {
+	if err := c.set(named, serverFlags(server.NewOptions().Flags())); err != nil || !named.Changed("data-dir") {
 		return err
 	}
 	path := (&certsFlags{dataDir: store.DataDir}).config().Kubeconfig
@@ -173,7 +172,7 @@ func (c *configuration) set(flags, server *pflag.FlagSet) error {
 	if path == "" {
 		return nil
 	}
-	err := configfile.Load(path, flags, server)
+	err := loadConfigFile(path, flags, server)
 	switch {
 	case isHost && errors.Is(err, fs.ErrNotExist):
 		return nil
@@ -237,7 +236,7 @@ func addServerFlags(cmd *cobra.Command, sets cliflag.NamedFlagSets, config *conf
 	cmd.PersistentPreRunE = func(*cobra.Command, []string) error { return config.set(flags, flags) }
 	global := sets.FlagSet("global")
 	global.BoolP("help", "h", false, "help for "+cmd.Name())
-	cli.AddVersion(cmd, global, "", version)
+	client.AddVersion(cmd, global, "", version)
 	config.addTo(global)
 	cmd.Flags().AddFlagSet(flags)
 	cmd.Flags().AddFlagSet(global)

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
 
-	"byre/apiserver/options"
+	"byre/apiserver/server"
 )
 
 // samples are values by the type of flag, other than any flag's default.
@@ -26,7 +26,7 @@ var samples = map[string]string{
 // default, and passes what `byre config` prints to --config.
 func TestConfig_RoundTripsEveryFlag(t *testing.T) {
 	args := []string{"config"}
-	for _, set := range options.New().Flags().FlagSets {
+	for _, set := range server.NewOptions().Flags().FlagSets {
 		set.VisitAll(func(flag *pflag.Flag) {
 			sample, known := samples[flag.Value.Type()]
 			switch {

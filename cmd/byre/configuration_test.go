@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"byre/apiserver/options"
+	"byre/apiserver/server"
 	"byre/cmd/byre/status"
 )
 
@@ -93,7 +93,7 @@ func TestConfiguration_OfTheHost(t *testing.T) {
 	t.Setenv("BYRE_DATABASE_SCHEMA", "tenant")
 	host := filepath.Join(t.TempDir(), "config.yaml")
 	namedBy := func(args ...string) (namedStore, error) {
-		var store options.StoreOptions
+		var store server.StoreOptions
 		cmd := &cobra.Command{Use: "test", RunE: func(*cobra.Command, []string) error { return fs.ErrNotExist }}
 		store.AddDatabaseFlags(cmd.Flags())
 		config := newConfiguration(host)
@@ -129,7 +129,7 @@ type namedStore struct{ dir, endpoint, schema string }
 // else: those are never set by the configuration.
 func TestConfiguration_SetsOnlyFlagsOfTheSameMeaning(t *testing.T) {
 	t.Parallel()
-	serve := serverFlags(options.New().Flags())
+	serve := serverFlags(server.NewOptions().Flags())
 	others := map[string]bool{}
 	var visit func(cmd *cobra.Command)
 	visit = func(cmd *cobra.Command) {

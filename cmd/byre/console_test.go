@@ -24,7 +24,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // openConsole runs "byre console" as a user until the test ends, and returns the URL that it prints.
@@ -119,7 +119,7 @@ func TestConsole_EveryLinkLeadsToAPage(t *testing.T) {
 			h.bind("", "alice", "byre:console-user")
 			h.bind("", "alice", "byre:sql-user")
 			h.awaitRights("alice", inShop)
-			eventually.True(t, "alice may see the console", func() bool {
+			storetest.Eventually(t, "alice may see the console", func() bool {
 				status, _ := h.as("alice", "/console/static/style.css", "*/*")
 				return status == http.StatusOK
 			})
@@ -164,7 +164,7 @@ func TestConsole_NeedsNoSeatWhileItWaits(t *testing.T) {
 			h.bind("", "alice", "cluster-admin")
 			start := time.Now()
 			for _, page := range []string{"", "r/core/v1/namespaces", "o/core/v1/namespaces/-/default", "deleted", "health", "sql?q=SELECT+name+FROM+namespaces"} {
-				eventually.True(t, "the page "+page, func() bool {
+				storetest.Eventually(t, "the page "+page, func() bool {
 					status, _ := h.as("alice", "/console/"+page, "text/html")
 					return status == http.StatusOK
 				})
@@ -260,7 +260,7 @@ func TestConsole_ShowsWhatAnObjectControls(t *testing.T) {
 	create("dependent", owner)
 	owner.Controller = new(true)
 	create("controlled", owner)
-	eventually.True(t, "all definitions are tables and resources", func() bool {
+	storetest.Eventually(t, "all definitions are tables and resources", func() bool {
 		found, err := h.kube.Discovery().ServerResourcesForGroupVersion("example.com/v1")
 		return err == nil && len(found.APIResources) >= 80 && slices.Equal(h.csv("", "SELECT count(*) FROM byre_tables WHERE \"group\" = 'example.com'"), []string{"80"})
 	})

@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/keyutil"
 
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // testClientCertificate approves a request by hand and uses the certificate.
@@ -66,7 +66,7 @@ func testKubeletCertificate(t *testing.T, config *rest.Config) {
 	request, key := certificateRequest(t, "edge", certificatesv1.KubeAPIServerClientKubeletSignerName,
 		pkix.Name{CommonName: "system:node:edge", Organization: []string{"system:nodes"}})
 	// The server reads tokens and bindings from caches.
-	eventually.Done(t, "the request is accepted", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the request is accepted", func(ctx context.Context) (bool, error) {
 		_, err := requests.Create(ctx, request, metav1.CreateOptions{})
 		return err == nil, err
 	})
@@ -79,7 +79,7 @@ func authenticates(t *testing.T, config *rest.Config, request string, key []byte
 	requests := kubernetes.NewForConfigOrDie(config).CertificatesV1().CertificateSigningRequests()
 	holder := rest.AnonymousClientConfig(config)
 	holder.KeyData = key
-	eventually.Done(t, "a certificate", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "a certificate", func(ctx context.Context) (bool, error) {
 		found, err := requests.Get(ctx, request, metav1.GetOptions{})
 		if err != nil {
 			return false, err

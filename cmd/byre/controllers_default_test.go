@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // TestControllers_ThatRunByDefaultDoTheirWork checks what each controller brings about that
@@ -77,7 +77,7 @@ func testRoleAggregation(t *testing.T, client kubernetes.Interface) {
 			t.Fatal(err)
 		}
 	}
-	eventually.Done(t, "the role has the rules of its part", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the role has the rules of its part", func(ctx context.Context) (bool, error) {
 		whole, err := roles.Get(ctx, "whole", metav1.GetOptions{})
 		return err == nil && len(whole.Rules) == 1 && slices.Equal(whole.Rules[0].Resources, rule.Resources), err
 	})
@@ -85,7 +85,7 @@ func testRoleAggregation(t *testing.T, client kubernetes.Interface) {
 
 // testTrustBundle expects what the first Pod needs that mounts the server's CA.
 func testTrustBundle(t *testing.T, client kubernetes.Interface) {
-	eventually.Done(t, "a ClusterTrustBundle", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "a ClusterTrustBundle", func(ctx context.Context) (bool, error) {
 		list, err := client.CertificatesV1().ClusterTrustBundles().List(ctx, metav1.ListOptions{
 			FieldSelector: "spec.signerName=kubernetes.io/kube-apiserver-serving",
 		})
@@ -98,7 +98,7 @@ func testEndpoints(t *testing.T, client kubernetes.Interface) {
 	createService(t, client, "web")
 	createReadyNode(t, client, "node1")
 	createReadyPod(t, client, "web", "node1", address)
-	eventually.Done(t, "a ready endpoint", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "a ready endpoint", func(ctx context.Context) (bool, error) {
 		list, err := client.DiscoveryV1().EndpointSlices("default").List(ctx, ofService("web"))
 		if err != nil || len(list.Items) != 1 || len(list.Items[0].Endpoints) != 1 {
 			return false, err
@@ -106,7 +106,7 @@ func testEndpoints(t *testing.T, client kubernetes.Interface) {
 		found := list.Items[0]
 		return found.Endpoints[0].Addresses[0] == address && *found.Endpoints[0].Conditions.Ready && *found.Ports[0].Port == 8080, nil
 	})
-	eventually.Done(t, "an address of the Endpoints", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "an address of the Endpoints", func(ctx context.Context) (bool, error) {
 		found, err := client.CoreV1().Endpoints("default").Get(ctx, "web", metav1.GetOptions{})
 		if err != nil || len(found.Subsets) != 1 || len(found.Subsets[0].Addresses) != 1 {
 			return false, err
@@ -132,7 +132,7 @@ func testMirroring(t *testing.T, client kubernetes.Interface) {
 	if _, err := client.CoreV1().Endpoints("default").Create(t.Context(), endpoints, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually.Done(t, "an EndpointSlice that mirrors the Endpoints", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "an EndpointSlice that mirrors the Endpoints", func(ctx context.Context) (bool, error) {
 		list, err := client.DiscoveryV1().EndpointSlices("default").List(ctx, ofService(name))
 		if err != nil || len(list.Items) != 1 || len(list.Items[0].Endpoints) != 1 {
 			return false, err
@@ -150,7 +150,7 @@ func testTaintEviction(t *testing.T, client kubernetes.Interface) {
 	if _, err := client.CoreV1().Nodes().Patch(t.Context(), "tainted", types.MergePatchType, taint, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually.Done(t, "the Pod is evicted", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the Pod is evicted", func(ctx context.Context) (bool, error) {
 		pod, err := client.CoreV1().Pods("default").Get(ctx, "evicted", metav1.GetOptions{})
 		return err == nil && pod.DeletionTimestamp != nil, err
 	})
@@ -175,7 +175,7 @@ func testPodGarbageCollection(t *testing.T, client kubernetes.Interface) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually.Done(t, "the Pod is gone", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the Pod is gone", func(ctx context.Context) (bool, error) {
 		_, err := pods.Get(ctx, "left", metav1.GetOptions{})
 		return isGone(err)
 	})
@@ -198,7 +198,7 @@ func testFinishedJob(t *testing.T, client kubernetes.Interface) {
 	if _, err := jobs.Patch(t.Context(), "done", types.MergePatchType, []byte(status), metav1.PatchOptions{}, "status"); err != nil {
 		t.Fatal(err)
 	}
-	eventually.Done(t, "the Job is gone", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the Job is gone", func(ctx context.Context) (bool, error) {
 		_, err := jobs.Get(ctx, "done", metav1.GetOptions{})
 		return isGone(err)
 	})
@@ -210,7 +210,7 @@ func testClaimProtection(t *testing.T, client kubernetes.Interface) {
 	if err := claims.Delete(t.Context(), "data", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually.Done(t, "the claim is gone", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the claim is gone", func(ctx context.Context) (bool, error) {
 		_, err := claims.Get(ctx, "data", metav1.GetOptions{})
 		return isGone(err)
 	})
@@ -222,7 +222,7 @@ func testVolumeProtection(t *testing.T, client kubernetes.Interface) {
 	if err := volumes.Delete(t.Context(), "protected", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually.Done(t, "the volume is gone", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the volume is gone", func(ctx context.Context) (bool, error) {
 		_, err := volumes.Get(ctx, "protected", metav1.GetOptions{})
 		return isGone(err)
 	})
@@ -232,12 +232,12 @@ func testVolumeBinding(t *testing.T, client kubernetes.Interface) {
 	createVolume(t, client, "bound")
 	// The controller has to know the volume first: it looks at a claim that it found no volume
 	// for 15 seconds later.
-	eventually.Done(t, "the volume is available", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the volume is available", func(ctx context.Context) (bool, error) {
 		volume, err := client.CoreV1().PersistentVolumes().Get(ctx, "bound", metav1.GetOptions{})
 		return err == nil && volume.Status.Phase == corev1.VolumeAvailable, err
 	})
 	createClaim(t, client, "bound")
-	eventually.Done(t, "the claim and the volume are bound", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the claim and the volume are bound", func(ctx context.Context) (bool, error) {
 		claim, err := client.CoreV1().PersistentVolumeClaims("default").Get(ctx, "bound", metav1.GetOptions{})
 		if err != nil || claim.Status.Phase != corev1.ClaimBound || claim.Spec.VolumeName != "bound" {
 			return false, err

@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
 
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // While a kube-controller-manager holds its Lease, byre's controllers of workloads wait:
@@ -34,7 +34,7 @@ func TestControllers_PauseWhileAControllerManagerLeads(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually.True(t, "the controllers pause", func() bool {
+	storetest.Eventually(t, "the controllers pause", func() bool {
 		return strings.Contains(server.log.String(), `"Paused, because another process leads"`)
 	})
 	createService(t, client, "second")
@@ -54,7 +54,7 @@ func TestControllers_PauseWhileAControllerManagerLeads(t *testing.T) {
 	}
 	awaitSlice(t, client, "second")
 	// The cleaner of CertificateSigningRequests looks when it starts, and then every hour.
-	eventually.Done(t, "the expired request is gone", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the expired request is gone", func(ctx context.Context) (bool, error) {
 		_, err := client.CertificatesV1().CertificateSigningRequests().Get(ctx, "expired", metav1.GetOptions{})
 		return isGone(err)
 	})
@@ -87,7 +87,7 @@ func testStorageVersionMigration(t *testing.T, client kubernetes.Interface) {
 		if _, err := migrations.Create(t.Context(), migration, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		eventually.Done(t, resource.Resource+" are migrated", func(ctx context.Context) (bool, error) {
+		storetest.EventuallyDone(t, resource.Resource+" are migrated", func(ctx context.Context) (bool, error) {
 			changes++
 			if err := change(ctx, fmt.Appendf(nil, `{"metadata":{"annotations":{"changes":"%d"}}}`, changes)); err != nil {
 				return false, err
@@ -145,7 +145,7 @@ func testDeviceTaintEviction(t *testing.T, client kubernetes.Interface) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually.Done(t, "the Pod is bound", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the Pod is bound", func(ctx context.Context) (bool, error) {
 		pod, err := pods.Get(ctx, "trainer", metav1.GetOptions{})
 		return err == nil && pod.Spec.NodeName == "node1", err
 	})
@@ -154,7 +154,7 @@ func testDeviceTaintEviction(t *testing.T, client kubernetes.Interface) {
 	if _, err := resources.ResourceSlices().Update(t.Context(), slice, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually.Done(t, "the Pod is evicted", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the Pod is evicted", func(ctx context.Context) (bool, error) {
 		pod, err := pods.Get(ctx, "trainer", metav1.GetOptions{})
 		return err == nil && pod.DeletionTimestamp != nil, err
 	})
@@ -175,7 +175,7 @@ func testPodOfTheLastJob(t *testing.T, client kubernetes.Interface) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually.Done(t, "the garbage collector and the Job controller delete the Pod", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the garbage collector and the Job controller delete the Pod", func(ctx context.Context) (bool, error) {
 		_, err := pods.Get(ctx, "p", metav1.GetOptions{})
 		return isGone(err)
 	})
@@ -206,7 +206,7 @@ func slicesOf(t *testing.T, client kubernetes.Interface, service string) int {
 
 func awaitSlice(t *testing.T, client kubernetes.Interface, service string) {
 	t.Helper()
-	eventually.True(t, "an EndpointSlice of "+service, func() bool { return slicesOf(t, client, service) > 0 })
+	storetest.Eventually(t, "an EndpointSlice of "+service, func() bool { return slicesOf(t, client, service) > 0 })
 }
 
 func createReadyPod(t *testing.T, client kubernetes.Interface, app, node, address string) {
@@ -232,7 +232,7 @@ func createReadyPod(t *testing.T, client kubernetes.Interface, app, node, addres
 // namespace. A controller creates it, which starts when the server is ready.
 func awaitAccount(t *testing.T, client kubernetes.Interface, namespace string) {
 	t.Helper()
-	eventually.Done(t, "the ServiceAccount default of "+namespace, func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the ServiceAccount default of "+namespace, func(ctx context.Context) (bool, error) {
 		_, err := client.CoreV1().ServiceAccounts(namespace).Get(ctx, "default", metav1.GetOptions{})
 		return err == nil, err
 	})

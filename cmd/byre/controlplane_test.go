@@ -23,7 +23,7 @@ import (
 	"k8s.io/kubernetes/pkg/serviceaccount"
 	"k8s.io/utils/ptr"
 
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // TestServe_ControlPlaneFlags starts one server with kube-apiserver's flags of the control
@@ -54,7 +54,7 @@ func TestServe_ControlPlaneFlags(t *testing.T) {
 
 func checkIdentity(t *testing.T, client kubernetes.Interface) {
 	var lease coordinationv1.Lease
-	eventually.Done(t, "the identity Lease", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the identity Lease", func(ctx context.Context) (bool, error) {
 		list, err := client.CoordinationV1().Leases("kube-system").List(ctx, metav1.ListOptions{LabelSelector: "apiserver.kubernetes.io/identity=kube-apiserver"})
 		if err != nil || len(list.Items) != 1 {
 			return false, err
@@ -71,8 +71,8 @@ func checkIdentity(t *testing.T, client kubernetes.Interface) {
 
 // checkTokenTracking checks that the ConfigMap names the day since which the use of legacy
 // tokens is recorded, and that a use is recorded.
-func checkTokenTracking(t *testing.T, server *process, client kubernetes.Interface) {
-	eventually.Done(t, "the ConfigMap of legacy tokens", func(ctx context.Context) (bool, error) {
+func checkTokenTracking(t *testing.T, server *serverProcess, client kubernetes.Interface) {
+	storetest.EventuallyDone(t, "the ConfigMap of legacy tokens", func(ctx context.Context) (bool, error) {
 		config, err := client.CoreV1().ConfigMaps("kube-system").Get(ctx, "kube-apiserver-legacy-service-account-token-tracking", metav1.GetOptions{})
 		if err != nil {
 			return false, err
@@ -98,7 +98,7 @@ func checkTokenTracking(t *testing.T, server *process, client kubernetes.Interfa
 
 // makeLegacyToken creates a service account with a token in a Secret, as
 // kube-controller-manager's tokens controller does.
-func makeLegacyToken(t *testing.T, server *process, client kubernetes.Interface) string {
+func makeLegacyToken(t *testing.T, server *serverProcess, client kubernetes.Interface) string {
 	t.Helper()
 	core := client.CoreV1()
 	account, err := core.ServiceAccounts("default").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "legacy"}}, metav1.CreateOptions{})
@@ -146,7 +146,7 @@ func checkElection(t *testing.T, client kubernetes.Interface) {
 	if _, err := candidates.Create(t.Context(), candidate, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually.Done(t, "the elected leader", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the elected leader", func(ctx context.Context) (bool, error) {
 		// A candidate answers a ping by renewing its Lease.
 		if c, err := candidates.Get(ctx, "candidate-1", metav1.GetOptions{}); err == nil && c.Spec.PingTime != nil && c.Spec.RenewTime.Before(c.Spec.PingTime) {
 			renewed := metav1.NowMicro()
@@ -205,7 +205,7 @@ func checkDebugSocket(t *testing.T, socket string) {
 	}
 }
 
-func checkFlagz(t *testing.T, server *process) {
+func checkFlagz(t *testing.T, server *serverProcess) {
 	_, body := server.mustGet(t, "/flagz")
 	values := map[string]string{}
 	for line := range strings.Lines(body) {

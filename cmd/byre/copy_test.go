@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"byre/sqlstore"
+	"byre/sqlstore/backup"
 	"byre/sqlstore/postgres/pgtest"
-	"byre/sqlstore/snapshot"
 	"byre/sqlstore/sqlite"
 	"byre/sqlstore/storetest"
 )
@@ -25,12 +25,12 @@ func sqliteWith(t *testing.T, rows storetest.Rows) (endpoint string) {
 	return "sqlite://" + path
 }
 
-func digestOf(t *testing.T, endpoint string) (digest snapshot.Digest, header sqlstore.Header) {
+func digestOf(t *testing.T, endpoint string) (digest backup.Digest, header sqlstore.Header) {
 	t.Helper()
 	err := readDatabase(t.Context(), endpoint, func(s sqlstore.Snapshot) (err error) {
 		header = s.Header
 		header.Time = time.Time{}
-		digest, err = snapshot.DigestOf(s)
+		digest, err = backup.DigestOf(s)
 		return err
 	})
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"byre/apiserver/process/pki"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // otherAuthority creates a CA and a client certificate for a user in system:masters, and
@@ -41,12 +41,12 @@ func TestServe_FilesOfAnotherCA(t *testing.T) {
 	config := waitForConfig(t, server)
 	config.CAFile, config.CAData = other.CACert, nil
 	// At the first start RBAC forbids all until it has its roles.
-	eventually.Done(t, "an answer with the given certificate", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "an answer with the given certificate", func(ctx context.Context) (bool, error) {
 		status, _, err := get(ctx, config, "/livez")
 		return status == http.StatusOK, err
 	})
 	// The metric of certificates knows the given one, and those of byre.
-	eventually.Done(t, "metrics with the given certificate", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "metrics with the given certificate", func(ctx context.Context) (bool, error) {
 		status, metrics, err := get(ctx, config, "/metrics")
 		const metric = "byre_certificate_expiration_timestamp_seconds"
 		return status == http.StatusOK && strings.Contains(metrics, metric+`{name="tls-cert-file"} `) && strings.Contains(metrics, metric+`{name="ca"} `), err

@@ -13,13 +13,12 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"byre/apiserver/options"
+	"byre/apiserver/server"
 	"byre/migrations"
-	"byre/migrations/dbfile"
-	"byre/migrations/fileowner"
+
 	"byre/sqlstore"
+	"byre/sqlstore/backup"
 	"byre/sqlstore/postgres"
-	"byre/sqlstore/snapshot"
 	"byre/sqlstore/sqlite"
 )
 
@@ -29,7 +28,7 @@ const usedDatabase = "database"
 
 // recordUsedDatabase records the database of a server, for usedEndpoint. A failure, such as
 // that of a full disk, is no reason not to serve.
-func recordUsedDatabase(store options.StoreOptions, name options.DatabaseName) {
+func recordUsedDatabase(store server.StoreOptions, name server.DatabaseName) {
 	path := filepath.Join(store.DataDir, usedDatabase)
 	var err error
 	if store.Endpoint == "" {
@@ -38,7 +37,7 @@ func recordUsedDatabase(store options.StoreOptions, name options.DatabaseName) {
 		}
 	} else if last, _ := os.ReadFile(path); string(last) != name.String()+"\n" {
 		var file *os.File
-		if file, err = fileowner.Open(path, os.O_WRONLY|os.O_TRUNC, 0o600); err == nil {
+		if file, err = migrations.OpenOwned(path, os.O_WRONLY|os.O_TRUNC, 0o600); err == nil {
 			_, err = file.WriteString(name.String() + "\n")
 			err = errors.Join(err, file.Close())
 		}
@@ -51,7 +50,7 @@ func recordUsedDatabase(store options.StoreOptions, name options.DatabaseName) {
 // usedEndpoint returns the endpoint of a database that there is already. It fails if no database is named, and
 // the servers of --data-dir use another one than the SQLite file there: that file is what a move to another
 // database has left.
-func usedEndpoint(store options.StoreOptions) (string, error) {
+func usedEndpoint(store server.StoreOptions) (string, error) {
 	if store.Endpoint == "" {
 		if name, err := os.ReadFile(filepath.Join(store.DataDir, usedDatabase)); err == nil {
 			return "", fmt.Errorf("its servers use %s: name it with --endpoint", bytes.TrimSpace(name))
@@ -142,20 +141,20 @@ func withDatabase(endpoint string, onSQLite, onPostgres func(dsn string) error) 
 
 // loadVerified fills the database of an endpoint, and then counts and hashes what it
 // holds.
-func loadVerified(ctx context.Context, p *progress, endpoint string, s sqlstore.Snapshot) (snapshot.Digest, error) {
-	s, loaded := snapshot.Digested(s)
+func loadVerified(ctx context.Context, p *progress, endpoint string, s sqlstore.Snapshot) (backup.Digest, error) {
+	s, loaded := backup.Digested(s)
 	if err := loadDatabase(ctx, endpoint, s); err != nil {
-		return snapshot.Digest{}, err
+		return backup.Digest{}, err
 	}
 	p.begin("verifying")
-	var held snapshot.Digest
+	var held backup.Digest
 	err := readDatabase(ctx, endpoint, func(h sqlstore.Snapshot) (err error) {
 		if h.Revision != s.Revision || h.Compacted != s.Compacted || h.Epoch != s.Epoch {
 			return fmt.Errorf("it is at revision %d of epoch %s, want %d of %s", h.Revision, h.Epoch, s.Revision, s.Epoch)
 		}
 		h = p.follow(h)
 		p.total = loaded.Objects + loaded.Changes
-		held, err = snapshot.DigestOf(h)
+		held, err = backup.DigestOf(h)
 		return err
 	})
 	switch {
@@ -174,9 +173,9 @@ func checkSource(endpoint string) error {
 	if err != nil || dialect != migrations.SQLite {
 		return err
 	}
-	isFresh, err := dbfile.Inspect(path)
+	isFresh, err := migrations.InspectFile(path)
 	switch {
-	case errors.Is(err, dbfile.ErrForeign):
+	case errors.Is(err, migrations.ErrForeign):
 		return explainFile(path, byreDatabase, fmt.Errorf("%w: name a database that \"byre serve\" has made", err))
 	case err != nil:
 		return err
@@ -222,7 +221,7 @@ func recognize(path string) (kind, command string) {
 		return etcdSnapshot, "import etcd " + path
 	case !bytes.HasPrefix(header, []byte("SQLite format 3\x00")):
 		return "", ""
-	case binary.BigEndian.Uint32(header[68:]) == dbfile.ApplicationID:
+	case binary.BigEndian.Uint32(header[68:]) == migrations.ApplicationID:
 		return byreDatabase, "restore --from sqlite://" + path
 	}
 	return otherSQLite, "import kine sqlite://" + path

@@ -13,8 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/storetest"
 )
 
 // On a full disk a server starts, is ready for systemd, and deletes. When the history is compacted
@@ -56,7 +56,7 @@ func emptyFullDisk(t *testing.T, flags ...string) {
 	if err := disk.Fill(); err != nil {
 		t.Fatal(err)
 	}
-	eventually.True(t, "the disk is full", func() bool {
+	storetest.Eventually(t, "the disk is full", func() bool {
 		err := create()
 		if err != nil && (!apierrors.IsServiceUnavailable(err) || !strings.Contains(err.Error(), "the disk is full")) {
 			t.Fatalf("create: %v", err)
@@ -69,7 +69,7 @@ func emptyFullDisk(t *testing.T, flags ...string) {
 	if err := disk.Free(); err != nil {
 		t.Fatal(err)
 	}
-	eventually.True(t, "the reserve is taken back", func() bool {
+	storetest.Eventually(t, "the reserve is taken back", func() bool {
 		info, err := os.Stat(reserve)
 		return err == nil && info.Size() == reserved && create() == nil
 	})
@@ -106,7 +106,7 @@ func emptyFullDisk(t *testing.T, flags ...string) {
 	if !strings.HasPrefix(out, "compacted up to revision ") {
 		t.Errorf("compact says %q", out)
 	}
-	eventually.Done(t, "the server takes all writes", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the server takes all writes", func(ctx context.Context) (bool, error) {
 		err := create()
 		return err == nil && server.ready(ctx), err
 	})

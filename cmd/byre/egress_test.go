@@ -20,7 +20,7 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
 
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // refusingProxy is an egress proxy that records the addresses it is asked to connect to,
@@ -103,7 +103,7 @@ func TestEgressSelector_RoutesThroughTheProxy(t *testing.T) {
 	if _, err := clientset.NewForConfigOrDie(server.config(t)).ApiregistrationV1().APIServices().Create(t.Context(), aggregated, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually.Done(t, "all dialers are asked", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "all dialers are asked", func(ctx context.Context) (bool, error) {
 		_, _ = client.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "hooked-"}}, metav1.CreateOptions{})
 		_, _ = client.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes/n/proxy/healthz").DoRaw(ctx)
 		return controlPlane.wasAsked("192.0.2.10:443") && cluster.wasAsked("192.0.2.20:10250") &&

@@ -9,10 +9,10 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apiserver/pkg/util/compatibility"
 
-	"byre/apiserver"
-	"byre/apiserver/envtest/assets"
 	"byre/apiserver/envtest/standin"
-	"byre/cmd/byre/cli"
+	"byre/apiserver/server"
+
+	"byre/cmd/byre/client"
 )
 
 func newEnvtestAssetsCommand() *cobra.Command {
@@ -34,8 +34,8 @@ func newEnvtestAssetsCommand() *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("no cache directory, set XDG_CACHE_HOME: %w", err)
 			}
-			version, _, _ := strings.Cut(apiserver.Version(compatibility.DefaultBuildEffectiveVersion()).GitVersion, "+")
-			dir, err := assets.Make(cache, version, executable)
+			version, _, _ := strings.Cut(server.Version(compatibility.DefaultBuildEffectiveVersion()).GitVersion, "+")
+			dir, err := standin.MakeAssets(cache, version, executable)
 			if err == nil {
 				fmt.Fprintln(cmd.OutOrStdout(), dir)
 			}
@@ -48,7 +48,7 @@ func newEnvtestAssetsCommand() *cobra.Command {
 func newEtcdCommand() *cobra.Command {
 	o := standin.Options{Parent: os.Getppid()}
 	cmd := &cobra.Command{
-		Use:   assets.Etcd,
+		Use:   standin.Etcd,
 		Short: "byre in place of etcd, for tests with controller-runtime's envtest",
 		Long: "byre in place of etcd, for tests with controller-runtime's envtest: it answers\n" +
 			"etcd's health checks and holds no keys. It ends with the process that started it.\n" +
@@ -59,7 +59,7 @@ func newEtcdCommand() *cobra.Command {
 		SilenceUsage:       true,
 		SilenceErrors:      true,
 	}
-	cli.AddVersion(cmd, cmd.Flags(), "", func() string { return "etcd Version: " + standin.Version + "\n" })
+	client.AddVersion(cmd, cmd.Flags(), "", func() string { return "etcd Version: " + standin.Version + "\n" })
 	cmd.Flags().StringSliceVar(&o.ListenURLs, "listen-client-urls", []string{"http://localhost:2379"}, "URLs to listen on.")
 	cmd.Flags().StringVar(&o.DataDir, "data-dir", "default.etcd", "Directory in which byre under the name kube-apiserver keeps its database.")
 	return cmd
@@ -68,7 +68,7 @@ func newEtcdCommand() *cobra.Command {
 // newKubectlCommand is byre under the name kubectl: it becomes the user's kubectl.
 func newKubectlCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:                assets.Kubectl,
+		Use:                standin.Kubectl,
 		Short:              "The kubectl that KUBECTL names, or the next one on the PATH",
 		DisableFlagParsing: true,
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -76,7 +76,7 @@ func newKubectlCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			path, err := assets.FindKubectl(self, os.Getenv)
+			path, err := standin.FindKubectl(self, os.Getenv)
 			if err != nil {
 				return err
 			}

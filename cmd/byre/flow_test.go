@@ -16,7 +16,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // flowTokens has tokens of a user, whose requests share the level "global-default" with
@@ -87,7 +87,7 @@ func startFlood(t *testing.T, config *rest.Config, method, path string, requests
 // full waits until the server refuses requests of the flood.
 func (f *flood) full(t *testing.T) {
 	t.Helper()
-	eventually.Done(t, "a refused request", func(context.Context) (bool, error) { return f.refused.Load() > 0, nil })
+	storetest.EventuallyDone(t, "a refused request", func(context.Context) (bool, error) { return f.refused.Load() > 0, nil })
 }
 
 // p99 returns the 99th percentile of the latency of many reads, each of which must succeed.
@@ -171,7 +171,7 @@ func TestFlowControl_MaxInFlightWithoutFairness(t *testing.T) {
 	f := startFlood(t, flooder, http.MethodPost, configMaps, 50)
 	f.full(t)
 	p99(t, withToken(server.config(t), "others")) // reads are still answered
-	eventually.Done(t, "45 refused requests", func(context.Context) (bool, error) { return f.refused.Load() == 45, nil })
+	storetest.EventuallyDone(t, "45 refused requests", func(context.Context) (bool, error) { return f.refused.Load() == 45, nil })
 	if status, answer := (hostile{body: `{"metadata":{"name":"late"}}`}).send(t, flooder); status != http.StatusTooManyRequests {
 		t.Errorf("one more write is answered with %d %s", status, answer)
 	}
@@ -180,7 +180,7 @@ func TestFlowControl_MaxInFlightWithoutFairness(t *testing.T) {
 	if wrong := f.wrong.Load(); wrong != nil {
 		t.Errorf("a request of the flood is answered with %s", *wrong)
 	}
-	eventually.Done(t, "a request after the flood is answered", func(context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "a request after the flood is answered", func(context.Context) (bool, error) {
 		status, _ := (hostile{body: `{"metadata":{"name":"after"}}`}).send(t, flooder)
 		return status == http.StatusCreated, nil
 	})

@@ -18,24 +18,24 @@ import (
 
 	"byre/apiserver/access/auth"
 	"byre/apiserver/controllers"
-	"byre/apiserver/controllers/controlplane"
-	"byre/apiserver/options"
+
+	"byre/apiserver/server"
 	"byre/apiserver/storage/encoding"
-	"byre/cmd/byre/plugin"
+	"byre/cmd/byre/client"
 	"byre/sqlstore"
-	"byre/sqlstore/snapshot"
+	"byre/sqlstore/backup"
 )
 
 // forkFlags are those of "byre fork".
 type forkFlags struct {
-	from options.StoreOptions
+	from server.StoreOptions
 	at   string
 	// to is a directory or a DSN.
 	to, toSchema string
 }
 
 func newForkCommand() *cobra.Command {
-	f := forkFlags{from: options.NewStoreOptions()}
+	f := forkFlags{from: server.NewStoreOptions()}
 	cmd := &cobra.Command{
 		Use:   "fork [flags] --to DIR|DSN",
 		Short: "Make a second control plane with the objects of a moment",
@@ -54,7 +54,7 @@ func newForkCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	f.from.AddDatabaseFlags(cmd.Flags())
-	cmd.Flags().StringVar(&f.at, "at", "", "The moment: "+plugin.MomentHelp+". If not set, now.")
+	cmd.Flags().StringVar(&f.at, "at", "", "The moment: "+client.MomentHelp+". If not set, now.")
 	cmd.Flags().StringVar(&f.to, "to", "", "Directory to make the SQLite database in, or database to fill: sqlite:///PATH or postgres://...")
 	cmd.Flags().StringVar(&f.toSchema, "to-schema", "", "Schema of the PostgreSQL database to fill.")
 	_ = cmd.MarkFlagRequired("to") // the flag is there
@@ -62,10 +62,10 @@ func newForkCommand() *cobra.Command {
 }
 
 func (f *forkFlags) run(cmd *cobra.Command) error {
-	var moment plugin.Moment
+	var moment client.Moment
 	var err error
 	if f.at != "" {
-		if moment, err = plugin.ParseMoment(f.at); err != nil {
+		if moment, err = client.ParseMoment(f.at); err != nil {
 			return fmt.Errorf("--at %w", err)
 		}
 	}
@@ -81,7 +81,7 @@ func (f *forkFlags) run(cmd *cobra.Command) error {
 	defer p.end()
 	return readDatabase(cmd.Context(), from, func(s sqlstore.Snapshot) error {
 		s, fork, err := forkAt(s, moment)
-		if _, outside := errors.AsType[*snapshot.HistoryError](err); outside {
+		if _, outside := errors.AsType[*backup.HistoryError](err); outside {
 			return fmt.Errorf("--at: %w: name a moment within it", err)
 		}
 		if err != nil {
@@ -101,9 +101,9 @@ func (f *forkFlags) run(cmd *cobra.Command) error {
 // target returns the endpoint of --to. It fails if a server has used the directory: the fork would
 // have its keys.
 func (f *forkFlags) target() (string, error) {
-	to := options.StoreOptions{DataDir: f.to, DatabaseSchema: f.toSchema}
+	to := server.StoreOptions{DataDir: f.to, DatabaseSchema: f.toSchema}
 	if strings.Contains(f.to, "://") {
-		to = options.StoreOptions{Endpoint: f.to, DatabaseSchema: f.toSchema}
+		to = server.StoreOptions{Endpoint: f.to, DatabaseSchema: f.toSchema}
 	} else if f.to == "" {
 		return "", errors.New("--to must name a directory or a database")
 	} else if _, err := os.Stat(filepath.Join(f.to, "pki")); err == nil {
@@ -115,24 +115,24 @@ func (f *forkFlags) target() (string, error) {
 // forkAt returns the fork of a store at a moment, and its record; the zero moment is that of the
 // snapshot. The fork has no history, in which its namespace kube-system would have the other UID.
 // What expires has as long left in the fork as it had at the moment.
-func forkAt(s sqlstore.Snapshot, m plugin.Moment) (sqlstore.Snapshot, sqlstore.Fork, error) {
+func forkAt(s sqlstore.Snapshot, m client.Moment) (sqlstore.Snapshot, sqlstore.Fork, error) {
 	fork := sqlstore.Fork{Revision: s.Revision, Time: s.Time}
-	if m != (plugin.Moment{}) {
+	if m != (client.Moment{}) {
 		var err error
 		if fork.Revision, fork.Time = m.Revision, m.Time; m.Revision == 0 {
-			fork.Revision, err = snapshot.RevisionAt(s, m.Time)
+			fork.Revision, err = backup.RevisionAt(s, m.Time)
 		} else {
 			fork.Time, err = timeOf(s, m.Revision)
 		}
 		if err == nil {
-			s, err = snapshot.At(s, fork.Revision)
+			s, err = backup.At(s, fork.Revision)
 		}
 		if err != nil {
 			return s, fork, err
 		}
 	}
 	now := time.Now()
-	s = snapshot.Restored(snapshot.NotEmpty(s), bumpRevision, rand.Text(), now)
+	s = backup.Restored(backup.NotEmpty(s), bumpRevision, rand.Text(), now)
 	s.ObjectCount, s.Retained = -1, nil
 	s.Changes = func(func(*sqlstore.ChangeRow, error) bool) {}
 	record, err := fork.Record(s.Revision)
@@ -222,7 +222,7 @@ func isOfServers(k sqlstore.Key) bool {
 		return k == auth.SourceKeysKey || k == sqlstore.ForkKey
 	case k.Group == "" && k.Resource == "configmaps": // the CAs of clients and of the proxy
 		return k.Namespace == metav1.NamespaceSystem &&
-			slices.Contains([]string{"extension-apiserver-authentication", controlplane.HostsConfigMap, controllers.CredentialsConfigMap}, k.Name)
+			slices.Contains([]string{"extension-apiserver-authentication", controllers.HostsConfigMap, controllers.CredentialsConfigMap}, k.Name)
 	case k.Group == "coordination.k8s.io" && k.Resource == "leases": // their identities
 		return k.Namespace == metav1.NamespaceSystem && strings.HasPrefix(k.Name, "apiserver-")
 	}

@@ -26,11 +26,10 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
 
-	"byre/cmd/byre/plugin"
+	"byre/cmd/byre/client"
 	"byre/sqlstore"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/backup"
 	"byre/sqlstore/postgres/pgtest"
-	"byre/sqlstore/snapshot"
 	"byre/sqlstore/storetest"
 )
 
@@ -38,7 +37,7 @@ import (
 type forked struct {
 	*testing.T
 	dir, endpoint, encryption string
-	server                    *process
+	server                    *serverProcess
 	config                    *rest.Config
 	client                    kubernetes.Interface
 	// revision and time are those of the moment, and objects are what there was.
@@ -79,7 +78,7 @@ func newForked(t *testing.T, flags ...string) *forked {
 	f.must(err)
 	_, err = maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "last"}}, metav1.CreateOptions{})
 	f.must(err)
-	eventually.True(t, "a moment at which the server itself creates nothing", func() bool {
+	storetest.Eventually(t, "a moment at which the server itself creates nothing", func() bool {
 		f.revision = f.last()
 		f.objects, f.time = f.list(f.config), time.Now().UTC().Format(time.RFC3339Nano)
 		return f.objects["services/default/kubernetes"] != nil && f.last() == f.revision &&
@@ -338,7 +337,7 @@ func (f *forked) idOfSource() (id string) {
 
 var service = &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
 
-func (f *forked) expectInert(server *process, client kubernetes.Interface) {
+func (f *forked) expectInert(server *serverProcess, client kubernetes.Interface) {
 	f.Helper()
 	_, err := client.CoreV1().Services("default").Create(f.Context(), service, metav1.CreateOptions{})
 	f.must(err)
@@ -353,7 +352,7 @@ func (f *forked) expectInert(server *process, client kubernetes.Interface) {
 		}
 	}
 	services := clientset.NewForConfigOrDie(server.config(f.T)).ApiregistrationV1().APIServices()
-	eventually.Done(f, "the aggregated API server is not reached", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(f, "the aggregated API server is not reached", func(ctx context.Context) (bool, error) {
 		aggregated, err := services.Get(ctx, "v1.widgets.example", metav1.GetOptions{})
 		return err == nil && strings.Contains(fmt.Sprint(aggregated.Status.Conditions), refusal), err
 	})
@@ -369,7 +368,7 @@ func (f *forked) expectAlive(client kubernetes.Interface) {
 	if _, err := client.CoreV1().Services("default").Create(f.Context(), service, metav1.CreateOptions{}); err == nil || !strings.Contains(err.Error(), "failed calling webhook") {
 		f.Errorf("a Service that a webhook must see: %v", err)
 	}
-	eventually.Done(f, "a ReplicaSet", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(f, "a ReplicaSet", func(ctx context.Context) (bool, error) {
 		sets, err := client.AppsV1().ReplicaSets("default").List(ctx, metav1.ListOptions{})
 		return err == nil && len(sets.Items) == 1, err
 	})
@@ -413,7 +412,7 @@ func TestFork_LeavesOutWhatIsOfTheServers(t *testing.T) {
 	source.Changes = func(func(*sqlstore.ChangeRow, error) bool) {}
 	forkOf := func() (map[string]*sqlstore.ObjectRow, sqlstore.Snapshot) {
 		t.Helper()
-		s, _, err := forkAt(source, plugin.Moment{})
+		s, _, err := forkAt(source, client.Moment{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -424,7 +423,7 @@ func TestFork_LeavesOutWhatIsOfTheServers(t *testing.T) {
 			}
 			held[r.Resource+" "+r.Name] = r
 		}
-		if _, err := snapshot.DigestOf(s); err != nil {
+		if _, err := backup.DigestOf(s); err != nil {
 			t.Error(err)
 		}
 		return held, s
@@ -453,7 +452,7 @@ func TestFork_LeavesOutWhatIsOfTheServers(t *testing.T) {
 		t.Error("an encrypted kube-system, whose UID can't be replaced, is in the fork")
 	}
 	rows = nil
-	if _, _, err := forkAt(source, plugin.Moment{}); err == nil || !strings.Contains(err.Error(), "there are no objects") {
+	if _, _, err := forkAt(source, client.Moment{}); err == nil || !strings.Contains(err.Error(), "there are no objects") {
 		t.Errorf("of nothing: %v", err)
 	}
 }

@@ -23,7 +23,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"byre/apiserver/query"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // keyValue is a header or a parameter of an infinityTarget.
@@ -154,7 +154,7 @@ func TestGrafana_PanelsAreAnswered(t *testing.T) {
 				target.URL != query.Path || target.Options.BodyType != "raw" || target.RootSelector != "" || len(target.Options.Params) > 0 {
 				t.Fatalf("%s: %+v", panel.Title, panel)
 			}
-			eventually.True(t, panel.Title+" has a row", func() bool {
+			storetest.Eventually(t, panel.Title+" has a row", func() bool {
 				response, records := ask(&target)
 				if warnings := response.Header.Values("Warning"); len(records) < 2 || len(warnings) > 0 {
 					t.Log(panel.Title, records, warnings)

@@ -21,7 +21,7 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // costWriters update a ConfigMap each, costWrites times in one measurement.
@@ -89,7 +89,7 @@ func compareWatchCosts(t *testing.T, rounds int, flags ...string) {
 // costMeter measures updates of a server.
 type costMeter struct {
 	*testing.T
-	server  *process
+	server  *serverProcess
 	config  *rest.Config
 	maps    typedcorev1.ConfigMapInterface
 	objects []*corev1.ConfigMap
@@ -123,7 +123,7 @@ func (m *costMeter) measure(kind int) (cpu, wall time.Duration) {
 	writing.Wait()
 	wall = time.Since(begun)
 	if events != nil && !strings.HasSuffix(watchCosts[kind].name, "selects none") {
-		eventually.True(m.T, "the watch sends all updates", func() bool { return events.Load() >= costWriters*costWrites })
+		storetest.Eventually(m.T, "the watch sends all updates", func() bool { return events.Load() >= costWriters*costWrites })
 	}
 	return m.processorTime() - used, wall
 }

@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"byre/apiserver/history"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // grants is what users may list in a namespace, or in all if it is empty: users, namespaces and
@@ -174,7 +174,7 @@ func (h *chronicle) expectAsSQL(granted grants, user, namespace string, limit in
 			h.Log(difference)
 		}
 	}()
-	eventually.True(h.T, user+" sees in "+path+" what SQL says", func() bool {
+	storetest.Eventually(h.T, user+" sees in "+path+" what SQL says", func() bool {
 		got, last, text, status := h.pages(user, path, limit)
 		if !mayList {
 			difference = fmt.Sprint(status, text)

@@ -27,7 +27,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"byre/apiserver/history"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // chronicle asks a server for changes, as different users.
@@ -151,7 +151,7 @@ func (h *chronicle) write(namespace, name, value string) {
 // awaitRights waits until a user may list changes at a path, and the objects of a resource in it.
 func (h *chronicle) awaitRights(user, path string) {
 	h.Helper()
-	eventually.Done(h.T, user+" may list changes", func(context.Context) (bool, error) {
+	storetest.EventuallyDone(h.T, user+" may list changes", func(context.Context) (bool, error) {
 		status, _ := h.as(user, path, "application/json")
 		return status == http.StatusOK, nil
 	})
@@ -224,7 +224,7 @@ func TestHistory_ShowsWhatTheUserMayList(t *testing.T) {
 			h.bind("shop", "alice", "byre:history-viewer")
 			h.write("shop", "later", "later")
 			h.awaitRights("alice", inShop)
-			eventually.True(t, "alice sees what is new", func() bool {
+			storetest.Eventually(t, "alice sees what is new", func() bool {
 				_, text := h.list("alice", inShop)
 				return strings.Contains(text, `"later"`)
 			})
@@ -234,7 +234,7 @@ func TestHistory_ShowsWhatTheUserMayList(t *testing.T) {
 
 			definitions := dynamic.NewForConfigOrDie(h.config).Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
 			h.must(definitions.Delete(t.Context(), "widgets.example.com", metav1.DeleteOptions{}))
-			eventually.True(t, "the definition is gone", func() bool {
+			storetest.Eventually(t, "the definition is gone", func() bool {
 				_, err := definitions.Get(t.Context(), "widgets.example.com", metav1.GetOptions{})
 				return apierrors.IsNotFound(err)
 			})

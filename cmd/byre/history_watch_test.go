@@ -19,8 +19,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	"byre/apiserver/history"
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/storetest"
 )
 
 // changeStream has the events of a watch as they come.
@@ -96,7 +96,7 @@ func (s *changeStream) hasEnded() bool {
 
 func (s *changeStream) awaits(t *testing.T, text string) {
 	t.Helper()
-	eventually.True(t, "the watch sends "+text, func() bool {
+	storetest.Eventually(t, "the watch sends "+text, func() bool {
 		_, all := s.received()
 		return strings.Contains(all, text)
 	})
@@ -110,7 +110,7 @@ func after(list history.ChangeList, revision int64) []history.Change {
 // expectItems expects items of a watch, and nothing else.
 func (h *chronicle) expectItems(s *changeStream, want []history.Change) {
 	h.Helper()
-	eventually.True(h.T, fmt.Sprintf("the watch has %d changes", len(want)), func() bool {
+	storetest.Eventually(h.T, fmt.Sprintf("the watch has %d changes", len(want)), func() bool {
 		items, _ := s.received()
 		return len(items) >= len(want)
 	})
@@ -189,9 +189,9 @@ func newReplicas(t *testing.T, database string) (h *chronicle, other *rest.Confi
 }
 
 // awaitOutput waits until a program has printed a text.
-func (p *process) awaitOutput(t *testing.T, text string) {
+func (p *serverProcess) awaitOutput(t *testing.T, text string) {
 	t.Helper()
-	eventually.True(t, "the program prints "+text, func() bool { return strings.Contains(p.log.String(), text) })
+	storetest.Eventually(t, "the program prints "+text, func() bool { return strings.Contains(p.log.String(), text) })
 }
 
 // expectExpiredWatch deletes the history of ConfigMaps.
@@ -240,7 +240,7 @@ func TestHistory_WatchShowsWhatTheUserMayList(t *testing.T) {
 			admin.awaits(t, "canary-again")
 
 			h.must(h.kube.RbacV1().RoleBindings("bank").Delete(t.Context(), "bob-configmaps", metav1.DeleteOptions{}))
-			eventually.Done(t, "bob may not list", func(context.Context) (bool, error) {
+			storetest.EventuallyDone(t, "bob may not list", func(context.Context) (bool, error) {
 				status, _ := h.as("bob", "/api/v1/namespaces/bank/configmaps", "application/json")
 				return status == http.StatusForbidden, nil
 			})
@@ -292,5 +292,5 @@ func TestHistory_WatchEndsAtTheShutdown(t *testing.T) {
 	if status := server.stop(t); status != 0 {
 		t.Errorf("status %d", status)
 	}
-	eventually.True(t, "the watch has ended", s.hasEnded)
+	storetest.Eventually(t, "the watch has ended", s.hasEnded)
 }

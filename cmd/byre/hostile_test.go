@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // hostile is a request that asks for too much work or for what its client may not have.
@@ -136,7 +136,7 @@ func TestHostile_RequestsAreRefused(t *testing.T) {
 			server := sharedServer(t, database)
 			config := withToken(server.config(t), sharedAdmin)
 			kube := kubernetes.NewForConfigOrDie(config)
-			eventually.Done(t, "a controller has made its ConfigMap", func(ctx context.Context) (bool, error) {
+			storetest.EventuallyDone(t, "a controller has made its ConfigMap", func(ctx context.Context) (bool, error) {
 				_, err := kube.CoreV1().ConfigMaps("default").Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
 				return err == nil, err
 			})

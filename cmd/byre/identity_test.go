@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 const (
@@ -53,7 +53,7 @@ func TestControllers_ActUnderTheirOwnNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	var pods []corev1.Pod
-	eventually.Done(t, "two bound Pods", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "two bound Pods", func(ctx context.Context) (bool, error) {
 		list, err := client.CoreV1().Pods("default").List(ctx, metav1.ListOptions{LabelSelector: "app=web"})
 		if err != nil {
 			return false, err
@@ -68,7 +68,7 @@ func TestControllers_ActUnderTheirOwnNames(t *testing.T) {
 	if err := deployments.Delete(t.Context(), "web", metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationBackground)}); err != nil {
 		t.Fatal(err)
 	}
-	eventually.Done(t, "the ReplicaSet is collected", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the ReplicaSet is collected", func(ctx context.Context) (bool, error) {
 		list, err := client.AppsV1().ReplicaSets("default").List(ctx, metav1.ListOptions{})
 		return err == nil && len(list.Items) == 0, err
 	})
@@ -122,7 +122,7 @@ func letOnlyControllersCreatePods(t *testing.T, client kubernetes.Interface) {
 	}
 	awaitAccount(t, client, "default")
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "x"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
-	eventually.Done(t, "the policy denies an administrator's Pod", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the policy denies an administrator's Pod", func(ctx context.Context) (bool, error) {
 		_, err := client.CoreV1().Pods("default").Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if apierrors.IsInvalid(err) || apierrors.IsForbidden(err) {
 			return strings.Contains(err.Error(), "ValidatingAdmissionPolicy"), nil
@@ -181,7 +181,7 @@ func TestControllers_HoldTheLeasesOfUpstream(t *testing.T) {
 		client := kubernetes.NewForConfigOrDie(server.config(t))
 		holders := map[string]string{}
 		for _, name := range []string{"kube-controller-manager", "kube-scheduler"} {
-			eventually.Done(t, "the server holds the Lease "+name, func(ctx context.Context) (bool, error) {
+			storetest.EventuallyDone(t, "the server holds the Lease "+name, func(ctx context.Context) (bool, error) {
 				lease, err := client.CoordinationV1().Leases("kube-system").Get(ctx, name, metav1.GetOptions{})
 				if apierrors.IsNotFound(err) {
 					return false, nil

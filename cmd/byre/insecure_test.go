@@ -13,14 +13,14 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"byre/apiserver/envtest/freeport"
+	"byre/apiserver/envtest/standin"
 )
 
 // freePort returns a port of 127.0.0.1 that nobody listens on: --insecure-port=0 opens no
 // port.
 func freePort(t *testing.T) string {
 	t.Helper()
-	port, err := freeport.Take()
+	port, err := standin.TakePort()
 	if err != nil {
 		t.Fatal(err)
 	}

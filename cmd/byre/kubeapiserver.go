@@ -13,19 +13,18 @@ import (
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/klog/v2"
 
-	"byre/apiserver"
-	"byre/apiserver/envtest/assets"
 	"byre/apiserver/envtest/standin"
-	"byre/apiserver/options"
-	"byre/cmd/byre/cli"
+	"byre/apiserver/server"
+
+	"byre/cmd/byre/client"
 )
 
 // newKubeAPIServerCommand is byre under the name kube-apiserver: it takes every flag that
 // kube-apiserver takes.
 func newKubeAPIServerCommand() *cobra.Command {
-	o := options.NewKubeAPIServer()
+	o := server.NewKubeAPIServer()
 	cmd := &cobra.Command{
-		Use:   assets.KubeAPIServer,
+		Use:   standin.KubeAPIServer,
 		Short: "byre in place of kube-apiserver",
 		Long: "byre in place of kube-apiserver: it takes kube-apiserver's flags and those of\n" +
 			"\"byre serve\". No controllers run unless --controllers asks for them.",
@@ -33,7 +32,7 @@ func newKubeAPIServerCommand() *cobra.Command {
 			// Scripts pass empty arguments for flags that they leave out; kube-apiserver
 			// takes them too.
 			if rest := strings.Join(args, ""); rest != "" {
-				return fmt.Errorf("%s takes no arguments but flags: %q", assets.KubeAPIServer, args)
+				return fmt.Errorf("%s takes no arguments but flags: %q", standin.KubeAPIServer, args)
 			}
 			return nil
 		},
@@ -42,16 +41,16 @@ func newKubeAPIServerCommand() *cobra.Command {
 		SilenceErrors: true,
 	}
 	addServerFlags(cmd, o.Flags(), newConfiguration(""), func() string {
-		return "Kubernetes " + apiserver.Version(compatibility.DefaultBuildEffectiveVersion()).GitVersion + "\n"
+		return "Kubernetes " + server.Version(compatibility.DefaultBuildEffectiveVersion()).GitVersion + "\n"
 	})
 	// As kube-apiserver: --etcd_servers is --etcd-servers.
 	cmd.SetGlobalNormalizationFunc(cliflag.WordSepNormalizeFunc)
-	cli.AcceptDays(cmd)
+	client.AcceptDays(cmd)
 	return cmd
 }
 
 // serveInPlace serves until ctx ends, or the test's stand-in for etcd.
-func serveInPlace(ctx context.Context, o *options.KubeAPIServer) error {
+func serveInPlace(ctx context.Context, o *server.KubeAPIServer) error {
 	if err := o.Adapt(); err != nil {
 		return err
 	}
@@ -81,7 +80,7 @@ func serveInPlace(ctx context.Context, o *options.KubeAPIServer) error {
 }
 
 // serveUntilEnd serves until ctx or the stand-in ends.
-func serveUntilEnd(ctx context.Context, etcd *standin.Standin, o *options.Options) error {
+func serveUntilEnd(ctx context.Context, etcd *standin.Standin, o *server.Options) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var waiting sync.WaitGroup
 	waiting.Go(func() {

@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"byre/sqlstore"
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/sqlite"
+	"byre/sqlstore/storetest"
 )
 
 // fillFile adds a table of its own to a database, until a check of the file takes twice as long as a start waits for it.
@@ -53,7 +53,7 @@ func TestServe_ChecksALargeFileWhileItServes(t *testing.T) {
 	path := filepath.Join(dir, "byre.db")
 	startServer(t, dir, "--controllers=").stop(t)
 	fillFile(t, path)
-	crash := func(p *process, name string) {
+	crash := func(p *serverProcess, name string) {
 		t.Helper()
 		createConfigMap(t, kubernetes.NewForConfigOrDie(p.config(t)).CoreV1().ConfigMaps("default"), name)
 		_ = p.cmd.Process.Kill()
@@ -86,7 +86,7 @@ func TestServe_ChecksALargeFileWhileItServes(t *testing.T) {
 		if _, err := configMaps.Get(t.Context(), "first", metav1.GetOptions{}); err != nil {
 			t.Error(err)
 		}
-		eventually.True(t, test.end, func() bool { return strings.Contains(p.log.String(), test.end) })
+		storetest.Eventually(t, test.end, func() bool { return strings.Contains(p.log.String(), test.end) })
 		log := p.log.String()
 		if begin, served := strings.Index(log, "the database file is checked while it is served"), strings.Index(log, serving); begin < 0 || served < begin || served > strings.Index(log, test.end) {
 			t.Errorf("it has not served before the check was complete:\n%s", log)

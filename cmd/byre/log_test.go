@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/storetest"
 )
 
 // TestLog_OfAStartIsShort: without -v the log of a start names what started, the database
@@ -26,7 +26,7 @@ func TestLog_OfAStartIsShort(t *testing.T) {
 	t.Parallel()
 	onDatabases(t, func(t *testing.T, flags ...string) {
 		server := startServer(t, t.TempDir(), flags...)
-		eventually.True(t, "the log says Ready", func() bool { return strings.Contains(server.log.String(), `"Ready"`) })
+		storetest.Eventually(t, "the log says Ready", func() bool { return strings.Contains(server.log.String(), `"Ready"`) })
 		if errors := regexp.MustCompile(`(?m)^E.*`).FindAllString(server.log.String(), -1); len(errors) > 0 {
 			t.Errorf("errors of a first start: %q", errors)
 		}
@@ -88,7 +88,7 @@ func TestLog_OfAClusterHasNoErrors(t *testing.T) {
 	if err := deployments.Delete(t.Context(), "web", metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationForeground)}); err != nil {
 		t.Fatal(err)
 	}
-	eventually.Done(t, "the Deployment is gone", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the Deployment is gone", func(ctx context.Context) (bool, error) {
 		_, err := deployments.Get(ctx, "web", metav1.GetOptions{})
 		return isGone(err)
 	})
@@ -100,7 +100,7 @@ func TestLog_OfAClusterHasNoErrors(t *testing.T) {
 	if status := second.stop(t); status != 0 {
 		t.Errorf("exit status of the second is %d", status)
 	}
-	for name, server := range map[string]*process{"first": first, "second": second} {
+	for name, server := range map[string]*serverProcess{"first": first, "second": second} {
 		lines := slices.DeleteFunc(errorLine.FindAllString(server.log.String(), -1), retried.MatchString)
 		if len(lines) > 0 {
 			t.Errorf("errors of the %s: %s", name, strings.Join(lines, "\n"))
@@ -113,7 +113,7 @@ func TestLog_VerboseStartHasEverything(t *testing.T) {
 	t.Parallel()
 	server := startServer(t, t.TempDir(), "-v=1")
 	// Controllers write it, which the readiness does not wait for.
-	eventually.True(t, "upstream's line is in the log", func() bool {
+	storetest.Eventually(t, "upstream's line is in the log", func() bool {
 		server.mustRun(t)
 		return strings.Contains(server.log.String(), "Caches are synced")
 	})
@@ -135,7 +135,7 @@ func TestLog_HasNoPassword(t *testing.T) {
 			dir := t.TempDir()
 			server := command(t, dir, "serve", "--data-dir", dir, "--bind-address=127.0.0.1", "--secure-port=0",
 				"--endpoint", good.String(), "--logging-format", format, "-v=10")
-			eventually.True(t, "the log says Ready", func() bool {
+			storetest.Eventually(t, "the log says Ready", func() bool {
 				server.mustRun(t)
 				return strings.Contains(server.log.String(), ready)
 			})
@@ -179,7 +179,7 @@ func TestLog_LimitsRepeatedLines(t *testing.T) {
 		t.Run(format, func(t *testing.T) {
 			dir := t.TempDir()
 			server := command(t, dir, serveArgs(dir, "--logging-format", format, "-v=2")...)
-			eventually.True(t, "the log says Ready", func() bool {
+			storetest.Eventually(t, "the log says Ready", func() bool {
 				server.mustRun(t)
 				return strings.Contains(server.log.String(), ready)
 			})

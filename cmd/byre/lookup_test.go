@@ -30,7 +30,7 @@ func TestLookup_MakesNoRequests(t *testing.T) {
 }
 
 // testLookupOfTokens has valid and invalid tokens looked up.
-func testLookupOfTokens(t *testing.T, server *process, log string) {
+func testLookupOfTokens(t *testing.T, server *serverProcess, log string) {
 	config := server.config(t)
 	client := kubernetes.NewForConfigOrDie(config)
 	core := client.CoreV1()
@@ -84,7 +84,7 @@ func testLookupOfTokens(t *testing.T, server *process, log string) {
 
 // expectNoRequests fails the test if the server's metrics or its audit log have a request
 // with the verb for one of the resources (a regular expression).
-func expectNoRequests(t *testing.T, server *process, log, verb, resources string) {
+func expectNoRequests(t *testing.T, server *serverProcess, log, verb, resources string) {
 	t.Helper()
 	_, text := server.mustGet(t, "/metrics")
 	events, err := os.ReadFile(log)

@@ -18,8 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/component-base/logs"
 
-	"byre/apiserver/envtest/assets"
-	"byre/cmd/byre/cli"
+	"byre/apiserver/envtest/standin"
 	"byre/cmd/byre/client"
 )
 
@@ -52,7 +51,7 @@ func run(ctx context.Context, path string, args []string, out, errOut io.Writer)
 	root.SetErr(errOut)
 	if err := root.ExecuteContext(ctx); err != nil {
 		logs.FlushLogs()
-		for _, line := range cli.Messages(err) {
+		for _, line := range client.Messages(err) {
 			fmt.Fprintln(errOut, root.Name()+": "+line)
 		}
 		if status, ok := errors.AsType[*statusError](err); ok {
@@ -66,11 +65,11 @@ func run(ctx context.Context, path string, args []string, out, errOut io.Writer)
 // newCommand returns the root command of the program for the name that it was started by.
 func newCommand(name string) *cobra.Command {
 	switch name {
-	case assets.KubeAPIServer:
+	case standin.KubeAPIServer:
 		return newKubeAPIServerCommand()
-	case assets.Etcd:
+	case standin.Etcd:
 		return newEtcdCommand()
-	case assets.Kubectl:
+	case standin.Kubectl:
 		return newKubectlCommand()
 	case "kubectl-byre":
 		return client.NewPluginCommand(versionText)
@@ -86,19 +85,19 @@ func newRootCommand() *cobra.Command {
 		Short:         "A Kubernetes API server on SQLite or PostgreSQL",
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          cli.SubcommandOnly,
-		RunE:          cli.Help,
+		Args:          client.SubcommandOnly,
+		RunE:          client.Help,
 
 		PersistentPreRunE: config.setNamed,
 	}
 	config.addTo(root.PersistentFlags())
-	cli.AddVersion(root, root.Flags(), "v", versionText)
+	client.AddVersion(root, root.Flags(), "v", versionText)
 	root.AddCommand(newServeCommand(config), newMigrateCommand(), newBackupCommand(), newRestoreCommand(), newCopyCommand(), newForkCommand(),
 		newImportCommand(), newExportCommand(), newCheckCommand(), newCompactCommand(), newStatusCommand(),
 		newConfigCommand(config), newTakeoverCommand(), newCertsCommand(), newKubeconfigCommand(), newTokenCommand(), newVersionCommand(), newManCommand())
 	root.AddCommand(newEnvtestAssetsCommand())
 	root.AddCommand(client.NewCommands(newSQLViewsCommand(), newSQLIndexCommand(), newSQLGrantCommand())...)
-	cli.AcceptDays(root)
+	client.AcceptDays(root)
 	return root
 }
 

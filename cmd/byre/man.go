@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra/doc"
 	"github.com/spf13/pflag"
 
-	"byre/apiserver"
+	"byre/apiserver/server"
 )
 
 // newManCommand makes a hidden command. The build of the packages runs it.
@@ -24,7 +24,7 @@ func newManCommand() *cobra.Command {
 			root.DisableAutoGenTag = true // a page names the version, not the day on which it was written
 			return doc.GenManTree(root, &doc.GenManHeader{
 				Section: "8",
-				Source:  "byre " + apiserver.ProgramVersion(),
+				Source:  "byre " + server.ProgramVersion(),
 				Manual:  "byre",
 			}, args[0])
 		},

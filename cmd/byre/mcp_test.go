@@ -18,7 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"byre/apiserver/history"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // model calls tools, as the client of a model does.
@@ -204,7 +204,7 @@ func TestMCP_SeesWhatTheUserSees(t *testing.T) {
 	h.awaitRights("alice", inShop)
 	m := h.model("alice", "shop", 200, "64Ki")
 	ask := map[string]any{"sql": "SELECT namespace, object ->> '$.data.key' AS key FROM configmaps"}
-	eventually.True(t, "alice may ask", func() bool {
+	storetest.Eventually(t, "alice may ask", func() bool {
 		text, result := m.call("query", ask)
 		return !result.IsError && strings.Contains(text, `["shop","canary-shop-config"]`)
 	})
@@ -226,7 +226,7 @@ func TestMCP_SeesWhatTheUserSees(t *testing.T) {
 	_, err := h.kube.CoreV1().Secrets("shop").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "hidden"}}, metav1.CreateOptions{})
 	h.must(err)
 	m = h.model("system:serviceaccount:default:model", "shop", 200, "64Ki")
-	eventually.True(t, "the model may ask", func() bool {
+	storetest.Eventually(t, "the model may ask", func() bool {
 		text, result := m.call("query", ask)
 		_, changes := m.call("changes", nil)
 		return !result.IsError && strings.Contains(text, "canary-shop-config") && strings.Contains(text, "canary-bank-config") && !changes.IsError

@@ -10,10 +10,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"byre/apiserver/options"
-	"byre/cmd/byre/cli"
+	"byre/apiserver/server"
+	"byre/cmd/byre/client"
 	"byre/migrations"
-	"byre/sqlstore/elapsed"
+	"byre/sqlstore"
 )
 
 // Exit statuses of "byre migrate status"; 1 is any other error.
@@ -32,12 +32,12 @@ type statusError struct {
 func (e *statusError) Unwrap() error { return e.error }
 
 func newMigrateCommand() *cobra.Command {
-	store := options.NewStoreOptions()
+	store := server.NewStoreOptions()
 	cmd := &cobra.Command{
 		Use:   "migrate",
 		Short: "Bring a database's schema up, take it down, or show where it stands",
-		Args:  cli.SubcommandOnly,
-		RunE:  cli.Help,
+		Args:  client.SubcommandOnly,
+		RunE:  client.Help,
 	}
 	store.AddDatabaseFlags(cmd.PersistentFlags())
 	cmd.AddCommand(newMigrateDownCommand(&store), &cobra.Command{
@@ -86,7 +86,7 @@ func newMigrateCommand() *cobra.Command {
 	return cmd
 }
 
-func newMigrateDownCommand(store *options.StoreOptions) *cobra.Command {
+func newMigrateDownCommand(store *server.StoreOptions) *cobra.Command {
 	var deleteAll bool
 	cmd := &cobra.Command{
 		Use:   "down",
@@ -135,7 +135,7 @@ func showSteps(p *progress, migrate func(onStep func(migrations.Step)) (migratio
 // logSteps logs the progress of a migration that takes long.
 func logSteps(logger *slog.Logger, migrate func(onStep func(migrations.Step)) (migrations.State, error)) (migrations.State, error) {
 	var running atomic.Pointer[migrations.Step] // nil before the first one
-	stop := elapsed.Report(elapsed.After, elapsed.InLog, func(elapsed time.Duration) {
+	stop := sqlstore.ReportElapsed(sqlstore.ReportAfter, sqlstore.ReportInLog, func(elapsed time.Duration) {
 		elapsed = elapsed.Round(time.Second)
 		if s := running.Load(); s != nil {
 			logger.Info("store: migrating the schema", "step", s.Number, "latest", s.Latest, "elapsed", elapsed)

@@ -21,7 +21,7 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	aggregatorclient "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
 
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // mixinSelectors are what the dashboards, alerts and rules of kubernetes-mixin select of an API
@@ -128,7 +128,7 @@ func TestMonitoring_ReadsMetricsThatByreHas(t *testing.T) {
 	server := startServer(t, t.TempDir(), "--database-quota=1073741824", "--replicate-to", "file://"+t.TempDir(), "--backup-schedule=@daily", "--backup-to", t.TempDir())
 	config := server.config(t)
 	makeTraffic(t, config)
-	eventually.Done(t, "every metric is there", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "every metric is there", func(ctx context.Context) (bool, error) {
 		status, metrics, err := get(ctx, config, "/metrics")
 		if err != nil || status != http.StatusOK {
 			return false, err

@@ -8,12 +8,12 @@ import (
 	"strings"
 	"testing"
 
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // startAs starts the program under another name in the directory work. The program writes
 // the administrator's kubeconfig to dir.
-func startAs(t *testing.T, name, work, dir string, args ...string) *process {
+func startAs(t *testing.T, name, work, dir string, args ...string) *serverProcess {
 	t.Helper()
 	executable, err := os.Executable()
 	if err != nil {
@@ -38,7 +38,7 @@ func TestNames_KubeAPIServerKeepsObjectsBesideTheStandinAndEndsWithIt(t *testing
 		"--listen-peer-urls=http://127.0.0.1:0", "--name", "default", "--unsafe-no-fsync")
 	// The kubeconfig trusts the server's own CA, and the serving certificate is the one of
 	// --cert-dir.
-	eventually.True(t, "the server listens", func() bool {
+	storetest.Eventually(t, "the server listens", func() bool {
 		server.mustRun(t)
 		return strings.Contains(server.log.String(), serving)
 	})

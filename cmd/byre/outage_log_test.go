@@ -9,8 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/storetest"
 )
 
 // The log of a server with controllers, whose database is away until they have lost their Lease, and that goes on
@@ -36,7 +36,7 @@ func TestLog_OfAnOutageNamesItsCause(t *testing.T) {
 	if err := cluster.Halt(); err != nil {
 		t.Fatal(err)
 	}
-	eventually.True(t, "a write is refused, which its client repeats ten times", func() bool {
+	storetest.Eventually(t, "a write is refused, which its client repeats ten times", func() bool {
 		_, err := client.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "c-"}}, metav1.CreateOptions{})
 		return err != nil
 	})
@@ -44,7 +44,7 @@ func TestLog_OfAnOutageNamesItsCause(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitForLeader(t, client, "")
-	eventually.Done(t, "the controllers go on", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the controllers go on", func(ctx context.Context) (bool, error) {
 		deployment, err := client.AppsV1().Deployments("default").Get(ctx, "web", metav1.GetOptions{})
 		if err != nil {
 			return false, err

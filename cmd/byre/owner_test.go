@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // shadowed are built-in resources that definitions are made over. byre's own servers depend
@@ -85,7 +85,7 @@ func defineOver(t *testing.T, client dynamic.Interface, gvr schema.GroupVersionR
 	if _, err := client.Resource(definitions).Create(t.Context(), definition, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually.Done(t, "the definition is established", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the definition is established", func(ctx context.Context) (bool, error) {
 		d, err := client.Resource(definitions).Get(ctx, definition.GetName(), metav1.GetOptions{})
 		if err != nil {
 			return false, err
@@ -107,7 +107,7 @@ func undefine(t *testing.T, client dynamic.Interface, gvr schema.GroupVersionRes
 	if err := client.Resource(definitions).Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually.Done(t, "the definition is deleted", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the definition is deleted", func(ctx context.Context) (bool, error) {
 		_, err := client.Resource(definitions).Get(ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return true, nil

@@ -17,8 +17,8 @@ import (
 	"k8s.io/apiserver/pkg/util/compatibility"
 	"k8s.io/client-go/kubernetes"
 
-	"byre/apiserver/storage/factory"
-	"byre/sqlstore/eventually"
+	"byre/apiserver/storage"
+	"byre/sqlstore/storetest"
 )
 
 // A serving pair of another CA in pki/ is served and not replaced. With --root-ca-file
@@ -76,14 +76,14 @@ func expectSameFile(t *testing.T, one, other string) {
 	}
 }
 
-func expectRootCA(t *testing.T, server *process, file string) {
+func expectRootCA(t *testing.T, server *serverProcess, file string) {
 	t.Helper()
 	want, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	client := kubernetes.NewForConfigOrDie(server.config(t))
-	eventually.Done(t, "the root CA is published", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the root CA is published", func(ctx context.Context) (bool, error) {
 		published, err := client.CoreV1().ConfigMaps("default").Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
 		return err == nil && published.Data["ca.crt"] == string(want), err
 	})
@@ -246,7 +246,7 @@ func TestEncoding_AnEmptyAllocatable(t *testing.T) {
 // has no build information to take it from.
 func TestEncoding_NamesThePatchLevel(t *testing.T) {
 	t.Parallel()
-	name := factory.Program(compatibility.DefaultBuildEffectiveVersion())
+	name := storage.Program(compatibility.DefaultBuildEffectiveVersion())
 	if !regexp.MustCompile(`^v\d+\.\d+\.\d+`).MatchString(name) {
 		t.Errorf("the program is %s", name)
 	}

@@ -21,8 +21,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"byre/cmd/byre/plugin"
-	"byre/sqlstore/eventually"
+	"byre/cmd/byre/client"
+	"byre/sqlstore/storetest"
 )
 
 // newAnnotator serves a mutating webhook that sets the annotation "hooked" of the Deployments of who is called hooked.
@@ -93,14 +93,14 @@ func TestBlame_OfEachWayToWrite(t *testing.T) {
 	}, metav1.CreateOptions{})
 	must(nil, err)
 	written := 0
-	eventually.Done(t, "the webhook is called", func(context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the webhook is called", func(context.Context) (bool, error) {
 		written++
 		err := patch("hooked", types.JSONPatchType, fmt.Sprintf(`[{"op":"add","path":"/metadata/annotations/patched","value":"%d"}]`, written))
 		now, getErr := as("hooked").Get(t.Context(), "d", metav1.GetOptions{})
 		return getErr == nil && now.GetAnnotations()["hooked"] != "", err
 	})
 
-	var leaves []plugin.Leaf
+	var leaves []client.Leaf
 	if err := json.Unmarshal([]byte(p.run("", nil, "blame", "deployments/d", "-o", "json")), &leaves); err != nil {
 		t.Fatal(err)
 	}

@@ -24,8 +24,8 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
-	"byre/cmd/byre/plugin/plugintest"
-	"byre/sqlstore/eventually"
+	"byre/cmd/byre/client/clienttest"
+	"byre/sqlstore/storetest"
 )
 
 // inNamespace are objects of the resources of a namespace, without their names.
@@ -124,7 +124,7 @@ func removeNamespace(t *testing.T, client kubernetes.Interface, name string) {
 	if err := client.CoreV1().Namespaces().Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually.Done(t, "the namespace is gone", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the namespace is gone", func(ctx context.Context) (bool, error) {
 		claims, err := client.CoreV1().PersistentVolumeClaims(name).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return false, err
@@ -158,7 +158,7 @@ func TestPast_DeletedNamespaceIsBroughtBack(t *testing.T) {
 	if _, err := admin.CoreV1().ServiceAccounts("shop").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "main"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually.Succeeds(t, "the ServiceAccount default is there", func() error {
+	storetest.EventuallySucceeds(t, "the ServiceAccount default is there", func() error {
 		_, err := admin.CoreV1().ServiceAccounts("shop").Patch(t.Context(), "default", types.MergePatchType, []byte(`{"imagePullSecrets":[{"name":"registry"}]}`), metav1.PatchOptions{})
 		return err
 	})
@@ -176,7 +176,7 @@ func TestPast_DeletedNamespaceIsBroughtBack(t *testing.T) {
 		}
 		object := parseObject(t, fmt.Sprintf(`{"apiVersion":%q,"kind":%q,"metadata":{"name":%q,"labels":{"number":"%d"},"annotations":{"a/b":"%d"}%s},%s}`,
 			of.version, of.kind, name, i, i, owners, of.content))
-		eventually.Succeeds(t, "the object is created", func() error { // a custom resource is served after its definition is there
+		storetest.EventuallySucceeds(t, "the object is created", func() error { // a custom resource is served after its definition is there
 			created, err := objects.Resource(version.WithResource(of.resource)).Namespace("shop").Create(t.Context(), object, metav1.CreateOptions{})
 			if err == nil && controller == "" {
 				owner = created
@@ -221,7 +221,7 @@ func TestPast_DeletedNamespaceIsBroughtBack(t *testing.T) {
 	if err := definitions.Delete(t.Context(), "gears.example.com", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually.Succeeds(t, "what has no definition any more is named", func() error {
+	storetest.EventuallySucceeds(t, "what has no definition any more is named", func() error {
 		out, _ := succeed(t, p.args("", "undelete", "-n", "shop", "--yes")...)
 		if !strings.Contains(out, "gears.example.com (its definition does not exist any more") {
 			return errors.New(out)
@@ -261,7 +261,7 @@ func TestPast_OfAVersionThatIsNotPreferred(t *testing.T) {
 	maps := client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}).Namespace("default")
 	var gear *unstructured.Unstructured
 	create := func() {
-		eventually.Done(t, "a gear", func(ctx context.Context) (created bool, err error) {
+		storetest.EventuallyDone(t, "a gear", func(ctx context.Context) (created bool, err error) {
 			gear, err = gears.Create(ctx, parseObject(t, `{"apiVersion":"example.com/v1","kind":"Gear","metadata":{"name":"g"},"spec":{"teeth":1}}`), metav1.CreateOptions{})
 			if apierrors.IsNotFound(err) {
 				return false, nil
@@ -410,7 +410,7 @@ func TestPast_NamespaceIsRolledBack(t *testing.T) {
 // kubectl completes the arguments of its plugin by a program of this name. What is completed is shown in package client.
 func TestPast_NamesAreCompleted(t *testing.T) {
 	t.Parallel()
-	server := httptest.NewServer(plugintest.New())
+	server := httptest.NewServer(clienttest.New())
 	t.Cleanup(server.Close)
 	for line, want := range map[string]string{
 		"roll": "rollback\tMake the objects of a namespace again what they were\n:4\n", "log --server " + server.URL + " namespaces/s": "namespaces/shop\n:4\n",

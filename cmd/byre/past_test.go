@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"byre/cmd/byre/plugin"
+	"byre/cmd/byre/client"
 )
 
 // past runs commands as a user of a server.
@@ -114,7 +114,7 @@ func TestPast_IsShownAndReversed(t *testing.T) {
 	p.fail("mallory", "forbidden", "log", "service/web")
 	p.fail("alice", "forbidden", "log", "-A")
 
-	var leaves []plugin.Leaf
+	var leaves []client.Leaf
 	if err := json.Unmarshal([]byte(p.run("alice", nil, "blame", "service/web", "-o", "json")), &leaves); err != nil {
 		t.Fatal(err)
 	}

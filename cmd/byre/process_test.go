@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // asProgram makes the test binary run as byre: tests start the program as a process, with
@@ -40,8 +40,8 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// process is a running byre.
-type process struct {
+// serverProcess is a running byre.
+type serverProcess struct {
 	cmd    *exec.Cmd
 	dir    string
 	log    *syncBuffer
@@ -77,13 +77,13 @@ func program(t testing.TB) string {
 }
 
 // command starts the program and kills it when the test ends.
-func command(t *testing.T, dir string, args ...string) *process {
+func command(t *testing.T, dir string, args ...string) *serverProcess {
 	t.Helper()
 	return commandWith(t, nil, dir, args...)
 }
 
 // commandWith is command with more variables of the environment, each NAME=VALUE.
-func commandWith(t *testing.T, env []string, dir string, args ...string) *process {
+func commandWith(t *testing.T, env []string, dir string, args ...string) *serverProcess {
 	t.Helper()
 	cmd := exec.Command(program(t), args...)
 	cmd.Env = slices.Concat(os.Environ(), []string{asProgram + "=1"}, env)
@@ -91,7 +91,7 @@ func commandWith(t *testing.T, env []string, dir string, args ...string) *proces
 }
 
 // start starts a process of the program; with -short it skips the test.
-func start(t testing.TB, dir string, cmd *exec.Cmd) *process {
+func start(t testing.TB, dir string, cmd *exec.Cmd) *serverProcess {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("starts byre")
@@ -108,8 +108,8 @@ func start(t testing.TB, dir string, cmd *exec.Cmd) *process {
 }
 
 // launch starts a process of the program. The caller must call kill.
-func launch(dir string, cmd *exec.Cmd) (*process, error) {
-	p := &process{cmd: cmd, dir: dir, log: new(syncBuffer), exited: make(chan struct{})}
+func launch(dir string, cmd *exec.Cmd) (*serverProcess, error) {
+	p := &serverProcess{cmd: cmd, dir: dir, log: new(syncBuffer), exited: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
 	if err := p.cmd.Start(); err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func launch(dir string, cmd *exec.Cmd) (*process, error) {
 }
 
 // kill ends the process if it still runs.
-func (p *process) kill() {
+func (p *serverProcess) kill() {
 	_ = p.cmd.Process.Kill() // it may have exited
 	<-p.exited
 }
@@ -132,7 +132,7 @@ const failedLogs = "../../bin/failed"
 
 // report logs, if the test has failed, the last lines that the process printed after the byte from, the file that has all
 // of them, and the command that repeats the test alone.
-func (p *process) report(t testing.TB, from int) {
+func (p *serverProcess) report(t testing.TB, from int) {
 	t.Helper()
 	if !t.Failed() {
 		return
@@ -166,7 +166,7 @@ func night(t testing.TB) {
 }
 
 // startServer starts a server in dir and waits until it is ready.
-func startServer(t *testing.T, dir string, args ...string) *process {
+func startServer(t *testing.T, dir string, args ...string) *serverProcess {
 	t.Helper()
 	p := command(t, dir, serveArgs(dir, args...)...)
 	awaitReady(t, p)
@@ -179,16 +179,16 @@ func serveArgs(dir string, args ...string) []string {
 }
 
 // awaitReady waits until the server is ready.
-func awaitReady(t testing.TB, p *process) {
+func awaitReady(t testing.TB, p *serverProcess) {
 	t.Helper()
-	eventually.Done(t, "byre is ready", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "byre is ready", func(ctx context.Context) (bool, error) {
 		p.mustRun(t)
 		return p.ready(ctx), nil
 	})
 }
 
 // mustRun fails the test if the process has exited.
-func (p *process) mustRun(t testing.TB) {
+func (p *serverProcess) mustRun(t testing.TB) {
 	t.Helper()
 	select {
 	case <-p.exited:
@@ -201,9 +201,9 @@ func (p *process) mustRun(t testing.TB) {
 const serving = `"Serving" address=`
 
 // waitForConfig waits until the server listens.
-func waitForConfig(t *testing.T, p *process) *rest.Config {
+func waitForConfig(t *testing.T, p *serverProcess) *rest.Config {
 	t.Helper()
-	eventually.True(t, "byre listens", func() bool {
+	storetest.Eventually(t, "byre listens", func() bool {
 		p.mustRun(t)
 		return strings.Contains(p.log.String(), serving)
 	})
@@ -212,7 +212,7 @@ func waitForConfig(t *testing.T, p *process) *rest.Config {
 
 // ready requests /readyz. It returns false while there is no kubeconfig, which has the
 // server's address.
-func (p *process) ready(ctx context.Context) bool {
+func (p *serverProcess) ready(ctx context.Context) bool {
 	if !strings.Contains(p.log.String(), serving) {
 		return false
 	}
@@ -224,7 +224,7 @@ func (p *process) ready(ctx context.Context) bool {
 	return err == nil && status == http.StatusOK
 }
 
-func (p *process) config(t *testing.T) *rest.Config {
+func (p *serverProcess) config(t *testing.T) *rest.Config {
 	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(p.dir, "admin.kubeconfig"))
 	if err != nil {
@@ -259,7 +259,7 @@ func fetch(ctx context.Context, client *http.Client, url string) (int, string, e
 }
 
 // mustGet is get for a request that must be answered.
-func (p *process) mustGet(t *testing.T, path string) (int, string) {
+func (p *serverProcess) mustGet(t *testing.T, path string) (int, string) {
 	t.Helper()
 	status, body, err := get(t.Context(), p.config(t), path)
 	if err != nil {
@@ -274,7 +274,7 @@ func anonymous() *http.Client {
 }
 
 // stop sends SIGTERM and returns the exit status.
-func (p *process) stop(t *testing.T) int {
+func (p *serverProcess) stop(t *testing.T) int {
 	t.Helper()
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
@@ -282,7 +282,7 @@ func (p *process) stop(t *testing.T) int {
 	return p.wait(t)
 }
 
-func (p *process) wait(t *testing.T) int {
+func (p *serverProcess) wait(t *testing.T) int {
 	t.Helper()
 	select {
 	case <-p.exited:

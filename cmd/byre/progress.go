@@ -9,13 +9,12 @@ import (
 	"k8s.io/component-base/term"
 
 	"byre/sqlstore"
-	"byre/sqlstore/elapsed"
 )
 
 const (
 	// rowsOnTerminal and secondsOnTerminal are how often a terminal shows how many rows were
 	// read, and how many seconds have passed. It has one line, which is replaced; elsewhere
-	// each time adds a line, every elapsed.InLog.
+	// each time adds a line, every sqlstore.ReportInLog.
 	rowsOnTerminal, secondsOnTerminal = 200 * time.Millisecond, time.Second
 	progressBarWidth                  = 30
 )
@@ -35,7 +34,7 @@ type progress struct {
 }
 
 // newProgress returns a progress that writes to out how far the work is. It writes nothing
-// in the first elapsed.After. work is a phrase such as "backing up".
+// in the first sqlstore.ReportAfter. work is a phrase such as "backing up".
 func newProgress(out io.Writer, work string) *progress {
 	p := &progress{out: out, work: work, clock: time.Now}
 	_, _, err := term.TerminalSize(out)
@@ -78,11 +77,11 @@ func (p *progress) add(bytes int) {
 // showDue shows a line if it is time for one.
 func (p *progress) showDue(line func() string) {
 	now := p.clock()
-	pause := elapsed.InLog
+	pause := sqlstore.ReportInLog
 	if p.isTerminal {
 		pause = rowsOnTerminal
 	}
-	if now.Sub(p.start) < elapsed.After || now.Sub(p.last) < pause {
+	if now.Sub(p.start) < sqlstore.ReportAfter || now.Sub(p.last) < pause {
 		return
 	}
 	p.show(line(), now)
@@ -100,11 +99,11 @@ func (p *progress) show(line string, now time.Time) {
 // showElapsed shows what work returns, and how long the command has worked, until stop is called.
 // It is for work whose rows are not counted: nothing else of p is called meanwhile.
 func (p *progress) showElapsed(work func() string) (stop func()) {
-	every := elapsed.InLog
+	every := sqlstore.ReportInLog
 	if p.isTerminal {
 		every = secondsOnTerminal
 	}
-	return elapsed.Report(elapsed.After-p.clock().Sub(p.start), every, func(time.Duration) {
+	return sqlstore.ReportElapsed(sqlstore.ReportAfter-p.clock().Sub(p.start), every, func(time.Duration) {
 		now := p.clock()
 		p.show(fmt.Sprintf("%s, %d s", work(), now.Sub(p.start)/time.Second), now)
 	})

@@ -13,9 +13,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"byre/migrations"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/backup"
 	"byre/sqlstore/postgres/pgtest"
-	"byre/sqlstore/snapshot"
 	"byre/sqlstore/storetest"
 )
 
@@ -31,7 +30,7 @@ func TestProgress_AfterTwoSeconds(t *testing.T) {
 			now = now.Add(step)
 			return now
 		}
-		if _, err := snapshot.DigestOf(p.follow(rows.Snapshot())); err != nil {
+		if _, err := backup.DigestOf(p.follow(rows.Snapshot())); err != nil {
 			t.Fatal(err)
 		}
 		p.end()
@@ -108,8 +107,8 @@ func TestProgress_WhileAnotherProcessMigrates(t *testing.T) {
 	}
 	server := command(t, dir, serveArgs(dir, "--endpoint", dsn)...)
 	migration := command(t, dir, "migrate", "up", "--endpoint", dsn)
-	for _, p := range []*process{server, migration} {
-		eventually.True(t, "it tells that it waits", func() bool {
+	for _, p := range []*serverProcess{server, migration} {
+		storetest.Eventually(t, "it tells that it waits", func() bool {
 			p.mustRun(t)
 			return strings.Contains(p.log.String(), waitingToMigrate)
 		})

@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // creators is the number of clients that create concurrently.
@@ -81,7 +81,7 @@ func testQuota(t *testing.T, servers ...*rest.Config) {
 			const gone = 3
 			for i := range int64(gone) {
 				deleteOne(t, clients[0], kind.gvr, ns)
-				eventually.Done(t, "the quota is given back", func(ctx context.Context) (bool, error) {
+				storetest.EventuallyDone(t, "the quota is given back", func(ctx context.Context) (bool, error) {
 					used, err := usedOf(ctx, kube, ns, kind.name)
 					return used == kind.hard-i-1, err
 				})
@@ -108,7 +108,7 @@ func defineWidgets(t *testing.T, client dynamic.Interface) {
 	if _, err := definitions.Create(t.Context(), definition, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually.Done(t, "the definition is served", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the definition is served", func(ctx context.Context) (bool, error) {
 		_, err := client.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}).List(ctx, metav1.ListOptions{})
 		return err == nil, nil
 	})
@@ -122,7 +122,7 @@ func makeBounded(t *testing.T, kube kubernetes.Interface, ns string) {
 	if _, err := kube.CoreV1().Namespaces().Create(t.Context(), namespace, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually.Done(t, "the namespace has what controllers make", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the namespace has what controllers make", func(ctx context.Context) (bool, error) {
 		_, noAccount := kube.CoreV1().ServiceAccounts(ns).Get(ctx, "default", metav1.GetOptions{})
 		_, noCA := kube.CoreV1().ConfigMaps(ns).Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
 		return noAccount == nil && noCA == nil, nil
@@ -134,7 +134,7 @@ func makeBounded(t *testing.T, kube kubernetes.Interface, ns string) {
 	if _, err := kube.CoreV1().ResourceQuotas(ns).Create(t.Context(), quota, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually.Done(t, "the quota is counted", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the quota is counted", func(ctx context.Context) (bool, error) {
 		quota, err := kube.CoreV1().ResourceQuotas(ns).Get(ctx, "bounds", metav1.GetOptions{})
 		if err != nil {
 			return false, err
@@ -160,7 +160,7 @@ func settle(t *testing.T, kube kubernetes.Interface, ns string) {
 	var seen string
 	var since time.Time
 	var written int
-	eventually.Done(t, "the quota is settled", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the quota is settled", func(ctx context.Context) (bool, error) {
 		written++
 		count := fmt.Appendf(nil, `{"metadata":{"annotations":{"writes":"%d"}}}`, written)
 		if _, err := kube.CoreV1().Namespaces().Patch(ctx, ns, types.MergePatchType, count, metav1.PatchOptions{}); err != nil {

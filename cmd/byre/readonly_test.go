@@ -17,15 +17,15 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/storetest"
 )
 
 // readOnlySite is a PostgreSQL with a hot standby, a server that writes, and one that only reads.
 type readOnlySite struct {
 	primary, standby *pgtest.Cluster
 	flags            []string // of servers that write
-	writer, reader   *process
+	writer, reader   *serverProcess
 }
 
 func startReadOnlySite(t *testing.T) *readOnlySite {
@@ -127,7 +127,7 @@ func (s *readOnlySite) testRestore(t *testing.T) {
 	writer := startServer(t, t.TempDir(), append([]string{"--endpoint", endpoint}, s.flags[2:]...)...)
 	maps := kubernetes.NewForConfigOrDie(config).CoreV1().ConfigMaps("default")
 	var made *corev1.ConfigMap
-	eventually.Succeeds(t, "the reader finds the server that writes", func() (err error) {
+	storetest.EventuallySucceeds(t, "the reader finds the server that writes", func() (err error) {
 		made, err = maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "restored"}}, metav1.CreateOptions{})
 		return err
 	})
@@ -143,7 +143,7 @@ func (s *readOnlySite) testRestore(t *testing.T) {
 				t.Errorf("%s: %d %s", path, status, answer)
 			}
 		}
-		eventually.True(t, log, func() bool { return strings.Contains(s.reader.log.String(), log) })
+		storetest.Eventually(t, log, func() bool { return strings.Contains(s.reader.log.String(), log) })
 	}
 	succeed(t, "backup", "--endpoint", endpoint, file)
 	writer.stop(t)
@@ -152,7 +152,7 @@ func (s *readOnlySite) testRestore(t *testing.T) {
 	succeed(t, "restore", "--endpoint", endpoint, file)
 	expectUnavailable("start a server that writes")
 	startServer(t, t.TempDir(), append([]string{"--endpoint", endpoint}, s.flags[2:]...)...)
-	eventually.Succeeds(t, "the restored object is read", func() error {
+	storetest.EventuallySucceeds(t, "the restored object is read", func() error {
 		got, err := maps.Get(t.Context(), "restored", metav1.GetOptions{})
 		if err == nil && got.UID != made.UID {
 			t.Errorf("another object: %+v", got)
@@ -166,7 +166,7 @@ func (s *readOnlySite) testRestore(t *testing.T) {
 	if _, err := maps.List(t.Context(), metav1.ListOptions{ResourceVersion: made.ResourceVersion, ResourceVersionMatch: metav1.ResourceVersionMatchExact}); !apierrors.IsResourceExpired(err) {
 		t.Errorf("a list at a revision of before: %v", err)
 	}
-	eventually.Succeeds(t, "the new server takes writes", func() error { return maps.Delete(t.Context(), "restored", metav1.DeleteOptions{}) })
+	storetest.EventuallySucceeds(t, "the new server takes writes", func() error { return maps.Delete(t.Context(), "restored", metav1.DeleteOptions{}) })
 }
 
 // expectRealUser expects the history to name who impersonated the author of a change, and the author to have
@@ -248,7 +248,7 @@ func (s *readOnlySite) testServersThatAreLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	second := startServer(t, t.TempDir(), append([]string{"--endpoint", s.primary.DSN("postgres")}, s.flags[2:]...)...)
-	eventually.True(t, "both have a Lease", func() bool {
+	storetest.Eventually(t, "both have a Lease", func() bool {
 		identity := metav1.ListOptions{LabelSelector: "apiserver.kubernetes.io/identity"}
 		leases, err := client.CoordinationV1().Leases("kube-system").List(t.Context(), identity)
 		return err == nil && len(leases.Items) == 2
@@ -257,7 +257,7 @@ func (s *readOnlySite) testServersThatAreLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.writer.wait(t)
-	eventually.Succeeds(t, "the other server takes writes", func() error { return create(t.Context(), "b") })
+	storetest.EventuallySucceeds(t, "the other server takes writes", func() error { return create(t.Context(), "b") })
 	if err := second.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -267,7 +267,7 @@ func (s *readOnlySite) testServersThatAreLeft(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually.Done(t, "503 with Retry-After", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "503 with Retry-After", func(ctx context.Context) (bool, error) {
 		body := strings.NewReader(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c"}}`)
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, config.Host+"/api/v1/namespaces/default/configmaps", body)
 		if err != nil {

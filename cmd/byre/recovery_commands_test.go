@@ -19,10 +19,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"byre/sqlstore/backup/location"
-	"byre/sqlstore/backup/location/s3test"
+	"byre/sqlstore/bucket"
 	"byre/sqlstore/postgres/pgtest"
 	"byre/sqlstore/replication"
+	"byre/sqlstore/storetest"
 )
 
 // The patterns of what commands print.
@@ -207,7 +207,7 @@ func TestRecovery_DocumentedCommandsWorkAsTyped(t *testing.T) {
 		t.Skip("starts byre")
 	}
 
-	s3test.ServeHere(t, s3test.New(t, "backups"))
+	storetest.ServeS3Here(t, storetest.NewS3(t, "backups"))
 	shell := newRecoveryShell(t)
 	identity, err := age.GenerateX25519Identity()
 	if err != nil {
@@ -217,7 +217,7 @@ func TestRecovery_DocumentedCommandsWorkAsTyped(t *testing.T) {
 		t.Fatal(err)
 	}
 	const copies = "s3://backups/cluster-1"
-	serve := func() *process {
+	serve := func() *serverProcess {
 		t.Helper()
 		server := startServer(t, shell.in("var/lib/byre"), "--controllers=", "--replicate-to", copies, "--age-recipient", identity.Recipient().String())
 		var revision string
@@ -254,7 +254,7 @@ func TestRecovery_DocumentedCommandsWorkAsTyped(t *testing.T) {
 	}
 	shell.expect(t, whileStopped)
 
-	folders, err := replication.Copies(t.Context(), copies, location.S3{})
+	folders, err := replication.Copies(t.Context(), copies, bucket.S3{})
 	if err != nil || len(folders) != 2 {
 		t.Fatal(folders, err)
 	}
@@ -314,7 +314,7 @@ func (s *recoveryShell) expectHole(t *testing.T) {
 // eachFile calls do with the key and the transactions of each file of a copy in S3.
 func eachFile(t *testing.T, c replication.Copy, do func(client *minio.Client, key string, first, last uint64) error) {
 	t.Helper()
-	client, err := location.S3{}.Client()
+	client, err := bucket.S3{}.Client()
 	if err != nil {
 		t.Fatal(err)
 	}

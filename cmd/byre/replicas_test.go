@@ -17,9 +17,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"byre/apiserver/controllers/controlplane"
-	"byre/sqlstore/eventually"
+	"byre/apiserver/controllers"
 	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/storetest"
 )
 
 // TestReplicas_LeaderHandsOver runs two servers of one host on one database, one of which leads and runs the controllers.
@@ -37,7 +37,7 @@ func TestReplicas_LeaderHandsOver(t *testing.T) {
 
 	makeAndDeleteNamespace(t, client, "before")
 	// Of one identity Lease, each would take the renewals of the other for conflicts.
-	eventually.True(t, "byre status shows both", func() bool {
+	storetest.Eventually(t, "byre status shows both", func() bool {
 		return len(readJSONStatus(t, "status", "--data-dir", second.dir, "--cert-dir", pki).Replicas) == 2
 	})
 	expectReplicasInStatus(t, client, leader, "--data-dir", second.dir, "--cert-dir", pki)
@@ -80,7 +80,7 @@ func TestReplicas_LeaderHandsOver(t *testing.T) {
 func expectReplicasInStatus(t *testing.T, client kubernetes.Interface, leader string, flags ...string) {
 	t.Helper()
 	for host, seen := range map[string]time.Duration{"other": -time.Hour, "killed": 5 * time.Minute} {
-		id, err := controlplane.ServerID(host, "6443")
+		id, err := controllers.ServerID(host, "6443")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -107,7 +107,7 @@ func expectReplicasInStatus(t *testing.T, client kubernetes.Interface, leader st
 		`Leader +byre-controllers: ` + host + ` ` + leader + `, renewed \d+s ago`,
 	}
 	// A server that starts deletes the Lease of its host and writes it again.
-	eventually.Done(t, "byre status names the replicas and the leader", func(context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "byre status names the replicas and the leader", func(context.Context) (bool, error) {
 		_, text, errOut := call(append([]string{"status"}, flags...)...)
 		for _, line := range lines {
 			if !regexp.MustCompile(`(?m)^` + line + `$`).MatchString(text) {
@@ -122,7 +122,7 @@ func expectReplicasInStatus(t *testing.T, client kubernetes.Interface, leader st
 func waitForLeader(t *testing.T, client kubernetes.Interface, old string) string {
 	t.Helper()
 	var holder string
-	eventually.Done(t, "a leader", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "a leader", func(ctx context.Context) (bool, error) {
 		lease, err := client.CoordinationV1().Leases("kube-system").Get(ctx, "byre-controllers", metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return false, nil
@@ -152,7 +152,7 @@ func deleteNamespace(t *testing.T, client kubernetes.Interface, name string) {
 	if err := client.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually.Done(t, "the namespace is deleted", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the namespace is deleted", func(ctx context.Context) (bool, error) {
 		_, err := client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return true, nil

@@ -14,14 +14,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // awaitCopy waits until a server's copy is complete at a time after this call.
-func awaitCopy(t *testing.T, p *process) {
+func awaitCopy(t *testing.T, p *serverProcess) {
 	t.Helper()
 	called := time.Now()
-	eventually.Done(t, "the copy is complete", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the copy is complete", func(ctx context.Context) (bool, error) {
 		_, metrics, err := get(ctx, p.config(t), "/metrics")
 		if err != nil {
 			return false, err
@@ -130,7 +130,7 @@ func TestReplicate_ServesWhileTheDestinationIsAway(t *testing.T) {
 	t.Parallel()
 	dir, away := t.TempDir(), filepath.Join(t.TempDir(), "away")
 	p := startServer(t, dir, "--controllers=", "--replicate-to", "file://"+away)
-	eventually.Done(t, "the log names it", func(context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the log names it", func(context.Context) (bool, error) {
 		return strings.Contains(p.log.String(), "there is no directory "+away), nil
 	})
 	configMaps := kubernetes.NewForConfigOrDie(p.config(t)).CoreV1().ConfigMaps("default")

@@ -11,13 +11,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"byre/apiserver/options"
-	"byre/cmd/byre/plugin"
+	"byre/apiserver/server"
+	"byre/cmd/byre/client"
 	"byre/sqlstore"
 	"byre/sqlstore/backup"
-	"byre/sqlstore/backup/location"
+	"byre/sqlstore/bucket"
 	"byre/sqlstore/replication"
-	"byre/sqlstore/snapshot"
 )
 
 // bumpRevision is how far a restore moves the revision forward: etcdutl's documentation
@@ -26,12 +25,12 @@ const bumpRevision = 1_000_000_000
 
 // restoreFlags are those of "byre restore".
 type restoreFlags struct {
-	store options.StoreOptions
+	store server.StoreOptions
 	// source is the backup; from is a database instead.
-	source location.Location
+	source bucket.Location
 	from   string
 	at     string
-	moment plugin.Moment
+	moment client.Moment
 	// folder and upTo are for a continuous copy of which files are missing.
 	folder string
 	upTo   int64
@@ -40,7 +39,7 @@ type restoreFlags struct {
 }
 
 func newRestoreCommand() *cobra.Command {
-	f := restoreFlags{store: options.NewStoreOptions()}
+	f := restoreFlags{store: server.NewStoreOptions()}
 	cmd := &cobra.Command{
 		Use:   "restore [flags] FILE|-|s3://BUCKET/KEY",
 		Short: "Fill an empty database from a backup, a continuous copy, or another database's history",
@@ -81,7 +80,7 @@ func newRestoreCommand() *cobra.Command {
 			}
 			if f.at != "" {
 				var err error
-				if f.moment, err = plugin.ParseMoment(f.at); err != nil {
+				if f.moment, err = client.ParseMoment(f.at); err != nil {
 					return fmt.Errorf("--at %w", err)
 				}
 			}
@@ -122,7 +121,7 @@ func newRestoreCommand() *cobra.Command {
 		"With --from and a continuous copy: the folder to restore, of those that \"byre backup list\" shows; if not set, the newest.")
 	cmd.Flags().Int64Var(&f.upTo, "up-to", 0,
 		"With --from and a continuous copy of which files are missing: restore what was written up to this revision, without what came later.")
-	cmd.Flags().StringVar(&f.at, "at", "", "Restore the objects of a moment: "+plugin.MomentHelp+".")
+	cmd.Flags().StringVar(&f.at, "at", "", "Restore the objects of a moment: "+client.MomentHelp+".")
 	cmd.MarkFlagsMutuallyExclusive("at", "up-to")
 	cmd.Flags().Int64Var(&f.bump, "bump-revision", bumpRevision,
 		"How far to move the revision forward: beyond every revision that a client may have seen since the backup.")
@@ -231,9 +230,9 @@ func (f *restoreFlags) restore(cmd *cobra.Command, p *progress, s sqlstore.Snaps
 		return err
 	}
 	revision := s.Revision
-	s = snapshot.Restored(snapshot.NotEmpty(p.follow(s)), f.bump, rand.Text(), time.Now())
+	s = backup.Restored(backup.NotEmpty(p.follow(s)), f.bump, rand.Text(), time.Now())
 	digest, err := loadVerified(cmd.Context(), p, dsn, s)
-	if _, empty := errors.AsType[*snapshot.EmptyError](err); empty {
+	if _, empty := errors.AsType[*backup.EmptyError](err); empty {
 		return fmt.Errorf("%w, where the history reaches from revision %d to %d: nothing was restored; name another backup, or another moment with --at",
 			err, history.Compacted, history.Revision)
 	}
@@ -247,14 +246,14 @@ func (f *restoreFlags) restore(cmd *cobra.Command, p *progress, s sqlstore.Snaps
 }
 
 // atMoment is the snapshot at the moment of --at.
-func atMoment(s sqlstore.Snapshot, m plugin.Moment) (_ sqlstore.Snapshot, err error) {
-	if m == (plugin.Moment{}) {
+func atMoment(s sqlstore.Snapshot, m client.Moment) (_ sqlstore.Snapshot, err error) {
+	if m == (client.Moment{}) {
 		return s, nil
 	}
 	if m.Revision == 0 {
-		if m.Revision, err = snapshot.RevisionAt(s, m.Time); err != nil {
+		if m.Revision, err = backup.RevisionAt(s, m.Time); err != nil {
 			return s, err
 		}
 	}
-	return snapshot.At(s, m.Revision)
+	return backup.At(s, m.Revision)
 }

@@ -16,7 +16,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"byre/migrations"
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres/pgtest"
 	"byre/sqlstore/sqlite"
 	"byre/sqlstore/storetest"
@@ -98,7 +97,7 @@ func TestRestore_HistoryIsForSQL(t *testing.T) {
 		if len(flags) > 0 {
 			endpoint = flags[1]
 		}
-		eventually.Done(t, "the retention is recorded", func(context.Context) (bool, error) {
+		storetest.EventuallyDone(t, "the retention is recorded", func(context.Context) (bool, error) {
 			_, retainedFor := changesOf(t, endpoint, "configmaps")
 			return retainedFor == 7*24*time.Hour, nil
 		})
@@ -127,7 +126,7 @@ func TestRestore_HistoryIsForSQL(t *testing.T) {
 			if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
 				t.Errorf("%s: watch from a revision of before: %v", name, err)
 			}
-			eventually.Done(t, "the log has what will be deleted", func(context.Context) (bool, error) {
+			storetest.EventuallyDone(t, "the log has what will be deleted", func(context.Context) (bool, error) {
 				return strings.Contains(second.log.String(), `kept for longer before`), nil
 			})
 			if got, _ := changesOf(t, target, "configmaps"); got < want || want < 2 {

@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"byre/sqlstore"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // changesOf counts what is left of the history of a resource, and returns for how long it is kept.
@@ -90,7 +90,7 @@ func TestCompact_KnowsResources(t *testing.T) {
 		compactWith("", "--data-dir", dir, "--resource=configmaps")
 		expect("compact --resource=configmaps", false, false)
 		change()
-		eventually.Done(t, "the retention is recorded", func(context.Context) (bool, error) {
+		storetest.EventuallyDone(t, "the retention is recorded", func(context.Context) (bool, error) {
 			_, retainedFor := changesOf(t, endpoint, "configmaps")
 			return retainedFor == 90*24*time.Hour, nil
 		})

@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/storetest"
 )
 
 // A server whose role has only the rights that docs/operations/postgresql.md grants serves, runs controllers
@@ -34,7 +34,7 @@ func TestRole_WithFewRightsServes(t *testing.T) {
 	}
 	makeAndDeleteNamespace(t, client, "deleted")
 	status := []string{"status", "--data-dir", dir, "--endpoint", dsn}
-	eventually.True(t, "the history is compacted", func() bool {
+	storetest.Eventually(t, "the history is compacted", func() bool {
 		return readJSONStatus(t, status...).Database.CompactedRevision > 1
 	})
 	succeed(t, "backup", "--endpoint", dsn, filepath.Join(t.TempDir(), "backup.zst"))
@@ -59,7 +59,7 @@ func expectSchemaAskedFor(t *testing.T, owner, dsn, dir string) {
 	h := &chronicle{T: t, endpoint: owner, config: server.config(t)}
 	db := h.openSchema("k8s")
 	for i, statement := range []string{`CREATE SCHEMA "k8s" AUTHORIZATION byre_server`, `GRANT CREATE, USAGE ON SCHEMA "k8s" TO byre_server`} {
-		eventually.True(t, "the log has the statement", func() bool { return strings.Contains(server.log.String(), ": "+statement) })
+		storetest.Eventually(t, "the log has the statement", func() bool { return strings.Contains(server.log.String(), ": "+statement) })
 		if i == 0 {
 			statement = "CREATE SCHEMA k8s" // the other way: a schema of the owner
 		}

@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"byre/apiserver/process/pki"
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/storetest"
 )
 
 // tlsCluster is a PostgreSQL server that accepts TLS connections only: of the user "secret"
@@ -128,7 +128,7 @@ func replaceFile(t *testing.T, path, text string) {
 // the connection that works.
 func awaitWrite(t *testing.T, client kubernetes.Interface, what string) {
 	t.Helper()
-	eventually.Done(t, what, func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, what, func(ctx context.Context) (bool, error) {
 		_, err := client.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "written-"}}, metav1.CreateOptions{})
 		return err == nil, err
 	})

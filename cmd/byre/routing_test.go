@@ -22,7 +22,7 @@ import (
 
 // testLookupOfEndpoints: a webhook's Service resolves to its endpoints, as an aggregated server's does: the
 // cluster IP leads nowhere here.
-func testLookupOfEndpoints(t *testing.T, server *process, log string) {
+func testLookupOfEndpoints(t *testing.T, server *serverProcess, log string) {
 	host := ownAddress(t)
 	chain, key, err := cert.GenerateSelfSignedCertKey("hooks.default.svc", nil, nil)
 	if err != nil {

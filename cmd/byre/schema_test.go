@@ -14,8 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"byre/migrations/dbserver"
-	"byre/sqlstore/eventually"
+	"byre/migrations"
 	"byre/sqlstore/postgres/pgtest"
 	"byre/sqlstore/storetest"
 )
@@ -27,7 +26,7 @@ func TestDatabaseSchema_OfEveryCommand(t *testing.T) {
 	rows := storetest.RandomRows(t, rand.New(rand.NewPCG(4, 4)))
 	source := sqliteWith(t, rows)
 	in := func(schema string) string {
-		named, err := dbserver.WithSchema(dsn, schema)
+		named, err := migrations.WithSchema(dsn, schema)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,7 +75,7 @@ func TestServe_SchemaEach(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)
 	names := []string{"tenant-a", "tenant-b"}
-	servers := make([]*process, len(names))
+	servers := make([]*serverProcess, len(names))
 	for i, name := range names {
 		endpoint := dsn + "&application_name=" + name
 		dir := t.TempDir()
@@ -105,7 +104,7 @@ func TestServe_SchemaEach(t *testing.T) {
 	}
 	defer admin.Close(context.Background())
 	for _, name := range names {
-		eventually.Done(t, "four connections of "+name, func(ctx context.Context) (bool, error) {
+		storetest.EventuallyDone(t, "four connections of "+name, func(ctx context.Context) (bool, error) {
 			rows, err := admin.Query(ctx, `SELECT query FROM pg_stat_activity WHERE application_name = $1`, name)
 			if err != nil {
 				return false, err

@@ -16,20 +16,20 @@ import (
 	"k8s.io/klog/v2"
 
 	"byre/aggregator"
-	"byre/apiserver"
-	"byre/apiserver/delegation"
-	"byre/apiserver/options"
+	"byre/apiserver/process"
+	"byre/apiserver/server"
+
 	"byre/crd"
 	"byre/migrations"
 	"byre/sqlstore"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/replication"
-	"byre/sqlstore/replication/lease"
+
 	"byre/sqlstore/sqlite"
 )
 
 func newServeCommand(config *configuration) *cobra.Command {
-	o := options.New()
+	o := server.NewOptions()
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve the Kubernetes API",
@@ -43,7 +43,7 @@ func newServeCommand(config *configuration) *cobra.Command {
 	return cmd
 }
 
-func serve(ctx context.Context, o *options.Options) error {
+func serve(ctx context.Context, o *server.Options) error {
 	// The server's own client would log every warning that the server sends.
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})
 	if err := o.Apply(); err != nil {
@@ -70,25 +70,25 @@ func serve(ctx context.Context, o *options.Options) error {
 
 // serveDatabase serves the database that open opens, until ctx ends. It calls begin when everything is there, and
 // nothing was committed for a client yet.
-func serveDatabase(ctx context.Context, o options.Completed, open func(context.Context, options.StoreOptions) (apiserver.Database, error),
+func serveDatabase(ctx context.Context, o server.Completed, open func(context.Context, server.StoreOptions) (server.Database, error),
 	begin func(context.Context) error,
 ) error {
 	var custom *crd.Server // it is made first: the aggregator needs to know when it is synced
-	config := apiserver.Config{
+	config := server.Config{
 		Options:      o,
 		OpenDatabase: open,
-		CustomResources: func(d delegation.Dependencies, delegate http.Handler) (_ delegation.Server, err error) {
+		CustomResources: func(d process.Dependencies, delegate http.Handler) (_ process.ChainServer, err error) {
 			custom, err = crd.New(d, delegate)
 			return custom, err
 		},
-		Aggregator: func(d delegation.Dependencies, delegate http.Handler) (delegation.Server, error) {
+		Aggregator: func(d process.Dependencies, delegate http.Handler) (process.ChainServer, error) {
 			return aggregator.New(d, aggregator.Options{CustomSynced: custom.Synced(), Metrics: metrics{}}, delegate)
 		},
 	}
 	if o.SQL.Schema != "" {
 		config.KeepViews = (&viewKeeper{store: o.Store, schema: o.SQL.Schema}).Run
 	}
-	server, err := apiserver.New(ctx, config)
+	server, err := server.New(ctx, config)
 	if err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func serveDatabase(ctx context.Context, o options.Completed, open func(context.C
 }
 
 // openDatabase migrates the database to this program's schema and opens it.
-func openDatabase(ctx context.Context, o options.StoreOptions) (apiserver.Database, error) {
+func openDatabase(ctx context.Context, o server.StoreOptions) (server.Database, error) {
 	return openDatabaseBehind(ctx, o, nil)
 }
 
@@ -107,14 +107,14 @@ func openDatabase(ctx context.Context, o options.StoreOptions) (apiserver.Databa
 const crashCheckTime = 750 * time.Millisecond
 
 // openDatabaseBehind is openDatabase of a server with --standby, which has the lease l; nil for others.
-func openDatabaseBehind(ctx context.Context, o options.StoreOptions, l *lease.Lease) (apiserver.Database, error) {
+func openDatabaseBehind(ctx context.Context, o server.StoreOptions, l *replication.Lease) (server.Database, error) {
 	endpoint, err := o.DSN()
 	if err != nil {
-		return apiserver.Database{}, err
+		return server.Database{}, err
 	}
 	dialect, dsn, err := migrations.ParseEndpoint(endpoint)
 	if err != nil {
-		return apiserver.Database{}, err
+		return server.Database{}, err
 	}
 	logger := slog.New(logr.ToSlogHandler(klog.Background()))
 	if o.ReadsOnly() {
@@ -123,23 +123,23 @@ func openDatabaseBehind(ctx context.Context, o options.StoreOptions, l *lease.Le
 	isChecked := true
 	if dialect == migrations.SQLite {
 		if err := sqlite.ReleaseReserve(dsn); err != nil {
-			return apiserver.Database{}, err
+			return server.Database{}, err
 		}
 		if isChecked, err = sqlite.InspectAfterCrash(ctx, dsn, l == nil, crashCheckTime, logger); err != nil {
-			return apiserver.Database{}, err
+			return server.Database{}, err
 		}
 	}
 	state, err := logSteps(logger, func(onStep func(migrations.Step)) (migrations.State, error) {
 		return migrations.Up(ctx, endpoint, onStep)
 	})
 	if err != nil {
-		return apiserver.Database{}, err
+		return server.Database{}, err
 	}
 	name, err := o.NameDatabase()
 	if err != nil {
-		return apiserver.Database{}, err
+		return server.Database{}, err
 	}
-	database := apiserver.Database{
+	database := server.Database{
 		Kind: name.Kind, Name: name.Name, Schema: int(state.Current),
 		ReadSnapshot: func(ctx context.Context, read func(sqlstore.Snapshot) error) error {
 			return readOpenDatabase(ctx, endpoint, read)
@@ -153,7 +153,7 @@ func openDatabaseBehind(ctx context.Context, o options.StoreOptions, l *lease.Le
 		}
 		if len(o.ReplicateTo) > 0 {
 			if database.Replication, err = replication.New(o.ReplicateTo, o.S3, logger); err != nil {
-				return apiserver.Database{}, err
+				return server.Database{}, err
 			}
 			database.Replication.Sync = o.ReplicateSync
 		}
@@ -177,38 +177,38 @@ func openDatabaseBehind(ctx context.Context, o options.StoreOptions, l *lease.Le
 		})
 	}
 	if err != nil {
-		return apiserver.Database{}, err
+		return server.Database{}, err
 	}
 	recordUsedDatabase(o, name)
 	return database, nil
 }
 
 // openReadOnly opens the database of a server with --read-only-cache. It migrates nothing.
-func openReadOnly(ctx context.Context, o options.StoreOptions, primary string, logger *slog.Logger) (apiserver.Database, error) {
+func openReadOnly(ctx context.Context, o server.StoreOptions, primary string, logger *slog.Logger) (server.Database, error) {
 	endpoint, err := o.StandbyDSN()
 	if err != nil {
-		return apiserver.Database{}, err
+		return server.Database{}, err
 	}
 	_, standby, err := migrations.ParseEndpoint(endpoint)
 	if err != nil {
-		return apiserver.Database{}, err
+		return server.Database{}, err
 	}
 	name, err := o.NameDatabase()
 	if err != nil {
-		return apiserver.Database{}, err
+		return server.Database{}, err
 	}
 	schema, err := migrations.Latest(migrations.Postgres) // the schema of a database that can be opened
 	if err != nil {
-		return apiserver.Database{}, err
+		return server.Database{}, err
 	}
 	driver, err := postgres.OpenReadOnly(ctx, primary, standby, postgres.Options{
 		AllowLoss: o.AllowUnsafeDurability, Logger: logger, Registerer: legacyregistry.Registerer(),
 	})
 	if err != nil {
-		return apiserver.Database{}, err
+		return server.Database{}, err
 	}
 	recordUsedDatabase(o, name)
-	return apiserver.Database{Driver: driver, Kind: name.Kind, Name: name.Name, Schema: int(schema), Shared: true}, nil
+	return server.Database{Driver: driver, Kind: name.Kind, Name: name.Name, Schema: int(schema), Shared: true}, nil
 }
 
 // metrics is the registry of the process, which upstream's metrics are in too.

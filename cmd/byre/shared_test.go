@@ -17,8 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/storetest"
 )
 
 // sharedByre is a server with default flags, and with the tokens of sharedTokens, that many tests use. The first test that
@@ -29,7 +29,7 @@ import (
 //
 // A test that isn't parallel has it for itself.
 type sharedByre struct {
-	*process
+	*serverProcess
 	// endpoint is its database.
 	endpoint string
 
@@ -98,10 +98,10 @@ func (s *sharedByre) serve(database string) (err error) {
 	}
 	cmd := exec.Command(executable, args...)
 	cmd.Env = append(os.Environ(), asProgram+"=1")
-	if s.process, err = launch(dir, cmd); err != nil {
+	if s.serverProcess, err = launch(dir, cmd); err != nil {
 		return err
 	}
-	err = wait.PollUntilContextTimeout(context.Background(), 20*time.Millisecond, eventually.Patience, true, func(ctx context.Context) (bool, error) {
+	err = wait.PollUntilContextTimeout(context.Background(), 20*time.Millisecond, storetest.Patience, true, func(ctx context.Context) (bool, error) {
 		select {
 		case <-s.exited:
 			return false, errors.New("it has exited")
@@ -138,7 +138,7 @@ func (s *sharedByre) makeNamespace(t *testing.T) string {
 // stopSharedServers stops what tests have started, and expects exit status 0.
 func stopSharedServers() (err error) {
 	for database, s := range sharedServers {
-		if s.process != nil {
+		if s.serverProcess != nil {
 			err = errors.Join(err, s.end(database))
 		}
 		if s.folder != "" {

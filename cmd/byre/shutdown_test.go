@@ -19,13 +19,13 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // waitForEndpoints waits until the kubernetes Service leads to these addresses only.
 func waitForEndpoints(t *testing.T, client kubernetes.Interface, want ...string) {
 	t.Helper()
-	eventually.Done(t, "the endpoints of the kubernetes Service", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the endpoints of the kubernetes Service", func(ctx context.Context) (bool, error) {
 		slice, err := client.DiscoveryV1().EndpointSlices("default").Get(ctx, "kubernetes", metav1.GetOptions{})
 		if err != nil {
 			return false, nil
@@ -126,7 +126,7 @@ func TestShutdown_RefusesWhileDraining(t *testing.T) {
 			if err := server.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 				t.Fatal(err)
 			}
-			eventually.Done(t, "new requests are refused", func(ctx context.Context) (bool, error) {
+			storetest.EventuallyDone(t, "new requests are refused", func(ctx context.Context) (bool, error) {
 				return refuses(ctx, t, config, strings.HasSuffix(flag, "true"))
 			})
 			close(hook.answer)
@@ -221,7 +221,7 @@ func (h *slowHook) install(t *testing.T, client kubernetes.Interface) {
 	if _, err := client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(), configuration, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually.Done(t, "the webhooks are in force", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the webhooks are in force", func(ctx context.Context) (bool, error) {
 		probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "probe"}}
 		_, err := client.CoreV1().ConfigMaps("default").Create(ctx, probe, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err != nil, nil

@@ -16,8 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/storetest"
 )
 
 // At --database-quota a client gets the error that kube-apiserver passes on from etcd.
@@ -80,7 +80,7 @@ func testSpace(t *testing.T, makeSpace func(), flags ...string) {
 		}, metav1.CreateOptions{})
 		return err
 	}
-	eventually.Done(t, "the quota is reached", func(context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the quota is reached", func(context.Context) (bool, error) {
 		err := create()
 		if err == nil {
 			return false, nil
@@ -111,12 +111,12 @@ func testSpace(t *testing.T, makeSpace func(), flags ...string) {
 		t.Error("a lease was created")
 	}
 	deleteAll(t, kube)
-	eventually.Done(t, "there is space again", func(context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "there is space again", func(context.Context) (bool, error) {
 		makeSpace() // more than once: it cannot free what is not compacted yet
 		err := create()
 		return err == nil, err
 	})
-	eventually.Done(t, "ready again", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "ready again", func(ctx context.Context) (bool, error) {
 		makeSpace() // the object that was just created may have reached the quota again
 		return p.ready(ctx), nil
 	})

@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // assaults are statements that take all time, memory or disk they can get, or reach for what is not a table.
@@ -76,8 +76,8 @@ func TestSQL_HoldsBesideHostileQueries(t *testing.T) {
 		if grown := statusBytes(t, server, "VmHWM:") - memory; grown > 256<<20 {
 			t.Errorf("the peak of memory has grown by %d MB", grown>>20)
 		}
-		eventually.True(t, "the goroutines of queries end", func() bool { return h.goroutines() < goroutines+len(assaults) })
-		eventually.True(t, "a query is answered", func() bool {
+		storetest.Eventually(t, "the goroutines of queries end", func() bool { return h.goroutines() < goroutines+len(assaults) })
+		storetest.Eventually(t, "a query is answered", func() bool {
 			response, _ := h.ask("", "application/json", "SELECT count(*) FROM pods")
 			return response.StatusCode == http.StatusCreated || response.StatusCode == http.StatusOK
 		})
@@ -109,7 +109,7 @@ func (h *chronicle) goroutines() (n int) {
 }
 
 // expectFilesIn expects each file that a server has open to be in a directory, or to be its program.
-func expectFilesIn(t *testing.T, p *process, dir string) {
+func expectFilesIn(t *testing.T, p *serverProcess, dir string) {
 	t.Helper()
 	links, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", p.cmd.Process.Pid))
 	if err != nil || len(links) == 0 {

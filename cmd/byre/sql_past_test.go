@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"byre/apiserver/query"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // A table at a moment is the list that was recorded then, on the server itself and on another replica. What a compaction or a
@@ -100,13 +100,13 @@ func TestSQL_PastIsWithoutTodaysDefinition(t *testing.T) {
 		_, err := definitions.Create(t.Context(), &unstructured.Unstructured{Object: define("v1", "")}, metav1.CreateOptions{})
 		h.must(err)
 		var made *unstructured.Unstructured
-		eventually.True(t, "gears are served", func() (ok bool) {
+		storetest.Eventually(t, "gears are served", func() (ok bool) {
 			gear := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Gear", "metadata": map[string]any{"name": "big"}, "spec": map[string]any{"teeth": int64(40)}}}
 			made, err = client.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "gears"}).Create(t.Context(), gear, metav1.CreateOptions{})
 			return err == nil
 		})
 		redefine := func(versions ...any) {
-			eventually.True(t, "the definition is changed", func() bool {
+			storetest.Eventually(t, "the definition is changed", func() bool {
 				crd, err := definitions.Get(t.Context(), "gears.example.com", metav1.GetOptions{})
 				h.must(err)
 				h.must(unstructured.SetNestedSlice(crd.Object, versions, "spec", "versions"))
@@ -119,7 +119,7 @@ func TestSQL_PastIsWithoutTodaysDefinition(t *testing.T) {
 		}
 		expect := func(want, statement string) {
 			t.Helper()
-			eventually.True(t, want+" is the answer to "+statement, func() bool {
+			storetest.Eventually(t, want+" is the answer to "+statement, func() bool {
 				response, body := h.ask("", query.CSV, statement)
 				return response.StatusCode == http.StatusOK && slices.Equal(strings.Split(strings.TrimSpace(body), "\n")[1:], []string{want})
 			})

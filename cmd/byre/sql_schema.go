@@ -18,9 +18,9 @@ import (
 	basecompatibility "k8s.io/component-base/compatibility"
 	"k8s.io/klog/v2"
 
-	"byre/apiserver"
-	"byre/apiserver/options"
-	"byre/apiserver/query/catalog"
+	"byre/apiserver/server"
+
+	"byre/apiserver/query"
 	"byre/cmd/byre/sqlviews"
 	"byre/crd"
 	"byre/sqlstore"
@@ -42,7 +42,7 @@ const (
 // viewKeeper keeps the views of --sql-schema. Of the servers of a database one does so at a time: those of two versions
 // would otherwise replace each other's views again and again.
 type viewKeeper struct {
-	store  options.StoreOptions
+	store  server.StoreOptions
 	schema string
 	// logged are the problems that have been logged and have not ended.
 	logged []string
@@ -52,7 +52,7 @@ type viewKeeper struct {
 var errOwnSchema = errors.New("--sql-schema")
 
 // Run keeps the views until ctx ends, while no other server does.
-func (k *viewKeeper) Run(ctx context.Context, database apiserver.Database, loopback *rest.Config) error {
+func (k *viewKeeper) Run(ctx context.Context, database server.Database, loopback *rest.Config) error {
 	shared, ok := database.Driver.(sqlstore.Shared)
 	if !ok {
 		return fmt.Errorf("--sql-schema: %s is not shared", database.Kind)
@@ -131,7 +131,7 @@ func (k *viewKeeper) keep(ctx context.Context, loopback *rest.Config) error {
 type described struct {
 	metav1.ObjectMeta
 	// table is nil if the definition has none.
-	table *catalog.Table
+	table *query.Table
 }
 
 // describe is the transform of an informer of definitions.

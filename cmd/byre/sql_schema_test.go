@@ -20,8 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/storetest"
 )
 
 // openSchema opens the PostgreSQL of a server, with one session whose tables are those of a schema.
@@ -54,7 +54,7 @@ func (h *chronicle) awaitOne(db *stdsql.DB, want, statement string) {
 			h.Logf("%s: %q, want %q", statement, last, want)
 		}
 	}()
-	eventually.True(h.T, want, func() bool {
+	storetest.Eventually(h.T, want, func() bool {
 		last = one(db, statement)
 		return strings.Contains(last, want)
 	})
@@ -89,7 +89,7 @@ func (h *chronicle) make(plural, kind, name, spec string) {
 	h.must(err)
 	var object unstructured.Unstructured
 	h.must(json.Unmarshal(fmt.Appendf(nil, `{"apiVersion":"example.com/v1","kind":%q,"metadata":{"name":%q},"spec":{%s}}`, kind, name, spec), &object.Object))
-	eventually.Succeeds(h.T, plural+" are served", func() error {
+	storetest.EventuallySucceeds(h.T, plural+" are served", func() error {
 		_, err := client.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: plural}).Namespace("default").Create(h.Context(), &object, metav1.CreateOptions{})
 		return err
 	})
@@ -122,7 +122,7 @@ func TestSQLSchema_FollowsDefinitions(t *testing.T) {
 	h.awaitOne(db, "40 x", `SELECT concat(spec_teeth, ' ', spec_word) FROM "gears.example.com"`)
 	h.awaitOne(db, "A thing.", `SELECT obj_description('"gears.example.com"'::regclass)`)
 	h.awaitOne(db, "(spec.teeth)", `SELECT col_description(attrelid, attnum) FROM pg_attribute WHERE attrelid = '"gears.example.com"'::regclass AND attname = 'spec_teeth'`)
-	eventually.True(t, "what byre has not made is logged", func() bool {
+	storetest.Eventually(t, "what byre has not made is logged", func() bool {
 		return strings.Contains(first.log.String(), "screws.example.com: byre has not made what has the name")
 	})
 
@@ -135,7 +135,7 @@ func TestSQLSchema_FollowsDefinitions(t *testing.T) {
 
 	// Another type: the view stays while others depend on it.
 	h.define("gears", `"teeth":{"type":"string"},"width":{"type":"number"}`)
-	eventually.True(t, "the dependency is logged", func() bool {
+	storetest.Eventually(t, "the dependency is logged", func() bool {
 		return strings.Contains(first.log.String(), `view shop.mine depends on view k8s."gears.example.com": it stays as it is until you drop what depends on it`)
 	})
 	h.awaitOne(db, "big", `SELECT name FROM shop.mine`)

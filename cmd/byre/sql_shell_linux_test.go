@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // typist types on the terminal of a program.
@@ -141,7 +141,7 @@ func TestSQLShell_AnswersOnATerminal(t *testing.T) {
 	shell.asks("sele\t count(*) AS n FROM namesp\tWHERE pha\t= 'none';\r", "\nn\n0\n")
 
 	shell.types("WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT max(n) FROM r;\r", "FROM r;\n")
-	eventually.True(t, "the query runs", shell.isCooked)
+	storetest.Eventually(t, "the query runs", shell.isCooked)
 	shell.asks("\x03", "Error: the query was canceled\n")
 	shell.asks("SELECT count(*) AS n FROM \"deployments.a\t;\r", "\nn\n0\n")
 	shell.end()

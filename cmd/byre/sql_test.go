@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"byre/apiserver/query"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // ask sends a statement as a user, and returns the answer with its body.
@@ -68,7 +68,7 @@ func TestSQL_EqualsListsForRandomRights(t *testing.T) {
 			granted := h.grantAtRandom(random, users, namespaces)
 			for user := range granted {
 				h.bind("", user, "byre:sql-user")
-				eventually.True(t, user+" may ask what lists answer", func() bool {
+				storetest.Eventually(t, user+" may ask what lists answer", func() bool {
 					response, _ := h.ask(user, query.CSV, "SELECT 1")
 					if response.StatusCode != http.StatusOK {
 						return false
@@ -130,7 +130,7 @@ func TestSQL_AsksForWhatIsDefined(t *testing.T) {
 			create := func(resource schema.GroupVersionResource, namespace, text string) {
 				var object unstructured.Unstructured
 				h.must(object.UnmarshalJSON([]byte(text)))
-				eventually.True(t, resource.Resource+" are served", func() bool {
+				storetest.Eventually(t, resource.Resource+" are served", func() bool {
 					_, err := client.Resource(resource).Namespace(namespace).Create(t.Context(), &object, metav1.CreateOptions{})
 					return err == nil
 				})
@@ -149,7 +149,7 @@ func TestSQL_AsksForWhatIsDefined(t *testing.T) {
 					t.Log(seen)
 				}
 			}()
-			eventually.True(t, "the table is there", func() bool {
+			storetest.Eventually(t, "the table is there", func() bool {
 				response, body := h.ask("", query.CSV, `SELECT name, tooth_count, spec_is_worn, spec_width FROM "gears.example.com" WHERE namespace = 'shop'`)
 				seen = body
 				return response.StatusCode == http.StatusOK && slices.Equal(strings.Split(strings.TrimSpace(body), "\n")[1:], want)
@@ -174,7 +174,7 @@ func TestSQL_AsksForWhatIsDefined(t *testing.T) {
 			}
 			revision := h.csv("", `SELECT revision FROM "gears.example.com"`)[0]
 			h.must(client.Resource(definitions).Delete(t.Context(), "gears.example.com", metav1.DeleteOptions{}))
-			eventually.True(t, "the table is gone", func() bool {
+			storetest.Eventually(t, "the table is gone", func() bool {
 				response, body := h.ask("", query.CSV, `SELECT name FROM "gears.example.com"`)
 				return response.StatusCode == http.StatusBadRequest && strings.Contains(body, "no such table")
 			})
@@ -324,14 +324,14 @@ func TestSQL_IsJudgedByAdmissionPolicies(t *testing.T) {
 		h.must(err)
 	}
 	for _, accept := range []string{"application/json", query.CSV, query.NDJSON} {
-		eventually.True(t, "the policy is in force for "+accept, func() bool {
+		storetest.Eventually(t, "the policy is in force for "+accept, func() bool {
 			response, body := h.ask("", accept, "SELECT name FROM secrets")
 			return response.StatusCode == http.StatusUnprocessableEntity && strings.Contains(body, "not of secrets")
 		})
 		if response, body := h.ask("", accept, "SELECT name FROM pods"); response.StatusCode >= http.StatusBadRequest {
 			t.Errorf("%s: %d %s", accept, response.StatusCode, body)
 		}
-		eventually.True(t, "the policy changes "+accept, func() bool {
+		storetest.Eventually(t, "the policy changes "+accept, func() bool {
 			response, body := h.ask("", accept, "SELECT 1")
 			if response.StatusCode >= http.StatusBadRequest {
 				t.Fatalf("%s: %d %s", accept, response.StatusCode, body)

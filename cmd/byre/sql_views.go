@@ -14,15 +14,15 @@ import (
 	"k8s.io/apiserver/pkg/util/compatibility"
 	basecompatibility "k8s.io/component-base/compatibility"
 
-	"byre/apiserver"
-	"byre/apiserver/options"
-	"byre/cmd/byre/cli"
+	"byre/apiserver/server"
+
+	"byre/cmd/byre/client"
 	"byre/cmd/byre/sqlviews"
 	"byre/crd"
 )
 
 func newSQLViewsCommand() *cobra.Command {
-	store := options.NewStoreOptions()
+	store := server.NewStoreOptions()
 	var schema string
 	cmd := &cobra.Command{
 		Use:   "views",
@@ -59,7 +59,7 @@ func newSQLViewsCommand() *cobra.Command {
 
 // withTables opens the database for its owner, and calls do with all tables of SQL. It warns of definitions of which there
 // is none.
-func withTables(cmd *cobra.Command, store options.StoreOptions, do func(*sqlviews.Database, []sqlviews.Table) error) error {
+func withTables(cmd *cobra.Command, store server.StoreOptions, do func(*sqlviews.Database, []sqlviews.Table) error) error {
 	return withOwner(cmd.Context(), store, func(d *sqlviews.Database) error {
 		tables, err := builtinTables(compatibility.DefaultBuildEffectiveVersion())
 		if err != nil {
@@ -87,7 +87,7 @@ func withTables(cmd *cobra.Command, store options.StoreOptions, do func(*sqlview
 }
 
 func builtinTables(of basecompatibility.EffectiveVersion) (tables []sqlviews.Table, err error) {
-	described, err := apiserver.Tables(of)
+	described, err := server.Tables(of)
 	for _, t := range described {
 		tables = append(tables, sqlviews.Table{Table: t})
 	}
@@ -95,7 +95,7 @@ func builtinTables(of basecompatibility.EffectiveVersion) (tables []sqlviews.Tab
 }
 
 // withOwner opens the database for its owner, and calls do with it.
-func withOwner(ctx context.Context, store options.StoreOptions, do func(*sqlviews.Database) error) (err error) {
+func withOwner(ctx context.Context, store server.StoreOptions, do func(*sqlviews.Database) error) (err error) {
 	endpoint, err := usedEndpoint(store)
 	if err != nil {
 		return err
@@ -112,7 +112,7 @@ func withOwner(ctx context.Context, store options.StoreOptions, do func(*sqlview
 }
 
 func newSQLIndexCommand() *cobra.Command {
-	store := options.NewStoreOptions()
+	store := server.NewStoreOptions()
 	cmd := &cobra.Command{
 		Use:   "index",
 		Short: "Make, list and drop indexes that views and their queries use",
@@ -121,11 +121,11 @@ func newSQLIndexCommand() *cobra.Command {
 			"file; on PostgreSQL the index is made without stopping writes, and views that were printed before do\n" +
 			"not use it. Queries through the API server use none of them.",
 		Example: "  byre sql index create pods_by_node pods node --data-dir /var/lib/byre",
-		Args:    cli.SubcommandOnly,
-		RunE:    cli.Help,
+		Args:    client.SubcommandOnly,
+		RunE:    client.Help,
 	}
 	store.AddDatabaseFlags(cmd.PersistentFlags())
-	var output cli.Output
+	var output client.Output
 	list := &cobra.Command{
 		Use: "list", Short: "List the indexes that were made", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return listIndexes(cmd, store, &output) },
@@ -149,7 +149,7 @@ func newSQLIndexCommand() *cobra.Command {
 	return cmd
 }
 
-func listIndexes(cmd *cobra.Command, store options.StoreOptions, output *cli.Output) error {
+func listIndexes(cmd *cobra.Command, store server.StoreOptions, output *client.Output) error {
 	var indexes []sqlviews.Index
 	err := withOwner(cmd.Context(), store, func(d *sqlviews.Database) (err error) {
 		indexes, err = d.Indexes(cmd.Context())
@@ -160,16 +160,16 @@ func listIndexes(cmd *cobra.Command, store options.StoreOptions, output *cli.Out
 	}
 	return output.Print(cmd.OutOrStdout(), indexes, func(out io.Writer) error {
 		rows := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
-		cli.PrintRow(rows, []any{"NAME", "TABLE", "COLUMN"})
+		client.PrintRow(rows, []any{"NAME", "TABLE", "COLUMN"})
 		for _, index := range indexes {
-			cli.PrintRow(rows, []any{index.Name, index.Table, index.Column})
+			client.PrintRow(rows, []any{index.Name, index.Table, index.Column})
 		}
 		return rows.Flush()
 	})
 }
 
 func newSQLGrantCommand() *cobra.Command {
-	store := options.NewStoreOptions()
+	store := server.NewStoreOptions()
 	grant := sqlviews.Grant{}
 	var yes bool
 	cmd := &cobra.Command{

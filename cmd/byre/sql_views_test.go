@@ -24,7 +24,7 @@ import (
 
 	"byre/apiserver/query"
 	"byre/migrations"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // ownFlags are the flags of a command for the database of a server.
@@ -129,7 +129,7 @@ func (h *chronicle) createViewObjects(random *rand.Rand) {
 		h.must(json.Unmarshal([]byte(text), &object.Object))
 		var created *unstructured.Unstructured
 		var last error
-		eventually.True(h.T, resource.Resource+" are served", func() bool {
+		storetest.Eventually(h.T, resource.Resource+" are served", func() bool {
 			created, last = client.Resource(resource).Namespace(namespace).Create(h.Context(), &object, metav1.CreateOptions{})
 			return !apierrors.IsNotFound(last) // the instances of a definition
 		})
@@ -240,7 +240,7 @@ func TestSQLViews_EqualTheTablesOfTheServer(t *testing.T) {
 				tables = append(tables, edge+" WHERE resource NOT IN ('customresourcedefinitions', 'apiservices')")
 			}
 			for _, table := range tables {
-				eventually.True(t, table+" has the same rows", func() bool { // Leases change
+				storetest.Eventually(t, table+" has the same rows", func() bool { // Leases change
 					columns, want := h.answered(table)
 					if len(want) == 0 && strings.Contains(table, "WHERE") {
 						t.Error("no rows of", table)

@@ -18,16 +18,15 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/klog/v2"
 
-	"byre/apiserver"
-	"byre/apiserver/options"
+	"byre/apiserver/server"
+
 	"byre/apiserver/process/pki"
-	"byre/cmd/byre/cli"
+	"byre/cmd/byre/client"
 	"byre/migrations"
-	"byre/migrations/fileowner"
-	"byre/sqlstore/backup/location"
+
+	"byre/sqlstore/bucket"
 	"byre/sqlstore/replication"
-	"byre/sqlstore/replication/lease"
-	"byre/sqlstore/replication/standby"
+
 	"byre/sqlstore/sqlite"
 )
 
@@ -36,7 +35,7 @@ import (
 const tolerableLag = time.Minute
 
 // serveByLease is serveDatabase while this server has the lease of its destination. It follows until then.
-func serveByLease(ctx context.Context, o options.Completed) error {
+func serveByLease(ctx context.Context, o server.Completed) error {
 	endpoint, err := o.Store.DSN()
 	if err != nil {
 		return err
@@ -45,33 +44,33 @@ func serveByLease(ctx context.Context, o options.Completed) error {
 	if err != nil {
 		return err
 	}
-	if err := fileowner.MkdirAll(o.Store.DataDir, 0o700); err != nil {
+	if err := migrations.MkdirAllOwned(o.Store.DataDir, 0o700); err != nil {
 		return fmt.Errorf("--data-dir: %w", err)
 	}
 	if err := sqlite.ReleaseReserve(path); err != nil {
 		return err
 	}
 	keys := keysOf(o)
-	return standby.Run(ctx, standby.Config{
+	return replication.RunStandby(ctx, replication.StandbyConfig{
 		URL: o.Store.ReplicateTo[0], S3: o.Store.S3, Path: path, Duration: o.Store.LeaseDuration,
 		Logger:   slog.New(logr.ToSlogHandler(klog.Background())),
 		SetAside: sqlite.SetAside, Replace: sqlite.Replace,
-		Position: func(ctx context.Context, path string, isCopy bool) (p lease.Position, err error) {
+		Position: func(ctx context.Context, path string, isCopy bool) (p replication.Position, err error) {
 			p.Lineage, p.Revision, err = sqlite.ReadPosition(ctx, path, isCopy)
 			return p, err
 		},
-		Accept: func(s lease.State) error {
+		Accept: func(s replication.LeaseState) error {
 			if s.Keys != "" && s.Keys != keys {
 				return fmt.Errorf("%s has other keys than %s, which serves or did so last: copy that directory from there, so that clients trust both servers", o.CertDir, s.Holder)
 			}
 			return nil
 		},
-		Follow: func(ctx context.Context, current func() standby.Status) error {
-			return apiserver.ServeStandby(ctx, o, current)
+		Follow: func(ctx context.Context, current func() replication.StandbyStatus) error {
+			return server.ServeStandby(ctx, o, current)
 		},
-		Serve: func(ctx context.Context, l *lease.Lease) (complete bool, err error) {
+		Serve: func(ctx context.Context, l *replication.Lease) (complete bool, err error) {
 			var copied *replication.Replicator
-			err = serveDatabase(ctx, o, func(ctx context.Context, store options.StoreOptions) (apiserver.Database, error) {
+			err = serveDatabase(ctx, o, func(ctx context.Context, store server.StoreOptions) (server.Database, error) {
 				database, err := openDatabaseBehind(ctx, store, l)
 				copied = database.Replication
 				return database, err
@@ -90,7 +89,7 @@ func serveByLease(ctx context.Context, o options.Completed) error {
 }
 
 // keysOf is a digest of the CA and of the key of service accounts, which two servers share.
-func keysOf(o options.Completed) string {
+func keysOf(o server.Completed) string {
 	files, hash := pki.Paths(o.CertDir), sha256.New()
 	for _, path := range []string{files.CACert, files.ServiceAccount} {
 		text, _ := os.ReadFile(path) // flags may name other ones
@@ -101,8 +100,8 @@ func keysOf(o options.Completed) string {
 
 // leaseMetrics tell who serves, and since when, and what the standby has.
 type leaseMetrics struct {
-	*lease.Lease
-	state lease.State
+	*replication.Lease
+	state replication.LeaseState
 }
 
 var (
@@ -133,7 +132,7 @@ func (l leaseMetrics) Collect(metrics chan<- prometheus.Metric) {
 
 func newTakeoverCommand() *cobra.Command {
 	var places []string
-	var s3 location.S3
+	var s3 bucket.S3
 	var yes bool
 	timeout := 5 * time.Minute
 	cmd := &cobra.Command{
@@ -166,14 +165,14 @@ func newTakeoverCommand() *cobra.Command {
 }
 
 // awaitStandby returns the standby that has a copy of what the holder has copied, once it has said so again.
-func awaitStandby(ctx context.Context, object *lease.Object, held lease.State) (lease.Standby, error) {
+func awaitStandby(ctx context.Context, object *replication.LeaseObject, held replication.LeaseState) (replication.Standby, error) {
 	begin := time.Now()
-	for first := (lease.Standby{}); ; {
+	for first := (replication.Standby{}); ; {
 		s, err := object.ReadStandby(ctx)
 		switch {
 		case err != nil:
 			return s, err
-		case first == lease.Standby{}:
+		case first == replication.Standby{}:
 			first = s
 		case s != first && s.Folder == held.Folder:
 			return s, nil
@@ -193,17 +192,17 @@ func awaitStandby(ctx context.Context, object *lease.Object, held lease.State) (
 	}
 }
 
-func takeOver(ctx context.Context, cmd *cobra.Command, object *lease.Object, yes bool) error {
+func takeOver(ctx context.Context, cmd *cobra.Command, object *replication.LeaseObject, yes bool) error {
 	before, exists, err := object.Read(ctx)
 	switch {
 	case err != nil:
 		return err
 	case !exists:
-		return lease.ErrNobody
+		return replication.ErrLeaseNobody
 	}
 	if !yes {
 		fmt.Fprintf(cmd.OutOrStdout(), "%s serves since %s. It stops, and the standby takes over. Go on? [y/N] ", before.Holder, before.Since.Format(time.RFC3339))
-		if yes, err := cli.IsYes(ctx, cmd.InOrStdin()); err != nil {
+		if yes, err := client.IsYes(ctx, cmd.InOrStdin()); err != nil {
 			return err
 		} else if !yes {
 			return errors.New("nothing was done: answer y, or use --yes")

@@ -25,14 +25,14 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"byre/apiserver/process/pki"
-	"byre/sqlstore/backup/location/s3test"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
+
 	"byre/sqlstore/postgres/pgtest"
 )
 
 // machine is one of two that share a bucket.
 type machine struct {
-	*process
+	*serverProcess
 	dir  string
 	args []string
 	env  []string
@@ -45,11 +45,11 @@ const sharedURL = "s3://copies/cluster-1"
 // pair returns two machines on which nothing runs yet.
 func pair(t *testing.T) (a, b *machine) {
 	t.Helper()
-	service, keys := s3test.New(t, "copies"), t.TempDir()
+	service, keys := storetest.NewS3(t, "copies"), t.TempDir()
 	var machines []*machine
 	for range 2 {
 		m := &machine{dir: t.TempDir(), away: new(atomic.Bool)}
-		_, env := s3test.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, env := storetest.ServeS3(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if m.away.Load() {
 				w.WriteHeader(http.StatusForbidden) // minio-go does not repeat it
 				return
@@ -65,7 +65,7 @@ func pair(t *testing.T) (a, b *machine) {
 }
 
 // run starts a command of the program on a machine.
-func (m *machine) run(t *testing.T, args ...string) *process {
+func (m *machine) run(t *testing.T, args ...string) *serverProcess {
 	t.Helper()
 	executable, err := os.Executable()
 	if err != nil {
@@ -79,13 +79,13 @@ func (m *machine) run(t *testing.T, args ...string) *process {
 // serve starts the server of a machine.
 func (m *machine) serve(t *testing.T) {
 	t.Helper()
-	m.process = m.run(t, m.args...)
+	m.serverProcess = m.run(t, m.args...)
 }
 
 // awaitStandby waits until the server has a copy.
 func (m *machine) awaitStandby(t *testing.T) {
 	t.Helper()
-	eventually.True(t, "it has a copy", func() bool {
+	storetest.Eventually(t, "it has a copy", func() bool {
 		m.mustRun(t)
 		log := m.log.String()
 		return strings.Contains(log, "and this server has a copy") && strings.Contains(log, `"Standby" address=`)
@@ -114,7 +114,7 @@ func TestStandby_TakesOverAfterACrash(t *testing.T) {
 	t.Parallel()
 	a, b := pair(t)
 	a.serve(t)
-	awaitReady(t, a.process)
+	awaitReady(t, a.serverProcess)
 	b.serve(t)
 	b.awaitStandby(t)
 	if code, text := b.mustGet(t, "/readyz"); code != 503 || !strings.HasPrefix(text, "standby: ") || !strings.HasSuffix(text, " serves") {
@@ -135,13 +135,13 @@ func TestStandby_TakesOverAfterACrash(t *testing.T) {
 	for i := range 20 {
 		createConfigMap(t, configMaps, fmt.Sprint("copied-", i))
 	}
-	awaitCopy(t, a.process)
+	awaitCopy(t, a.serverProcess)
 	a.away.Store(true)
 	createConfigMap(t, configMaps, "lost")
 	killed := time.Now()
 	_ = a.cmd.Process.Kill()
 	<-a.exited
-	awaitReady(t, b.process)
+	awaitReady(t, b.serverProcess)
 	t.Logf("the standby is ready %v after the crash", time.Since(killed).Round(100*time.Millisecond))
 	configMaps = b.configMaps(t)
 	list, err := configMaps.List(t.Context(), metav1.ListOptions{})
@@ -166,7 +166,7 @@ func TestStandby_TakesOverAfterACrash(t *testing.T) {
 	a.serve(t)
 	a.awaitStandby(t)
 	var kept []string
-	eventually.Done(t, "the tail of the old holder is named in its log", func(context.Context) (_ bool, err error) {
+	storetest.EventuallyDone(t, "the tail of the old holder is named in its log", func(context.Context) (_ bool, err error) {
 		kept, err = filepath.Glob(filepath.Join(a.dir, "byre.db.diverged-*"))
 		return len(kept) == 1 && strings.Contains(a.log.String(), kept[0]), err
 	})
@@ -183,7 +183,7 @@ func TestStandby_LosesNothingInACrashWithReplicateSync(t *testing.T) {
 	a, b := pair(t)
 	a.args, b.args = append(a.args, "--replicate-sync"), append(b.args, "--replicate-sync")
 	a.serve(t)
-	awaitReady(t, a.process)
+	awaitReady(t, a.serverProcess)
 	b.serve(t)
 	b.awaitStandby(t)
 	configMaps := a.configMaps(t)
@@ -198,10 +198,10 @@ func TestStandby_LosesNothingInACrashWithReplicateSync(t *testing.T) {
 			acknowledged <- name
 		}
 	}()
-	eventually.True(t, "the client writes", func() bool { return len(acknowledged) >= 20 })
+	storetest.Eventually(t, "the client writes", func() bool { return len(acknowledged) >= 20 })
 	_ = a.cmd.Process.Kill()
 	<-a.exited
-	awaitReady(t, b.process)
+	awaitReady(t, b.serverProcess)
 	list, err := b.configMaps(t).List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -242,7 +242,7 @@ func handOver(t *testing.T, from, to *machine) {
 	if code := from.wait(t); code != 1 || !strings.Contains(from.log.String(), "handed over to the standby") {
 		t.Errorf("the old holder ended with %d", code)
 	}
-	awaitReady(t, to.process)
+	awaitReady(t, to.serverProcess)
 	createConfigMap(t, to.configMaps(t), "after")
 	cancel()
 	writing.Wait()
@@ -259,7 +259,7 @@ func handOver(t *testing.T, from, to *machine) {
 	// The old holder has nothing that the new one lacks.
 	from.serve(t)
 	from.awaitStandby(t)
-	eventually.Done(t, "its database is gone", func(context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "its database is gone", func(context.Context) (bool, error) {
 		_, err := os.Stat(filepath.Join(from.dir, "byre.db"))
 		return errors.Is(err, fs.ErrNotExist), nil
 	})
@@ -274,7 +274,7 @@ func suspend(t *testing.T, p *os.Process) {
 	if err := p.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	eventually.True(t, "it is stopped", func() bool {
+	storetest.Eventually(t, "it is stopped", func() bool {
 		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.Pid))
 		return err == nil && len(threads) > 0 && !slices.ContainsFunc(threads, func(file string) bool {
 			stat, err := os.ReadFile(file)
@@ -289,12 +289,12 @@ func TestStandby_AStoppedHolderAcknowledgesNothing(t *testing.T) {
 	t.Parallel()
 	a, b := pair(t)
 	a.serve(t)
-	awaitReady(t, a.process)
+	awaitReady(t, a.serverProcess)
 	b.serve(t)
 	b.awaitStandby(t)
 	old := a.configMaps(t)
 	createConfigMap(t, old, "first")
-	awaitCopy(t, a.process)
+	awaitCopy(t, a.serverProcess)
 	suspend(t, a.cmd.Process)
 	ctx := context.WithoutCancel(t.Context())
 	late := map[string]func() error{
@@ -316,7 +316,7 @@ func TestStandby_AStoppedHolderAcknowledgesNothing(t *testing.T) {
 			}
 		})
 	}
-	awaitReady(t, b.process)
+	awaitReady(t, b.serverProcess)
 	createConfigMap(t, b.configMaps(t), "by-the-second")
 	if err := a.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
@@ -335,7 +335,7 @@ func TestStandby_AStoppedHolderAcknowledgesNothing(t *testing.T) {
 		t.Errorf("a stop: %d", code)
 	}
 	stopped := time.Now()
-	awaitReady(t, a.process)
+	awaitReady(t, a.serverProcess)
 	t.Logf("the standby is ready %v after the end of a server that was stopped", time.Since(stopped).Round(100*time.Millisecond))
 	if _, err := a.configMaps(t).Get(t.Context(), "by-the-second", metav1.GetOptions{}); err != nil {
 		t.Error(err)
@@ -362,7 +362,7 @@ func testStartOnAFullDisk(t *testing.T, mode string) {
 	a.dir = filepath.Join(disk.Dir, "data")
 	a.args[2] = a.dir
 	a.serve(t)
-	awaitReady(t, a.process)
+	awaitReady(t, a.serverProcess)
 	if status := a.stop(t); status != 0 {
 		t.Fatal(status, a.log)
 	}
@@ -373,14 +373,14 @@ func testStartOnAFullDisk(t *testing.T, mode string) {
 		_ = os.WriteFile(filepath.Join(disk.Dir, fmt.Sprint("rest-", i)), make([]byte, 1024), 0o600)
 	}
 	a.serve(t)
-	eventually.True(t, "it serves", func() bool {
+	storetest.Eventually(t, "it serves", func() bool {
 		a.mustRun(t)
 		return strings.Contains(a.log.String(), "Serving")
 	})
 	if _, err := a.configMaps(t).List(t.Context(), metav1.ListOptions{}); err != nil {
 		t.Error(err)
 	}
-	eventually.True(t, "it says that nothing is copied", func() bool {
+	storetest.Eventually(t, "it says that nothing is copied", func() bool {
 		return strings.Contains(a.log.String(), "replication: the database can't be captured") && strings.Contains(a.log.String(), "the disk is full")
 	})
 }
@@ -391,7 +391,7 @@ func TestStandby_RefusesOtherKeys(t *testing.T) {
 	t.Parallel()
 	a, b := pair(t)
 	a.serve(t)
-	awaitReady(t, a.process)
+	awaitReady(t, a.serverProcess)
 	b.args[4] = t.TempDir() // --cert-dir
 	for range 2 {
 		b.serve(t)
@@ -406,7 +406,7 @@ func TestStandby_RefusesOtherKeys(t *testing.T) {
 		t.Fatal(status, a.log)
 	}
 	b.serve(t)
-	eventually.True(t, "it ends or serves", func() bool {
+	storetest.Eventually(t, "it ends or serves", func() bool {
 		return strings.Contains(b.log.String(), b.args[4]+" has other keys than ") || strings.Contains(b.log.String(), "this server takes over")
 	})
 	if text := b.log.String(); strings.Contains(text, "this server takes over") {

@@ -17,9 +17,9 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"byre/apiserver/options"
 	"byre/apiserver/process/pki"
-	"byre/cmd/byre/cli"
+	"byre/apiserver/server"
+	"byre/cmd/byre/client"
 	"byre/cmd/byre/status"
 	"byre/migrations"
 	"byre/sqlstore"
@@ -34,9 +34,9 @@ const statusAlarms = 2
 const databaseTimeout = 5 * time.Second
 
 func newStatusCommand() *cobra.Command {
-	store := options.NewStoreOptions()
+	store := server.NewStoreOptions()
 	var certDir string
-	var output cli.Output
+	var output client.Output
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the database, the history, replicas, leaders, certificates and alarms",
@@ -73,7 +73,7 @@ func newStatusCommand() *cobra.Command {
 }
 
 // readStatus asks the server, or else reads the database.
-func readStatus(ctx context.Context, store options.StoreOptions, certs pki.Config) (status.Status, error) {
+func readStatus(ctx context.Context, store server.StoreOptions, certs pki.Config) (status.Status, error) {
 	s, serverErr := askServer(ctx, certs)
 	if apierrors.IsServiceUnavailable(serverErr) && !apierrors.HasStatusCause(serverErr, metav1.CauseTypeUnexpectedServerResponse) {
 		// It is a server's own answer, as of a standby, whose database is an old copy.
@@ -90,7 +90,7 @@ func readStatus(ctx context.Context, store options.StoreOptions, certs pki.Confi
 		if err != nil {
 			return s, err
 		}
-		if served := (options.DatabaseName{Kind: s.Database.Kind, Name: s.Database.Address}); named != served {
+		if served := (server.DatabaseName{Kind: s.Database.Kind, Name: s.Database.Address}); named != served {
 			s.Alarms = append(s.Alarms, fmt.Sprintf("the server of --data-dir serves %s, and this is its status, not that of %s: name the other server's --data-dir", served, named))
 		}
 	}
@@ -123,7 +123,7 @@ func serverConfig(certs pki.Config) (*rest.Config, error) {
 }
 
 // readStoppedStatus reads the database. It makes none and migrates none.
-func readStoppedStatus(ctx context.Context, store options.StoreOptions) (status.Status, error) {
+func readStoppedStatus(ctx context.Context, store server.StoreOptions) (status.Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, databaseTimeout)
 	defer cancel()
 	s := status.Status{Alarms: []string{}}

@@ -22,7 +22,6 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"byre/cmd/byre/status"
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres/pgtest"
 	"byre/sqlstore/storetest"
 )
@@ -43,7 +42,7 @@ func TestStatus_OfAServerAndOfItsDatabase(t *testing.T) {
 			kind = "postgres"
 		}
 		var live status.Status
-		eventually.True(t, "the server tells of its Lease", func() bool {
+		storetest.Eventually(t, "the server tells of its Lease", func() bool {
 			live = readJSONStatus(t, args...)
 			return len(live.Replicas) == 1
 		})
@@ -188,7 +187,7 @@ func TestStatus_WithoutTheDatabase(t *testing.T) {
 	proxy := pgtest.NewProxy(t, pgtest.DSN(t))
 	dir := t.TempDir()
 	startServer(t, dir, "--endpoint", proxy.DSN())
-	eventually.True(t, "the server tells of its Lease", func() bool {
+	storetest.Eventually(t, "the server tells of its Lease", func() bool {
 		return len(readJSONStatus(t, "status", "--data-dir", dir).Replicas) == 1
 	})
 	for _, fault := range []string{"silent", "unreachable"} {
@@ -196,7 +195,7 @@ func TestStatus_WithoutTheDatabase(t *testing.T) {
 			proxy.Cut()
 		}
 		var s status.Status
-		eventually.True(t, "the server is not ready", func() bool {
+		storetest.Eventually(t, "the server is not ready", func() bool {
 			s = readJSONStatus(t, "status", "--data-dir", dir)
 			return s.Server != nil && !s.Server.Ready
 		})

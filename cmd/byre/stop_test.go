@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // A watch ends without an error. "timeout" sends its signal to the process and to its group: that is one signal.
@@ -56,7 +56,7 @@ func TestShutdown_ServesDuringTheDelayUntilASecondSIGTERM(t *testing.T) {
 		t.Fatal(err)
 	}
 	config := server.config(t)
-	eventually.Done(t, "/readyz fails", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "/readyz fails", func(ctx context.Context) (bool, error) {
 		status, body, err := get(ctx, config, "/readyz")
 		return status == http.StatusInternalServerError && strings.Contains(body, "[-]shutdown failed"), err
 	})
@@ -69,7 +69,7 @@ func TestShutdown_ServesDuringTheDelayUntilASecondSIGTERM(t *testing.T) {
 	if _, err := kubernetes.NewForConfigOrDie(config).CoreV1().ConfigMaps("default").Create(t.Context(), made, metav1.CreateOptions{}); err != nil {
 		t.Errorf("a write during the delay: %v", err)
 	}
-	eventually.True(t, "a later SIGTERM ends the process", func() bool {
+	storetest.Eventually(t, "a later SIGTERM ends the process", func() bool {
 		_ = server.cmd.Process.Signal(syscall.SIGTERM) // it may have exited
 		select {
 		case <-server.exited:

@@ -148,7 +148,7 @@ func TestWatch_IdleWatchesTakeLittleMemory(t *testing.T) {
 	config := withToken(server.config(t), sharedAdmin)
 	config.Insecure, config.CAData = true, nil
 	const watches, perConnection = 2000, 100
-	before := residentMemory(t, server.process)
+	before := residentMemory(t, server.serverProcess)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	for range watches / perConnection {
@@ -171,7 +171,7 @@ func TestWatch_IdleWatchesTakeLittleMemory(t *testing.T) {
 			}
 		}
 	}
-	each := (residentMemory(t, server.process) - before) / watches
+	each := (residentMemory(t, server.serverProcess) - before) / watches
 	t.Logf("each watch takes %d KiB", each>>10)
 	if each > 100<<10 && !isRaceInstrumented() { // the race detector keeps a shadow of all memory
 		t.Errorf("each idle watch takes %d KiB", each>>10)
@@ -189,13 +189,13 @@ func isRaceInstrumented() bool {
 }
 
 // residentMemory returns the resident memory of a process in bytes.
-func residentMemory(t testing.TB, p *process) int {
+func residentMemory(t testing.TB, p *serverProcess) int {
 	t.Helper()
 	return statusBytes(t, p, "VmRSS:")
 }
 
 // statusBytes returns a size in /proc/PID/status.
-func statusBytes(t testing.TB, p *process, name string) int {
+func statusBytes(t testing.TB, p *serverProcess, name string) int {
 	t.Helper()
 	status, err := os.ReadFile("/proc/" + strconv.Itoa(p.cmd.Process.Pid) + "/status")
 	if err != nil {

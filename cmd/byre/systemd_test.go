@@ -16,8 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/storetest"
 )
 
 // A server that is started at its quota tells systemd that it is ready: objects can be deleted
@@ -46,7 +46,7 @@ func TestSystemd_IsReadyAtTheQuota(t *testing.T) {
 	if _, err := client.RbacV1().ClusterRoleBindings().Get(t.Context(), binding, metav1.GetOptions{}); err != nil {
 		t.Errorf("the server's own object: %v", err)
 	}
-	eventually.Done(t, "the server has an identity Lease", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the server has an identity Lease", func(ctx context.Context) (bool, error) {
 		leases, err := client.CoordinationV1().Leases("kube-system").List(ctx, metav1.ListOptions{LabelSelector: "apiserver.kubernetes.io/identity"})
 		return err == nil && len(leases.Items) == 1, err
 	})
@@ -64,7 +64,7 @@ func TestSystemd_IsReadyAtTheQuota(t *testing.T) {
 }
 
 // loggedErrors returns the lines of errors in the log.
-func (p *process) loggedErrors() []string {
+func (p *serverProcess) loggedErrors() []string {
 	return regexp.MustCompile("(?m)^E.*").FindAllString(p.log.String(), -1)
 }
 
@@ -93,7 +93,7 @@ func TestReplicas_PublishEndpointsAtTheQuota(t *testing.T) {
 // fillQuota creates objects until the quota is reached.
 func fillQuota(t *testing.T, client kubernetes.Interface) {
 	t.Helper()
-	eventually.True(t, "the quota is reached", func() bool {
+	storetest.Eventually(t, "the quota is reached", func() bool {
 		_, err := client.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{
 			// PostgreSQL would compress another text.
 			ObjectMeta: metav1.ObjectMeta{GenerateName: "big-"}, Data: map[string]string{"a": randomText(500_000)},

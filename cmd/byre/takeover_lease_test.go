@@ -10,33 +10,32 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"byre/sqlstore/backup/location"
-	"byre/sqlstore/backup/location/s3test"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/bucket"
+	"byre/sqlstore/storetest"
+
 	"byre/sqlstore/replication"
-	"byre/sqlstore/replication/lease"
 )
 
 // TestTakeOver_NeedsAStandbyThatHasACopy plays the two servers. Without a standby that follows the copy of the holder, the
 // holder is not asked to stop. With one, that one takes the lease.
 func TestTakeOver_NeedsAStandbyThatHasACopy(t *testing.T) {
-	s3test.ServeHere(t, s3test.New(t, "copies"))
-	object, err := replication.LeaseOf(sharedURL, location.S3{})
+	storetest.ServeS3Here(t, storetest.NewS3(t, "copies"))
+	object, err := replication.LeaseOf(sharedURL, bucket.S3{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	newCandidate := func() *lease.Candidate {
-		c, err := lease.NewCandidate(object, 10*time.Second, "", nil)
+	newCandidate := func() *replication.Candidate {
+		c, err := replication.NewCandidate(object, 10*time.Second, "", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return c
 	}
-	take := func(ctx context.Context, c *lease.Candidate) *lease.Lease {
+	take := func(ctx context.Context, c *replication.Candidate) *replication.Lease {
 		if _, _, isFree, err := c.Look(ctx); err != nil || !isFree {
 			return nil
 		}
-		l, err := c.Take(ctx, "folder", lease.Position{})
+		l, err := c.Take(ctx, "folder", replication.Position{})
 		if err == nil {
 			err = l.Serve(ctx, "keys", func() (int64, uint64) { return 7, 7 })
 		}
@@ -51,7 +50,7 @@ func TestTakeOver_NeedsAStandbyThatHasACopy(t *testing.T) {
 	command.SetOut(&out)
 	command.SetErr(&out)
 	standby := newCandidate()
-	told := lease.Standby{Name: standby.Holder(), Folder: "folder", Position: lease.Position{Revision: 7, TXID: 7}}
+	told := replication.Standby{Name: standby.Holder(), Folder: "folder", Position: replication.Position{Revision: 7, TXID: 7}}
 	if err := object.WriteStandby(t.Context(), told); err != nil { // it told that once, and is gone
 		t.Fatal(err)
 	}
@@ -63,7 +62,7 @@ func TestTakeOver_NeedsAStandbyThatHasACopy(t *testing.T) {
 		t.Errorf("the holder was asked to stop: %+v, %v", s, err)
 	}
 
-	ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), storetest.Patience)
 	defer cancel()
 	var playing sync.WaitGroup
 	playing.Go(func() {

@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
 
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/storetest"
 )
 
 // TestReplicas_TheOtherFinishesTheRolloutOfAKilledLeader kills the leader of two servers, which
@@ -42,7 +42,7 @@ func TestReplicas_TheOtherFinishesTheRolloutOfAKilledLeader(t *testing.T) {
 	if _, err := deployments.Patch(t.Context(), "web", types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually.Done(t, "a new Pod is bound", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "a new Pod is bound", func(ctx context.Context) (bool, error) {
 		pods, err := client.CoreV1().Pods("default").List(ctx, metav1.ListOptions{})
 		return err == nil && slices.ContainsFunc(pods.Items, func(pod corev1.Pod) bool {
 			return pod.Spec.NodeName != "" && pod.Spec.Containers[0].Image == newImage
@@ -87,7 +87,7 @@ func webDeployment(image string) *appsv1.Deployment {
 func awaitRollout(t *testing.T, client kubernetes.Interface, image string) {
 	t.Helper()
 	ready := []byte(`{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}`)
-	eventually.Done(t, "the rollout of "+image, func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the rollout of "+image, func(ctx context.Context) (bool, error) {
 		pods, err := client.CoreV1().Pods("default").List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return false, err

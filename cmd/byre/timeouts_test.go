@@ -17,7 +17,7 @@ func TestServe_ShortTimeoutsOfAnOlderRelease(t *testing.T) {
 	t.Parallel()
 	server := startServer(t, t.TempDir(), "--token-auth-file", hostileTokens(t), "--request-timeout=2s", "--min-request-timeout=2",
 		"--emulated-version=1.34", "--runtime-config=networking.k8s.io/v1beta1=true")
-	for name, test := range map[string]func(*testing.T, *process){
+	for name, test := range map[string]func(*testing.T, *serverProcess){
 		"slow clients": testSlowClients, "watch": testMinRequestTimeout, "older release": testOlderRelease,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -28,7 +28,7 @@ func TestServe_ShortTimeoutsOfAnOlderRelease(t *testing.T) {
 }
 
 // testOlderRelease: a server that emulates an older release has that release's APIs and feature gates.
-func testOlderRelease(t *testing.T, server *process) {
+func testOlderRelease(t *testing.T, server *serverProcess) {
 	_, body := server.mustGet(t, "/apis")
 	// storagemigration.k8s.io/v1 came with 1.37, and networking.k8s.io/v1beta1 went.
 	if strings.Contains(body, "storagemigration.k8s.io") || !strings.Contains(body, "networking.k8s.io/v1beta1") {
@@ -37,7 +37,7 @@ func testOlderRelease(t *testing.T, server *process) {
 }
 
 // testMinRequestTimeout: the server ends a watch after --min-request-timeout at the earliest and twice that at the latest.
-func testMinRequestTimeout(t *testing.T, server *process) {
+func testMinRequestTimeout(t *testing.T, server *serverProcess) {
 	client, err := rest.HTTPClientFor(server.config(t))
 	if err != nil {
 		t.Fatal(err)
@@ -50,8 +50,8 @@ func testMinRequestTimeout(t *testing.T, server *process) {
 }
 
 // testSlowClients: the server answers a request whose body is sent too slowly. The bound of headers is tested in
-// apiserver/process/serving.
-func testSlowClients(t *testing.T, server *process) {
+// apiserver/process.
+func testSlowClients(t *testing.T, server *serverProcess) {
 	config := withToken(server.config(t), "admin-secret")
 	body, sent := io.Pipe()
 	defer sent.Close()

@@ -30,7 +30,6 @@ import (
 	bootstraputil "k8s.io/cluster-bootstrap/token/util"
 
 	"byre/apiserver/controllers"
-	"byre/cmd/byre/cli"
 	"byre/cmd/byre/client"
 )
 
@@ -43,7 +42,7 @@ const (
 )
 
 func newTokenCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "token", Short: "Make tokens by which nodes join", Args: cli.SubcommandOnly, RunE: cli.Help}
+	cmd := &cobra.Command{Use: "token", Short: "Make tokens by which nodes join", Args: client.SubcommandOnly, RunE: client.Help}
 	cmd.AddCommand(newTokenCreateCommand())
 	return cmd
 }

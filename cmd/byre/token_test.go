@@ -28,7 +28,7 @@ import (
 	"k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
 
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 func TestToken_IsRefusedIfTheServerAcceptsNone(t *testing.T) {
@@ -166,7 +166,7 @@ func TestToken_LetsANodeJoin(t *testing.T) {
 }
 
 // expectHostApproved joins the server's own host as a Node, by a token that was made for it.
-func expectHostApproved(t *testing.T, server *process, kubeconfig, host string, addresses ...string) {
+func expectHostApproved(t *testing.T, server *serverProcess, kubeconfig, host string, addresses ...string) {
 	t.Helper()
 	if _, _, errOut := call("token", "create", "--node", "node-1", "--kubeconfig", kubeconfig); !strings.Contains(errOut, "there is a Node node-1 already") {
 		t.Error(errOut)
@@ -225,7 +225,7 @@ func makeNode(t *testing.T, root kubernetes.Interface, name string, addresses ..
 }
 
 // requestServing requests a certificate for serving as the kubelet of a node, and returns the request's name.
-func requestServing(t *testing.T, server *process, node, name, address string) string {
+func requestServing(t *testing.T, server *serverProcess, node, name, address string) string {
 	t.Helper()
 	as := server.config(t)
 	as.Impersonate = rest.ImpersonationConfig{UserName: "system:node:" + node, Groups: []string{"system:nodes", "system:authenticated"}}
@@ -281,7 +281,7 @@ func requestBy(t *testing.T, config *rest.Config, key *ecdsa.PrivateKey, signer 
 // expectApproved waits until a request is approved and signed.
 func expectApproved(t *testing.T, client kubernetes.Interface, name string) {
 	t.Helper()
-	eventually.True(t, name+" is signed", func() bool {
+	storetest.Eventually(t, name+" is signed", func() bool {
 		csr, err := client.CertificatesV1().CertificateSigningRequests().Get(t.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)

@@ -23,8 +23,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/storetest"
 )
 
 // spanCollector is an OpenTelemetry collector that records the names of spans by trace.
@@ -100,7 +100,7 @@ func TestTracing_SpansCrossTheServer(t *testing.T) {
 			parents := hookParents(t, kubernetes.NewForConfigOrDie(config))
 			var trace string
 			// The webhook is asked for the ConfigMaps that controllers create too.
-			eventually.Done(t, "the webhook is asked in the trace", func(ctx context.Context) (bool, error) {
+			storetest.EventuallyDone(t, "the webhook is asked in the trace", func(ctx context.Context) (bool, error) {
 				trace = traced(ctx, t, config, http.MethodPost, "/api/v1/namespaces/default/configmaps",
 					`{"metadata":{"generateName":"traced-"}}`)
 				for {
@@ -132,7 +132,7 @@ func TestTracing_SpansCrossTheServer(t *testing.T) {
 
 // privileged returns the configuration of a client in system:masters, of whom alone upstream
 // continues a trace (apiserver/pkg/endpoints/filters/traces.go).
-func privileged(t *testing.T, server *process) *rest.Config {
+func privileged(t *testing.T, server *serverProcess) *rest.Config {
 	t.Helper()
 	status, out, errOut := call("kubeconfig", "--user=root", "--group=system:masters", "--data-dir", server.dir)
 	if status != 0 {

@@ -13,20 +13,20 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"byre/apiserver/options"
-	"byre/cmd/byre/cli"
+	"byre/apiserver/server"
+	"byre/cmd/byre/client"
 	"byre/cmd/byre/transfer"
 	"byre/migrations"
-	"byre/migrations/fileowner"
+
 	"byre/sqlstore"
 	"byre/sqlstore/etcd"
-	"byre/sqlstore/kine"
-	"byre/sqlstore/snapshot"
+
+	"byre/sqlstore/backup"
 )
 
 // transferCommand is what import and export have in common.
 type transferCommand struct {
-	store         options.StoreOptions
+	store         server.StoreOptions
 	options       transfer.Options
 	skipHashCheck bool
 }
@@ -45,7 +45,7 @@ type sourceCloser interface {
 }
 
 func newImportCommand() *cobra.Command {
-	c := &transferCommand{store: options.NewStoreOptions()}
+	c := &transferCommand{store: server.NewStoreOptions()}
 	cmd := &cobra.Command{
 		Use:   "import",
 		Short: "Fill an empty database from etcd or kine",
@@ -55,8 +55,8 @@ func newImportCommand() *cobra.Command {
 			"Values that are encrypted at rest stay so: serve them with the same\n" +
 			"--encryption-provider-config. Afterwards both sides are counted and hashed.\n\n" +
 			"Stop the old API servers first: what they write later is not in the copy.",
-		Args: cli.SubcommandOnly,
-		RunE: cli.Help,
+		Args: client.SubcommandOnly,
+		RunE: client.Help,
 	}
 	c.addFlags(cmd)
 	cmd.PersistentFlags().StringArrayVar(&c.options.Skip, "skip-prefix", nil,
@@ -84,7 +84,7 @@ func newImportCommand() *cobra.Command {
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.importFrom(cmd, func(ctx context.Context) (sourceCloser, error) {
-				d, err := kine.Open(ctx, args[0])
+				d, err := etcd.OpenKine(ctx, args[0])
 				return d, kineError(args[0], err)
 			})
 		},
@@ -98,7 +98,7 @@ func kineError(endpoint string, err error) error {
 	if err == nil || parseErr != nil {
 		return err
 	}
-	if errors.Is(err, kine.ErrNotKine) {
+	if errors.Is(err, etcd.ErrNotKine) {
 		err = fmt.Errorf("%w: name the database that kine's --endpoint, or k3s's --datastore-endpoint, names", err)
 	}
 	if dialect != migrations.SQLite {
@@ -157,7 +157,7 @@ func (c *transferCommand) importFrom(cmd *cobra.Command, open func(context.Conte
 		return c.noObjects(found)
 	}
 	if c.store.Endpoint == "" {
-		if err := fileowner.MkdirAll(c.store.DataDir, 0o700); err != nil {
+		if err := migrations.MkdirAllOwned(c.store.DataDir, 0o700); err != nil {
 			return err
 		}
 	}
@@ -210,12 +210,12 @@ func report(out io.Writer, done string, s *transfer.Summary, revision int64) err
 }
 
 func newExportCommand() *cobra.Command {
-	c := &transferCommand{store: options.NewStoreOptions()}
+	c := &transferCommand{store: server.NewStoreOptions()}
 	cmd := &cobra.Command{
 		Use:   "export",
 		Short: "Write the objects of a database for a stock server with etcd",
-		Args:  cli.SubcommandOnly,
-		RunE:  cli.Help,
+		Args:  client.SubcommandOnly,
+		RunE:  client.Help,
 	}
 	c.addFlags(cmd)
 	cmd.AddCommand(&cobra.Command{
@@ -286,7 +286,7 @@ func (c *transferCommand) exportTo(cmd *cobra.Command, path string) (err error) 
 }
 
 func newCopyCommand() *cobra.Command {
-	var from, to options.StoreOptions
+	var from, to server.StoreOptions
 	cmd := &cobra.Command{
 		Use:   "copy --from DATABASE --to DATABASE",
 		Short: "Copy a database to another one, of either kind, with its history",
@@ -309,7 +309,7 @@ func newCopyCommand() *cobra.Command {
 	return cmd
 }
 
-func copyDatabase(cmd *cobra.Command, source, target options.StoreOptions) error {
+func copyDatabase(cmd *cobra.Command, source, target server.StoreOptions) error {
 	if source.Endpoint == "" || target.Endpoint == "" {
 		return errors.New("--from and --to must name a database each")
 	}
@@ -323,7 +323,7 @@ func copyDatabase(cmd *cobra.Command, source, target options.StoreOptions) error
 	}
 	ctx, p := cmd.Context(), newProgress(cmd.ErrOrStderr(), "copying")
 	defer p.end()
-	var copied snapshot.Digest
+	var copied backup.Digest
 	var revision int64
 	err = readIdleDatabase(ctx, from, func(s sqlstore.Snapshot) (err error) {
 		revision = s.Revision

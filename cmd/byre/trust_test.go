@@ -20,7 +20,7 @@ import (
 	certutil "k8s.io/client-go/util/cert"
 
 	"byre/migrations"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // A server whose pki/ was lost reports it, and can continue with new keys.
@@ -73,7 +73,7 @@ func TestTrust_FollowsARotationByReloads(t *testing.T) {
 		if err := os.WriteFile(file, authorities, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		eventually.Done(t, "the keys are recorded", func(ctx context.Context) (bool, error) {
+		storetest.EventuallyDone(t, "the keys are recorded", func(ctx context.Context) (bool, error) {
 			var recorded int
 			err := database.QueryRowContext(ctx, `SELECT json_array_length(value, '$.clientCAs') FROM objects WHERE resource = 'trusts' AND name = 'trust'`).Scan(&recorded)
 			return recorded == count, err
@@ -85,7 +85,7 @@ func TestTrust_FollowsARotationByReloads(t *testing.T) {
 }
 
 // expectPublished waits for the CA in what extension API servers read. Without a reload that is written once a minute.
-func expectPublished(t *testing.T, server *process, ca string) {
+func expectPublished(t *testing.T, server *serverProcess, ca string) {
 	t.Helper()
 	maps := kubernetes.NewForConfigOrDie(server.config(t)).CoreV1().ConfigMaps("kube-system")
 	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {

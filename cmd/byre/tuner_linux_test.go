@@ -54,7 +54,7 @@ func BenchmarkTuner(b *testing.B) {
 }
 
 // startLoaded starts a server and sends it the work.
-func startLoaded(b *testing.B, program string, env []string) *process {
+func startLoaded(b *testing.B, program string, env []string) *serverProcess {
 	b.Helper()
 	dir := filepath.Join(b.TempDir(), "data")
 	cmd := exec.Command(program, serveArgs(dir)...)
@@ -74,7 +74,7 @@ func startLoaded(b *testing.B, program string, env []string) *process {
 }
 
 // leaveAlone leaves a server to itself for some time.
-func leaveAlone(b *testing.B, p *process) {
+func leaveAlone(b *testing.B, p *serverProcess) {
 	b.Helper()
 	select {
 	case <-p.exited:
@@ -109,7 +109,7 @@ func loadServer(ctx context.Context, client *kubernetes.Clientset) error {
 }
 
 // childTime returns the processor time that a process has used.
-func childTime(b *testing.B, p *process) time.Duration {
+func childTime(b *testing.B, p *serverProcess) time.Duration {
 	b.Helper()
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/apiserver/pkg/util/compatibility"
 
-	"byre/apiserver"
-	"byre/cmd/byre/cli"
+	"byre/apiserver/server"
+	"byre/cmd/byre/client"
 	"byre/migrations"
 )
 
@@ -31,7 +31,7 @@ type schemaVersions struct {
 }
 
 func newVersionCommand() *cobra.Command {
-	var output cli.Output
+	var output client.Output
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version of the program and of the Kubernetes API it serves",
@@ -58,8 +58,8 @@ func newVersionCommand() *cobra.Command {
 
 func readVersion() (versionInfo, error) {
 	info := versionInfo{
-		Info:        apiserver.Version(compatibility.DefaultBuildEffectiveVersion()),
-		ByreVersion: apiserver.ProgramVersion(),
+		Info:        server.Version(compatibility.DefaultBuildEffectiveVersion()),
+		ByreVersion: server.ProgramVersion(),
 	}
 	var err error
 	if info.SchemaVersions.Postgres, err = migrations.Latest(migrations.Postgres); err != nil {
@@ -91,7 +91,7 @@ func (v versionInfo) text() string {
 func versionText() string {
 	info, err := readVersion()
 	if err != nil {
-		return "byre " + apiserver.ProgramVersion() + "\n"
+		return "byre " + server.ProgramVersion() + "\n"
 	}
 	return info.text()
 }

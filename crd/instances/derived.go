@@ -8,15 +8,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/managedfields"
-
-	"byre/crd/definition"
 )
 
 // derived is what all versions of a definition share. All of it derives from source. It
 // is immutable, except that converter follows the definition.
 type derived struct {
 	codecs
-	source definition.Source
+	source Source
 	// storageVersion is the version that instances are stored in, encoding the Encoding of
 	// their records.
 	storageVersion schema.GroupVersion
@@ -34,7 +32,7 @@ type derived struct {
 
 // derive makes what the versions of crd share. crd is stripped; whole is what source
 // decodes to.
-func (e *Environment) derive(crd *apiextensionsv1.CustomResourceDefinition, source definition.Source, whole *apiextensionsv1.CustomResourceDefinition) (*derived, error) {
+func (e *Environment) derive(crd *apiextensionsv1.CustomResourceDefinition, source Source, whole *apiextensionsv1.CustomResourceDefinition) (*derived, error) {
 	names := crd.Status.AcceptedNames
 	if names.Plural == "" || names.Singular == "" || names.Kind == "" || names.ListKind == "" {
 		return nil, fmt.Errorf("%s: not all of its names are accepted", crd.Name)
@@ -87,7 +85,7 @@ func (d *derived) storageCodec(version schema.GroupVersion) runtime.Codec {
 // Other changes of a definition leave the records valid.
 func encodingOf(program string, whole *apiextensionsv1.CustomResourceDefinition, stored string) string {
 	return fmt.Sprintf("%s/%s/%s", program, stored,
-		definition.Hash(whole.Spec.Names.Kind, whole.Spec.PreserveUnknownFields, definition.HashSchema(definition.Version(whole, stored).Schema)))
+		Hash(whole.Spec.Names.Kind, whole.Spec.PreserveUnknownFields, HashSchema(DefinitionVersion(whole, stored).Schema)))
 }
 
 // view is the storage.Config.View of a version: a name for what its readers derive from
@@ -104,11 +102,11 @@ func equivalents(crd *apiextensionsv1.CustomResourceDefinition) runtime.Equivale
 		gv := schema.GroupVersion{Group: crd.Spec.Group, Version: v.Name}
 		resource := gv.WithResource(names.Plural)
 		registry.RegisterKindFor(resource, "", gv.WithKind(names.Kind))
-		if definition.HasStatus(&v) {
+		if HasStatus(&v) {
 			registry.RegisterKindFor(resource, "status", gv.WithKind(names.Kind))
 		}
-		if definition.HasScale(&v) {
-			registry.RegisterKindFor(resource, "scale", definition.ScaleKind)
+		if HasScale(&v) {
+			registry.RegisterKindFor(resource, "scale", ScaleKind)
 		}
 	}
 	return registry

@@ -5,20 +5,19 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"byre/apiserver/handlers"
-	"byre/apiserver/storage/factory"
-	"byre/crd/definition"
+	"byre/apiserver/storage"
 )
 
 // Environment is what the instances of all definitions are served with. It is immutable.
 type Environment struct {
 	// Scheme has the options and the Status that are sent with custom resources.
 	Scheme  *runtime.Scheme
-	Storage factory.Backend
+	Storage storage.Backend
 	Serving handlers.Serving
 	// Converters makes the converters of definitions.
 	Converters *conversion.CRConverterFactory
 	// Sources reads definitions with their schemas.
-	Sources definition.SourceReader
+	Sources SourceReader
 
 	// conversions has what webhooks have converted.
 	conversions *conversions

@@ -13,13 +13,13 @@ import (
 	"k8s.io/klog/v2"
 
 	"byre/apiserver/storage"
-	"byre/crd/definition"
+
 	"byre/sqlstore"
 )
 
 // Handlers serve the instances of one definition by one spec and one set of accepted
 // names. When the spec or the names change, new Handlers replace these, except for changes
-// of the spec that change no answer (definition.SpecHash): Update tells of those. Handlers
+// of the spec that change no answer (SpecHash): Update tells of those. Handlers
 // are safe for concurrent use.
 type Handlers struct {
 	env *Environment
@@ -47,7 +47,7 @@ func New(env *Environment, crd *apiextensionsv1.CustomResourceDefinition) *Handl
 }
 
 // Update tells the handlers of a later state of the definition with the same
-// definition.SpecHash and accepted names.
+// SpecHash and accepted names.
 func (h *Handlers) Update(crd *apiextensionsv1.CustomResourceDefinition) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -65,7 +65,7 @@ func (h *Handlers) Update(crd *apiextensionsv1.CustomResourceDefinition) {
 func (h *Handlers) EndWatches(after int64) { h.watchTermination.After(after) }
 
 // Version returns the handlers of a version, which must be served or stored. It fails
-// with definition.ErrReplaced if the stored definition has another spec by now and no
+// with ErrReplaced if the stored definition has another spec by now and no
 // request has used these handlers before.
 func (h *Handlers) Version(ctx context.Context, name string) (*Version, error) {
 	if err := h.prepare(ctx); err != nil {
@@ -104,7 +104,7 @@ func (h *Handlers) prepare(ctx context.Context) error {
 		return nil
 	}
 	crd := h.latest.Load()
-	source, whole, err := definition.ReadSource(ctx, h.env.Sources, crd)
+	source, whole, err := ReadSource(ctx, h.env.Sources, crd)
 	if err != nil {
 		return err
 	}
@@ -140,7 +140,7 @@ func (h *Handlers) requires(op sqlstore.Op) *sqlstore.Requirement {
 	r := &sqlstore.Requirement{
 		Key:        sqlstore.Key{Group: apiextensions.GroupName, Resource: "customresourcedefinitions", Name: crd.Name},
 		UID:        string(crd.UID),
-		Generation: definition.Generation(crd),
+		Generation: Generation(crd),
 	}
 	if op == sqlstore.Create {
 		r.Generation = crd.Generation
@@ -152,7 +152,7 @@ func (h *Handlers) requires(op sqlstore.Op) *sqlstore.Requirement {
 // here, after it had this one.
 func (h *Handlers) isReplaced(ctx context.Context, revision int64) (bool, error) {
 	crd := h.latest.Load()
-	if revision <= definition.Revision(crd) {
+	if revision <= Revision(crd) {
 		return false, nil
 	}
 	return h.env.Sources.IsReplaced(ctx, crd)
@@ -160,7 +160,7 @@ func (h *Handlers) isReplaced(ctx context.Context, revision int64) (bool, error)
 
 // isTerminating tells whether the definition is being deleted. Instances can then be read,
 // changed and deleted, but not created.
-func (h *Handlers) isTerminating() bool { return definition.IsTerminating(h.latest.Load()) }
+func (h *Handlers) isTerminating() bool { return IsTerminating(h.latest.Load()) }
 
 // Release drops the compiled validation, types and schemas that no request has used since
 // the last call of Release.

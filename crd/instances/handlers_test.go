@@ -10,8 +10,6 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/conversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-
-	"byre/crd/definition"
 )
 
 // slowReader takes a second to decode a definition.
@@ -20,7 +18,7 @@ type slowReader struct {
 	decoded int
 }
 
-func (r *slowReader) Source(context.Context, string, string) (definition.Source, error) {
+func (r *slowReader) Source(context.Context, string, string) (Source, error) {
 	return func() (*apiextensionsv1.CustomResourceDefinition, error) {
 		r.decoded++
 		time.Sleep(time.Second)

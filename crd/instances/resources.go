@@ -8,19 +8,18 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"byre/apiserver/storage"
-	"byre/apiserver/storage/factory"
-	"byre/crd/definition"
+
 	"byre/sqlstore"
 )
 
 // A versionBuilder describes how the registry of its version keeps its objects. The stores of a
 // definition's versions keep the same rows; each decodes to its own version.
-var _ factory.Resources = (*versionBuilder)(nil)
+var _ storage.Resources = (*versionBuilder)(nil)
 
-// StoredAs implements factory.Resources.
+// StoredAs implements storage.Resources.
 func (*versionBuilder) StoredAs(gr schema.GroupResource) schema.GroupResource { return gr }
 
-// StoreConfig implements factory.Resources. The prefix made of group and resource
+// StoreConfig implements storage.Resources. The prefix made of group and resource
 // is that of a stock kube-apiserver: encryption at rest authenticates values by it.
 func (b *versionBuilder) StoreConfig(gr schema.GroupResource, _ runtime.Object) (storage.Config, runtime.GroupVersioner, error) {
 	codec := b.derived.storageCodec(b.gv)
@@ -49,7 +48,7 @@ func (b *versionBuilder) StoreConfig(gr schema.GroupResource, _ runtime.Object) 
 // selector need not compare every instance. It returns none for a version other than the
 // stored one: the index is made of the stored bytes.
 func (b *versionBuilder) indexFields() []string {
-	if b.gv != b.derived.storageVersion || !definition.SelectableFieldsEnabled() {
+	if b.gv != b.derived.storageVersion || !SelectableFieldsEnabled() {
 		return nil
 	}
 	var names []string

@@ -8,8 +8,6 @@ import (
 	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	structuraldefaulting "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-
-	"byre/crd/definition"
 )
 
 // schemas are the structural schemas of a definition's versions. Each is made at its
@@ -23,7 +21,7 @@ type schemas struct {
 }
 
 // newSchemas makes the schemas of crd, which is stripped; source has them.
-func newSchemas(crd *apiextensionsv1.CustomResourceDefinition, source definition.Source) *schemas {
+func newSchemas(crd *apiextensionsv1.CustomResourceDefinition, source Source) *schemas {
 	s := &schemas{
 		kind:            schema.GroupKind{Group: crd.Spec.Group, Kind: crd.Status.AcceptedNames.Kind},
 		preserveUnknown: crd.Spec.PreserveUnknownFields,
@@ -35,7 +33,7 @@ func newSchemas(crd *apiextensionsv1.CustomResourceDefinition, source definition
 			if err != nil {
 				return nil, err
 			}
-			return newStructural(definition.Version(whole, v.Name), s.preserveUnknown)
+			return newStructural(DefinitionVersion(whole, v.Name), s.preserveUnknown)
 		})
 	}
 	return s
@@ -59,7 +57,7 @@ func (s *schemas) release() {
 
 // NewSchema returns the schema of a version of a definition that is not stripped, as Version.Schema does.
 func NewSchema(crd *apiextensionsv1.CustomResourceDefinition, version string) (*structuralschema.Structural, error) {
-	return newStructural(definition.Version(crd, version), crd.Spec.PreserveUnknownFields)
+	return newStructural(DefinitionVersion(crd, version), crd.Spec.PreserveUnknownFields)
 }
 
 func newStructural(version *apiextensionsv1.CustomResourceDefinitionVersion, preserveUnknown bool) (*structuralschema.Structural, error) {

@@ -11,8 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/rest"
-
-	"byre/crd/definition"
 )
 
 // updateStrategy is the part of upstream's strategies of custom resources that the
@@ -74,10 +72,10 @@ type subresources struct {
 
 func newSubresources(spec *apiextensionsv1.CustomResourceDefinitionVersion) (subresources, error) {
 	var s subresources
-	if definition.HasStatus(spec) {
+	if HasStatus(spec) {
 		s.status = &apiextensions.CustomResourceSubresourceStatus{}
 	}
-	if !definition.HasScale(spec) {
+	if !HasScale(spec) {
 		return s, nil
 	}
 	s.scale = &apiextensions.CustomResourceSubresourceScale{}
@@ -88,7 +86,7 @@ func newSubresources(spec *apiextensionsv1.CustomResourceDefinitionVersion) (sub
 // newValidating compiles the schema of a version of whole, a definition with its
 // schemas.
 func newValidating(typer runtime.ObjectTyper, schemas *schemas, whole *apiextensionsv1.CustomResourceDefinition, kind schema.GroupVersionKind) (strategies, error) {
-	spec := definition.Version(whole, kind.Version)
+	spec := DefinitionVersion(whole, kind.Version)
 	internal, err := internalValidation(spec)
 	if err != nil {
 		return strategies{}, err
@@ -103,7 +101,7 @@ func newValidating(typer runtime.ObjectTyper, schemas *schemas, whole *apiextens
 	}
 	// A write to /status is validated against the schema of status alone.
 	var statusValidator validation.SchemaValidator
-	if root != nil && definition.HasStatus(spec) {
+	if root != nil && HasStatus(spec) {
 		if status, ok := root.Properties["status"]; ok {
 			if statusValidator, _, err = validation.NewSchemaValidator(&status); err != nil {
 				return strategies{}, err

@@ -12,8 +12,6 @@ import (
 	"k8s.io/kube-openapi/pkg/spec3"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
-
-	"byre/crd/definition"
 )
 
 // lazyTypeConverter is a type converter that is made at the first write: it takes more
@@ -24,7 +22,7 @@ type lazyTypeConverter struct {
 
 // newLazyTypeConverter makes the type converter of all versions of a definition. Managed
 // fields learn from it which fields there are, and which lists are sets or maps.
-func newLazyTypeConverter(source definition.Source) lazyTypeConverter {
+func newLazyTypeConverter(source Source) lazyTypeConverter {
 	return lazyTypeConverter{newLazy(func() (managedfields.TypeConverter, error) {
 		whole, err := source()
 		if err != nil {
@@ -78,7 +76,7 @@ func replicasPaths(crd *apiextensionsv1.CustomResourceDefinition) managedfields.
 	paths := managedfields.ResourcePathMappings{}
 	for _, v := range crd.Spec.Versions {
 		gv := schema.GroupVersion{Group: crd.Spec.Group, Version: v.Name}.String()
-		if !definition.HasScale(&v) {
+		if !HasScale(&v) {
 			paths[gv] = nil
 			continue
 		}

@@ -26,8 +26,6 @@ import (
 
 	"byre/apiserver/handlers"
 	"byre/apiserver/storage"
-	"byre/apiserver/storage/factory"
-	"byre/crd/definition"
 )
 
 // Version serves one version of a definition's instances. It is immutable.
@@ -88,7 +86,7 @@ type versionBuilder struct {
 }
 
 func (b *versionBuilder) build(name string) (*Version, error) {
-	if b.spec = definition.Version(b.crd, name); b.spec == nil {
+	if b.spec = DefinitionVersion(b.crd, name); b.spec == nil {
 		return nil, errors.New("no such version")
 	}
 	b.gv = schema.GroupVersion{Group: b.crd.Spec.Group, Version: name}
@@ -146,7 +144,7 @@ func (b *versionBuilder) config(v *Version, storages map[string]rest.Storage) ha
 		},
 		Serving:    serving,
 		PatchTypes: patchTypes(),
-		Warnings:   definition.DeprecationWarnings(b.crd, b.spec),
+		Warnings:   DeprecationWarnings(b.crd, b.spec),
 		Adjust: func(_ string, scope *apihandlers.RequestScope) error {
 			scope.StandardSerializers = negotiated.standard()
 			return b.adjust(v.registry, scope)
@@ -169,7 +167,7 @@ func (b *versionBuilder) adjust(registry *customresource.REST, scope *apihandler
 		scope.TableConvertor = registry
 	case "scale":
 		scope.Serializer = handlers.NewCodecs(scale.NewScaleConverter().Scheme())
-		columns, err := tableconvertor.New(definition.ScaleColumns(b.spec))
+		columns, err := tableconvertor.New(ScaleColumns(b.spec))
 		if err != nil {
 			return err
 		}
@@ -185,7 +183,7 @@ func (b *versionBuilder) adjust(registry *customresource.REST, scope *apihandler
 func (b *versionBuilder) statusResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	reset := map[fieldpath.APIVersion]*fieldpath.Set{}
 	for _, v := range b.crd.Spec.Versions {
-		if definition.HasStatus(&v) && (v.Served || v.Storage) {
+		if HasStatus(&v) && (v.Served || v.Storage) {
 			gv := schema.GroupVersion{Group: b.crd.Spec.Group, Version: v.Name}
 			reset[fieldpath.APIVersion(gv.String())] = fieldpath.NewSet(
 				fieldpath.MakePathOrDie("metadata"), fieldpath.MakePathOrDie("spec"))
@@ -202,7 +200,7 @@ func (b *versionBuilder) storages(v *Version) (map[string]rest.Storage, error) {
 	if err != nil {
 		return nil, err
 	}
-	table, err := tableconvertor.New(definition.Columns(b.spec))
+	table, err := tableconvertor.New(Columns(b.spec))
 	if err != nil {
 		klog.V(2).InfoS("Printer columns that can't be used are left out", "definition", b.crd.Name, "version", b.spec.Name, "err", err)
 	}
@@ -213,7 +211,7 @@ func (b *versionBuilder) storages(v *Version) (map[string]rest.Storage, error) {
 		b.gv.WithResource(names.Singular).GroupResource(),
 		kind, b.gv.WithKind(names.ListKind),
 		plain,
-		factory.NewRESTOptionsGetter(b.env.Storage, b),
+		storage.NewRESTOptionsGetter(b.env.Storage, b),
 		names.Categories, table, b.derived.replicas,
 	)
 	if err != nil {

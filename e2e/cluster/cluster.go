@@ -27,7 +27,7 @@ import (
 	"k8s.io/client-go/restmapper"
 
 	"byre/e2e/manifests"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // Cluster talks to a server.
@@ -79,7 +79,7 @@ func (c *Cluster) Fill(t *testing.T, n int) int {
 		t.Fatal(err)
 	}
 	made := c.create(t, 1, defined...)
-	eventually.Succeeds(t, "the definitions are in discovery", func() error {
+	storetest.EventuallySucceeds(t, "the definitions are in discovery", func() error {
 		list, err := c.Discovery.ServerResourcesForGroupVersion("example.com/v1")
 		if err == nil && len(list.APIResources) < 2 {
 			err = errors.New("a resource of example.com/v1 is missing")
@@ -166,7 +166,7 @@ func (c *Cluster) createOne(ctx context.Context, mapper meta.RESTMapper, o *unst
 	if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
 		resource = c.Dynamic.Resource(mapping.Resource).Namespace(o.GetNamespace())
 	}
-	ctx, cancel := context.WithTimeout(ctx, eventually.Patience)
+	ctx, cancel := context.WithTimeout(ctx, storetest.Patience)
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()

@@ -24,7 +24,7 @@ import (
 
 	"byre/e2e/programs"
 	"byre/e2e/servers"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 func TestMain(m *testing.M) { os.Exit(programs.Main(m, programs.Byre)) }
@@ -213,7 +213,7 @@ func TestConsole_RowsAreLive(t *testing.T) {
 	b := startBrowser(t, openConsole(t, server.Kubeconfig))
 	b.do(chromedp.Navigate(b.first+"r/rbac.authorization.k8s.io/v1/clusterroles"), chromedp.WaitReady("#rows"))
 	evaluate[int](b, `window.loaded = 1`)
-	patience, cancel := context.WithTimeout(b.tab, eventually.Patience)
+	patience, cancel := context.WithTimeout(b.tab, storetest.Patience)
 	defer cancel()
 	const name = "live <script>alert(1)<script>"
 	found := fmt.Sprintf(`//tbody//a[text()=%q]`, name)

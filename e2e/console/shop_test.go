@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"byre/e2e/servers"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // client is a client with the rights of an administrator, whose writes are those of a user.
@@ -73,7 +73,7 @@ func fillShop(t *testing.T, server *servers.Server) {
 	must(bob.AppsV1().Deployments("shop").Patch(t.Context(), "web", types.MergePatchType, []byte(`{"metadata":{"annotations":{"note":"<img src=x onerror=alert(1)>"}}}`), metav1.PatchOptions{FieldManager: "kubectl"}))
 	must(nil, bob.CoreV1().ConfigMaps("shop").Delete(t.Context(), "limits", metav1.DeleteOptions{}))
 	must(nil, bob.AppsV1().Deployments("shop").Delete(t.Context(), "mail", metav1.DeleteOptions{}))
-	eventually.Done(t, "the Deployments have Pods", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the Deployments have Pods", func(ctx context.Context) (bool, error) {
 		pods, err := alice.CoreV1().Pods("shop").List(ctx, metav1.ListOptions{LabelSelector: "app=web"})
 		return err == nil && len(pods.Items) >= 4, err
 	})

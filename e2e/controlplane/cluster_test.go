@@ -14,8 +14,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"byre/e2e/servers"
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/storetest"
 )
 
 // cluster is byre with a control plane and nodes.
@@ -91,7 +91,7 @@ func startCluster(t *testing.T, endpoint string, replicas int) *cluster {
 	}
 	c.createNode(t, smallNode, "fake", "1", true)
 	c.createNode(t, lostNode, lostNode, "64", true)
-	eventually.Succeeds(t, "the nodes are ready", func() error {
+	storetest.EventuallySucceeds(t, "the nodes are ready", func() error {
 		nodes, err := c.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
 		if err != nil {
 			return err
@@ -216,7 +216,7 @@ func (c *cluster) namespace(t *testing.T, name string) {
 	if _, err := c.client.CoreV1().Namespaces().Create(t.Context(), ns, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually.Succeeds(t, "the default service account", func() error {
+	storetest.EventuallySucceeds(t, "the default service account", func() error {
 		_, err := c.client.CoreV1().ServiceAccounts(name).Get(t.Context(), "default", metav1.GetOptions{})
 		return err
 	})

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // testKilledServers kills each server in turn in the middle of a rollout, as often as
@@ -50,7 +50,7 @@ func testKilledServers(t *testing.T, c *cluster) {
 // awaitPods waits until at least n Pods have an image.
 func (c *cluster) awaitPods(t *testing.T, namespace, image string, n int) {
 	t.Helper()
-	eventually.Succeeds(t, fmt.Sprintf("%d Pods of %s", n, image), func() error {
+	storetest.EventuallySucceeds(t, fmt.Sprintf("%d Pods of %s", n, image), func() error {
 		pods, err := c.client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{})
 		if err != nil {
 			return err
@@ -163,7 +163,7 @@ func (c *cluster) startInformers(t *testing.T, namespace string) *watched {
 func (w *watched) check(t *testing.T) {
 	t.Helper()
 	for kind, list := range w.lists {
-		eventually.Succeeds(t, "the informer's cache of "+kind+" equals a list", func() error {
+		storetest.EventuallySucceeds(t, "the informer's cache of "+kind+" equals a list", func() error {
 			fresh, err := list(t.Context())
 			if err != nil {
 				return err

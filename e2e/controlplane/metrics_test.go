@@ -23,7 +23,7 @@ import (
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
 	"byre/e2e/servers"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // metricsAPI is an API server for metrics.k8s.io/v1beta1: every Pod of a namespace uses
@@ -152,7 +152,7 @@ func (c *cluster) registerMetrics(t *testing.T, namespace string, handler http.H
 			t.Error(err)
 		}
 	})
-	eventually.Succeeds(t, "the metrics API is available", func() error {
+	storetest.EventuallySucceeds(t, "the metrics API is available", func() error {
 		s, err := services.Get(t.Context(), "v1beta1.metrics.k8s.io", metav1.GetOptions{})
 		if err != nil {
 			return err

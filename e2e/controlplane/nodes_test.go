@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/util/retry"
 
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // testEviction evicts a Pod once its budget allows that.
@@ -35,7 +35,7 @@ func testEviction(t *testing.T, c *cluster) {
 	}
 	allows := func(healthy, disruptions int32) {
 		t.Helper()
-		eventually.Succeeds(t, fmt.Sprintf("the budget allows %d disruptions", disruptions), func() error {
+		storetest.EventuallySucceeds(t, fmt.Sprintf("the budget allows %d disruptions", disruptions), func() error {
 			b, err := budgets.Get(t.Context(), "web", metav1.GetOptions{})
 			if err == nil && (b.Status.CurrentHealthy != healthy || b.Status.DisruptionsAllowed != disruptions) {
 				err = fmt.Errorf("its status is %+v", b.Status)
@@ -59,7 +59,7 @@ func testEviction(t *testing.T, c *cluster) {
 	if err := evict(); err != nil {
 		t.Errorf("an eviction that the budget allows ends with: %v", err)
 	}
-	eventually.Succeeds(t, "the Pod is gone", func() error {
+	storetest.EventuallySucceeds(t, "the Pod is gone", func() error {
 		_, err := c.client.CoreV1().Pods(ns).Get(t.Context(), pods.Items[0].Name, metav1.GetOptions{})
 		return checkNotFound(err)
 	})
@@ -92,7 +92,7 @@ func testLostNode(t *testing.T, c *cluster) {
 		t.Fatal("no Pod runs on the node that is to be lost")
 	}
 	c.lost.Kill()
-	eventually.Succeeds(t, "the node is unreachable", func() error {
+	storetest.EventuallySucceeds(t, "the node is unreachable", func() error {
 		node, err := c.client.CoreV1().Nodes().Get(t.Context(), lostNode, metav1.GetOptions{})
 		if err == nil && (isReady(node) || !hasTaint(node, corev1.TaintNodeUnreachable)) {
 			err = fmt.Errorf("it has the taints %v", node.Spec.Taints)
@@ -105,7 +105,7 @@ func testLostNode(t *testing.T, c *cluster) {
 			t.Errorf("node-%d sends heartbeats, and its conditions are %v, %v", i, node.Status.Conditions, err)
 		}
 	}
-	eventually.Succeeds(t, "two Pods run on other nodes", func() error {
+	storetest.EventuallySucceeds(t, "two Pods run on other nodes", func() error {
 		pods, err := c.client.CoreV1().Pods(ns).List(t.Context(), metav1.ListOptions{})
 		if err != nil {
 			return err
@@ -151,7 +151,7 @@ func testPreemption(t *testing.T, c *cluster) {
 		spec.Tolerations = []corev1.Toleration{tolerationOf(smallNode)}
 		spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}
 		// The admission plugin reads its classes from a cache.
-		eventually.Succeeds(t, "the Pod "+name+" is accepted", func() error {
+		storetest.EventuallySucceeds(t, "the Pod "+name+" is accepted", func() error {
 			_, err := pods.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{})
 			return err
 		})
@@ -168,7 +168,7 @@ func testPreemption(t *testing.T, c *cluster) {
 // awaitPod waits until a Pod is ready.
 func (c *cluster) awaitPod(t *testing.T, namespace, name string) {
 	t.Helper()
-	eventually.Succeeds(t, "the Pod "+name+" is ready", func() error {
+	storetest.EventuallySucceeds(t, "the Pod "+name+" is ready", func() error {
 		pod, err := c.client.CoreV1().Pods(namespace).Get(t.Context(), name, metav1.GetOptions{})
 		if err == nil && !isPodReady(pod) {
 			err = fmt.Errorf("its conditions are %v", pod.Status.Conditions)
@@ -202,9 +202,9 @@ func testQuota(t *testing.T, c *cluster) {
 			return nil
 		}
 	}
-	eventually.Succeeds(t, "the quota is in force", used("0"))
+	storetest.EventuallySucceeds(t, "the quota is in force", used("0"))
 	c.createDeployment(t, ns, deployment(3))
-	eventually.Succeeds(t, "two Pods run and the third is refused", func() error {
+	storetest.EventuallySucceeds(t, "two Pods run and the third is refused", func() error {
 		sets, err := c.client.AppsV1().ReplicaSets(ns).List(t.Context(), metav1.ListOptions{})
 		if err != nil {
 			return err
@@ -216,7 +216,7 @@ func testQuota(t *testing.T, c *cluster) {
 		}
 		return fmt.Errorf("%d ReplicaSets", len(sets.Items))
 	})
-	eventually.Succeeds(t, "the quota is used", used("2"))
+	storetest.EventuallySucceeds(t, "the quota is used", used("2"))
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		q, err := quotas.Get(t.Context(), "pods", metav1.GetOptions{})
 		if err != nil {
@@ -233,7 +233,7 @@ func testQuota(t *testing.T, c *cluster) {
 	// try at once.
 	c.kubectl(t, "scale", "deployment/web", "-n", ns, "--replicas=4")
 	c.awaitRollout(t, ns, firstImage, 4)
-	eventually.Succeeds(t, "the quota is used up", used("4"))
+	storetest.EventuallySucceeds(t, "the quota is used up", used("4"))
 }
 
 // testNamespaceDeletion deletes a namespace with all that is in it.
@@ -251,7 +251,7 @@ func testNamespaceDeletion(t *testing.T, c *cluster) {
 	if err := c.client.CoreV1().Namespaces().Delete(t.Context(), ns, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually.Succeeds(t, "the namespace is gone", func() error {
+	storetest.EventuallySucceeds(t, "the namespace is gone", func() error {
 		_, err := c.client.CoreV1().Namespaces().Get(t.Context(), ns, metav1.GetOptions{})
 		return checkNotFound(err)
 	})

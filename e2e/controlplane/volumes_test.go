@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // createVolume makes a storage class without a provisioner, a volume of it, and a claim to
@@ -48,7 +48,7 @@ func testClaims(t *testing.T, c *cluster) {
 	spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "when-needed"}}}}
 	isBound := func(name string) {
 		t.Helper()
-		eventually.Succeeds(t, "the claim "+name+" is bound", func() error {
+		storetest.EventuallySucceeds(t, "the claim "+name+" is bound", func() error {
 			claim, err := c.client.CoreV1().PersistentVolumeClaims(ns).Get(t.Context(), name, metav1.GetOptions{})
 			if err == nil && (claim.Status.Phase != corev1.ClaimBound || claim.Spec.VolumeName != name) {
 				err = fmt.Errorf("it is %s to %q", claim.Status.Phase, claim.Spec.VolumeName)

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"byre/e2e/servers"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // TestControllerManager_WaitsForByres starts upstream's kube-controller-manager beside a server that
@@ -44,7 +44,7 @@ func TestControllerManager_WaitsForByres(t *testing.T) {
 		manager.Kill()
 		manager.Report(t)
 	})
-	eventually.True(t, "kube-controller-manager finds the Lease held", func() bool {
+	storetest.Eventually(t, "kube-controller-manager finds the Lease held", func() bool {
 		return strings.Contains(manager.LogTail(), "held by")
 	})
 	if holder := awaitHolder(t, client, "the Lease is held", func(holder string) bool { return holder != "" }); holder != ours {
@@ -74,7 +74,7 @@ func TestControllerManager_WaitsForByres(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually.Done(t, "kube-controller-manager makes a Pod", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "kube-controller-manager makes a Pod", func(ctx context.Context) (bool, error) {
 		pods, err := client.CoreV1().Pods("default").List(ctx, metav1.ListOptions{LabelSelector: "app=web"})
 		return err == nil && len(pods.Items) == 1, err
 	})
@@ -84,7 +84,7 @@ func TestControllerManager_WaitsForByres(t *testing.T) {
 // and returns it.
 func awaitHolder(t *testing.T, client kubernetes.Interface, what string, isWanted func(holder string) bool) (holder string) {
 	t.Helper()
-	eventually.Done(t, what, func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, what, func(ctx context.Context) (bool, error) {
 		lease, err := client.CoordinationV1().Leases("kube-system").Get(ctx, "kube-controller-manager", metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return false, nil

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"byre/e2e/programs"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 var kubectlPath = programs.Kubectl.Path()
@@ -81,7 +81,7 @@ func (c *cluster) setImage(t *testing.T, namespace, image string) {
 // the Deployment says so.
 func (c *cluster) awaitRollout(t *testing.T, namespace, image string, n int) {
 	t.Helper()
-	eventually.Succeeds(t, "the rollout of "+image, func() error { return c.checkRollout(t, namespace, image, n) })
+	storetest.EventuallySucceeds(t, "the rollout of "+image, func() error { return c.checkRollout(t, namespace, image, n) })
 }
 
 func (c *cluster) checkRollout(t *testing.T, namespace, image string, n int) error {
@@ -127,7 +127,7 @@ func testDeployment(t *testing.T, c *cluster) {
 	}
 	c.createDeployment(t, ns, deployment(5))
 	c.awaitRollout(t, ns, firstImage, 5)
-	eventually.Succeeds(t, "five ready endpoints", func() error {
+	storetest.EventuallySucceeds(t, "five ready endpoints", func() error {
 		slices, err := c.client.DiscoveryV1().EndpointSlices(ns).List(t.Context(), metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=web"})
 		if err != nil {
 			return err
@@ -180,7 +180,7 @@ func testStatefulSet(t *testing.T, c *cluster) {
 // of that kind before. It notes which Pods became ready.
 func expectOrder(t *testing.T, events watch.Interface, ready map[string]bool, want ...string) {
 	t.Helper()
-	timeout := time.After(eventually.Patience)
+	timeout := time.After(storetest.Patience)
 	for len(want) > 0 {
 		var got string
 		select {
@@ -200,7 +200,7 @@ func expectOrder(t *testing.T, events watch.Interface, ready map[string]bool, wa
 				continue
 			}
 		case <-timeout:
-			t.Fatalf("not within %v: %v", eventually.Patience, want)
+			t.Fatalf("not within %v: %v", storetest.Patience, want)
 		}
 		if got != want[0] {
 			t.Fatalf("%s, before %s", got, want[0])
@@ -224,7 +224,7 @@ func testDaemonSet(t *testing.T, c *cluster) {
 	}
 	runsOn := func(nodes ...string) {
 		t.Helper()
-		eventually.Succeeds(t, fmt.Sprintf("the Pods run on %v", nodes), func() error {
+		storetest.EventuallySucceeds(t, fmt.Sprintf("the Pods run on %v", nodes), func() error {
 			pods, err := c.client.CoreV1().Pods(ns).List(t.Context(), metav1.ListOptions{})
 			if err != nil {
 				return err
@@ -266,7 +266,7 @@ func testJob(t *testing.T, c *cluster) {
 	if _, err := jobs.Create(t.Context(), job, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually.Succeeds(t, "the Job is complete", func() error {
+	storetest.EventuallySucceeds(t, "the Job is complete", func() error {
 		job, err := jobs.Get(t.Context(), "work", metav1.GetOptions{})
 		if err == nil && (job.Status.Succeeded != 4 || job.Status.CompletionTime == nil) {
 			err = fmt.Errorf("its status is %+v", job.Status)
@@ -276,7 +276,7 @@ func testJob(t *testing.T, c *cluster) {
 	if _, err := jobs.Patch(t.Context(), "work", types.MergePatchType, []byte(`{"spec":{"ttlSecondsAfterFinished":0}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually.Succeeds(t, "the Job and its Pods are gone", func() error {
+	storetest.EventuallySucceeds(t, "the Job and its Pods are gone", func() error {
 		pods, err := c.client.CoreV1().Pods(ns).List(t.Context(), metav1.ListOptions{})
 		if err != nil {
 			return err
@@ -314,7 +314,7 @@ func testCronJob(t *testing.T, c *cluster) {
 	if _, err := crons.Patch(t.Context(), "nightly", types.MergePatchType, []byte(`{"spec":{"suspend":false}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually.Succeeds(t, "a Job is complete", func() error {
+	storetest.EventuallySucceeds(t, "a Job is complete", func() error {
 		cron, err := crons.Get(t.Context(), "nightly", metav1.GetOptions{})
 		if err != nil {
 			return err

@@ -20,10 +20,10 @@ import (
 	"k8s.io/kubernetes/cmd/kubeadm/app/phases/kubeconfig"
 	kubeadmconfig "k8s.io/kubernetes/cmd/kubeadm/app/util/config"
 
-	"byre/apiserver/envtest/freeport"
-	"byre/apiserver/upstreamtest"
+	"byre/apiserver/envtest/standin"
 	"byre/e2e/programs"
 	"byre/e2e/servers"
+	"byre/sqlstore/storetest"
 )
 
 func TestMain(m *testing.M) {
@@ -58,7 +58,7 @@ type cluster struct {
 
 func newCluster(t *testing.T) cluster {
 	t.Helper()
-	port, err := freeport.Take()
+	port, err := standin.TakePort()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,7 +200,7 @@ func (c cluster) localUpArgs(t *testing.T, etcdPort string) []string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "bash", "-c", localUp)
 	cmd.Env = append(os.Environ(),
-		"SCRIPT="+filepath.Join(upstreamtest.ModuleDir(t, "k8s.io/kubernetes"), "hack", "local-up-cluster.sh"),
+		"SCRIPT="+filepath.Join(storetest.ModuleDir(t, "k8s.io/kubernetes"), "hack", "local-up-cluster.sh"),
 		"CERT_DIR="+filepath.Join(c.dir, "certs"), "TMP_DIR="+c.dir, "LOG_DIR="+c.dir, "REUSE_CERTS=true",
 		"API_SECURE_PORT="+c.port, "ETCD_PORT="+etcdPort, "RUNTIME_CONFIG=api/v1", "ALLOW_PRIVILEGED=true",
 		"SERVICE_ACCOUNT_LOOKUP=true", // the script's default, which it sets in another function
@@ -234,7 +234,7 @@ func TestLocalUpCluster_FlagsStartByre(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	etcdPort, err := freeport.Take()
+	etcdPort, err := standin.TakePort()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"testing"
 
-	"byre/apiserver/envtest/freeport"
+	"byre/apiserver/envtest/standin"
 	"byre/e2e/failover/processes"
 	"byre/e2e/programs"
 	"byre/sqlstore/postgres/pgtest"
@@ -80,7 +80,7 @@ func (s *site) write(name, text string) string {
 
 // takePort returns a free port.
 func (s *site) takePort() string {
-	port, err := freeport.Take()
+	port, err := standin.TakePort()
 	if err != nil {
 		s.Fatal(err)
 	}

@@ -26,8 +26,7 @@ import (
 	"byre/e2e/namespaces"
 	"byre/e2e/programs"
 	"byre/e2e/servers"
-	"byre/sqlstore/backup/location/s3test"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // machine is one of the two. Its supervisor starts byre again, as systemd does.
@@ -69,7 +68,7 @@ func serveBucket(t *testing.T) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{Handler: s3test.New(t, "copies"), ReadHeaderTimeout: time.Minute}
+	server := &http.Server{Handler: storetest.NewS3(t, "copies"), ReadHeaderTimeout: time.Minute}
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = server.ServeTLS(listener, files.ServingCert, files.ServingKey) })
 	t.Cleanup(func() {
@@ -77,8 +76,8 @@ func serveBucket(t *testing.T) []string {
 		serving.Wait()
 	})
 	return []string{
-		"SSL_CERT_FILE=" + files.CACert, "AWS_ENDPOINT_URL=https://" + net.JoinHostPort(clientAddress, "9000"), "AWS_REGION=" + s3test.Region,
-		"AWS_ACCESS_KEY_ID=" + s3test.AccessKey, "AWS_SECRET_ACCESS_KEY=" + s3test.SecretKey,
+		"SSL_CERT_FILE=" + files.CACert, "AWS_ENDPOINT_URL=https://" + net.JoinHostPort(clientAddress, "9000"), "AWS_REGION=" + storetest.S3Region,
+		"AWS_ACCESS_KEY_ID=" + storetest.S3AccessKey, "AWS_SECRET_ACCESS_KEY=" + storetest.S3SecretKey,
 	}
 }
 
@@ -129,7 +128,7 @@ func startCluster(t *testing.T) *cluster {
 		m.start(t, []string{"LD_LIBRARY_PATH=" + libraries}, tools+"/usr/sbin/keepalived", "--dont-fork", "--log-console", "--vrrp",
 			"--use-file", path, "--pid", filepath.Join(m.dir, "keepalived.pid"), "--vrrp_pid", filepath.Join(m.dir, "vrrp.pid"))
 		if m == c.first {
-			eventually.True(t, "the first machine serves", func() bool { return strings.Contains(m.text(t), `"Ready" address=`) })
+			storetest.Eventually(t, "the first machine serves", func() bool { return strings.Contains(m.text(t), `"Ready" address=`) })
 		}
 	}
 	c.second.awaitStandby(t, 0)
@@ -166,7 +165,7 @@ func (m *machine) text(t *testing.T) string {
 // awaitStandby waits until a machine follows with a copy, as its log says after some bytes.
 func (m *machine) awaitStandby(t *testing.T, after int) {
 	t.Helper()
-	eventually.True(t, "the "+m.name+" follows", func() bool {
+	storetest.Eventually(t, "the "+m.name+" follows", func() bool {
 		return strings.Contains(m.text(t)[after:], "serves, and this server has a copy")
 	})
 }
@@ -189,7 +188,7 @@ func (m *machine) plug(t *testing.T) {
 // kubectl runs kubectl by the address that moves.
 func (c *cluster) kubectl(t *testing.T, input string, args ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), storetest.Patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, programs.Kubectl.Path(), append([]string{"--kubeconfig", c.kubeconfig}, args...)...)
 	cmd.Stdin = strings.NewReader(input)
@@ -244,7 +243,7 @@ func (c *cluster) client(t *testing.T) kubernetes.Interface {
 // goesOn returns how long after a moment the first write was acknowledged.
 func (w *writer) goesOn(t *testing.T, since time.Time) time.Duration {
 	t.Helper()
-	eventually.True(t, "writes go on", func() bool { return w.last.Load() > since.UnixNano() })
+	storetest.Eventually(t, "writes go on", func() bool { return w.last.Load() > since.UnixNano() })
 	return time.Unix(0, w.last.Load()).Sub(since)
 }
 
@@ -275,7 +274,7 @@ func TestMachines_GoOnWhenACableIsPulled(t *testing.T) {
 		t.Skip("make machines-test runs it")
 	}
 	c := startCluster(t)
-	eventually.Done(t, "the address leads to a server", func(context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the address leads to a server", func(context.Context) (bool, error) {
 		_, err := c.client(t).Discovery().ServerVersion()
 		return err == nil, nil //nolint:nilerr // keepalived needs some seconds
 	})

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"byre/apiserver/envtest/freeport"
+	"byre/apiserver/envtest/standin"
 	"byre/e2e/operator"
 	"byre/e2e/programs"
 )
@@ -58,7 +58,7 @@ func TestNode_RunsHollowPods(t *testing.T) {
 // startHollowKubelet starts a hollow kubelet that has nothing but a bootstrap token.
 func (n *node) startHollowKubelet(t *testing.T, name string) {
 	t.Helper()
-	port, err := freeport.Take()
+	port, err := standin.TakePort()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"byre/apiserver/envtest/freeport"
+	"byre/apiserver/envtest/standin"
 	"byre/e2e/programs"
 )
 
@@ -40,7 +40,7 @@ var foreign = regexp.MustCompile(`(?:^|[\s=:'">(])(/(?:etc|var|usr|opt|srv|root|
 // replace are further replacements in what is typed, old and new in turn.
 func NewHost(t *testing.T, name string, replace ...string) *Host {
 	t.Helper()
-	port, err := freeport.Take()
+	port, err := standin.TakePort()
 	if err != nil {
 		t.Fatal(err)
 	}

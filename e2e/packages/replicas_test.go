@@ -21,12 +21,12 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"byre/apiserver/envtest/freeport"
+	"byre/apiserver/envtest/standin"
 	"byre/e2e/operator"
 	"byre/e2e/programs"
 	"byre/e2e/servers"
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/storetest"
 )
 
 // TestReplicas_RunAsTheirDeploymentSays types the commands of docs/operations/install.md on a cluster,
@@ -86,7 +86,7 @@ func TestReplicas_RunAsTheirDeploymentSays(t *testing.T) {
 	isStopped = true
 	_ = database.Stop() // the exit status is that of the signal
 	for _, p := range pods {
-		eventually.Succeeds(t, p.name+" is not ready", func() error {
+		storetest.EventuallySucceeds(t, p.name+" is not ready", func() error {
 			if p.probe(p.container.ReadinessProbe) == nil {
 				return errors.New("it is")
 			}
@@ -157,7 +157,7 @@ type pod struct {
 func startPod(t *testing.T, name string, deployment *appsv1.Deployment, secrets map[string]*corev1.Secret) *pod {
 	t.Helper()
 	spec := deployment.Spec.Template.Spec
-	port, err := freeport.Take()
+	port, err := standin.TakePort()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -279,7 +279,7 @@ func (p *pod) probe(probe *corev1.Probe) error {
 // mustAnswer waits until a probe succeeds.
 func (p *pod) mustAnswer(t *testing.T, name string, probe *corev1.Probe) {
 	t.Helper()
-	eventually.Succeeds(t, p.name+"'s "+name+" probe", func() error { return p.probe(probe) })
+	storetest.EventuallySucceeds(t, p.name+"'s "+name+" probe", func() error { return p.probe(probe) })
 }
 
 // client is a client with the kubeconfig that byre writes.

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"byre/e2e/programs"
-	"byre/sqlstore/backup/location/s3test"
+	"byre/sqlstore/storetest"
 )
 
 // bucketURL is the place that two machines share.
@@ -35,7 +35,7 @@ func newBucket(t testing.TB, isVersitygw bool) (*bucket, error) {
 		service, err := startVersitygw(t)
 		return &bucket{t, service}, err
 	}
-	return &bucket{t, s3test.New(t, "copies")}, nil
+	return &bucket{t, storetest.NewS3(t, "copies")}, nil
 }
 
 // startVersitygw returns a handler that forwards requests, unchanged because they are signed.
@@ -51,8 +51,8 @@ func startVersitygw(t testing.TB) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	service := exec.Command(programs.Versitygw.Path(), "--port", socket, "--region", s3test.Region, "--quiet", "posix", dir)
-	service.Env = append(os.Environ(), "ROOT_ACCESS_KEY="+s3test.AccessKey, "ROOT_SECRET_KEY="+s3test.SecretKey)
+	service := exec.Command(programs.Versitygw.Path(), "--port", socket, "--region", storetest.S3Region, "--quiet", "posix", dir)
+	service.Env = append(os.Environ(), "ROOT_ACCESS_KEY="+storetest.S3AccessKey, "ROOT_SECRET_KEY="+storetest.S3SecretKey)
 	service.Stdout, service.Stderr = log, log
 	if err := service.Start(); err != nil {
 		return nil, errors.Join(err, log.Close())
@@ -86,7 +86,7 @@ type bucketPath struct {
 // path makes a way to the bucket.
 func (b *bucket) path() *bucketPath {
 	p := &bucketPath{changed: make(chan struct{})}
-	server, env := s3test.Serve(b, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server, env := storetest.ServeS3(b, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p.loses(r) {
 			_, _ = io.Copy(io.Discard, r.Body)
 			w.Header().Set("ETag", `"0"`)

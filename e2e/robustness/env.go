@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"byre/apiserver/envtest/freeport"
+	"byre/apiserver/envtest/standin"
 	"byre/e2e/robustness/history"
 	"byre/e2e/servers"
 )
@@ -87,7 +87,7 @@ var flags = []string{
 func NewEnv(t testing.TB, database *Database, replicas int) (*Env, error) {
 	e := &Env{TB: t, Dir: t.TempDir(), Database: database}
 	for i := range replicas {
-		port, err := freeport.Take()
+		port, err := standin.TakePort()
 		if err != nil {
 			return nil, err
 		}

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"byre/apiserver/envtest/freeport"
+	"byre/apiserver/envtest/standin"
 	"byre/e2e/programs"
 )
 
@@ -40,7 +40,7 @@ func (b Byre) Start(ctx context.Context) (*Server, error) {
 	}
 	port := b.Port
 	if port == "" {
-		if port, err = freeport.Take(); err != nil {
+		if port, err = standin.TakePort(); err != nil {
 			return nil, err
 		}
 	}

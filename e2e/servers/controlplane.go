@@ -7,7 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"byre/apiserver/envtest/freeport"
+	"byre/apiserver/envtest/standin"
 	"byre/e2e/programs"
 )
 
@@ -56,7 +56,7 @@ func startComponent(ctx context.Context, server *Server, dir string, program pro
 	if err := server.WriteKubeconfig(kubeconfig, token, ""); err != nil {
 		return nil, err
 	}
-	port, err := freeport.Take()
+	port, err := standin.TakePort()
 	if err != nil {
 		return nil, err
 	}

@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"byre/apiserver/envtest/freeport"
+	"byre/apiserver/envtest/standin"
 	"byre/e2e/programs"
 )
 
@@ -51,7 +51,7 @@ func (k Kwok) Start(ctx context.Context) (*Process, error) {
 	if err := os.MkdirAll(k.Dir, 0o700); err != nil {
 		return nil, err
 	}
-	port, err := freeport.Take()
+	port, err := standin.TakePort()
 	if err != nil {
 		return nil, err
 	}

@@ -12,7 +12,7 @@ import (
 	"slices"
 	"time"
 
-	"byre/apiserver/envtest/freeport"
+	"byre/apiserver/envtest/standin"
 	"byre/apiserver/process/pki"
 	"byre/e2e/programs"
 )
@@ -73,11 +73,11 @@ func StartEtcd(ctx context.Context, dir string, args ...string) (*Etcd, error) {
 
 // StartEtcdOf is StartEtcd of another version of etcd.
 func StartEtcdOf(ctx context.Context, program programs.Program, dir string, args ...string) (*Etcd, error) {
-	client, err := freeport.Take()
+	client, err := standin.TakePort()
 	if err != nil {
 		return nil, err
 	}
-	peer, err := freeport.Take()
+	peer, err := standin.TakePort()
 	if err != nil {
 		return nil, err
 	}
@@ -98,11 +98,11 @@ func StartEtcdOf(ctx context.Context, program programs.Program, dir string, args
 
 // StartKine starts a kine that keeps its data at an endpoint: sqlite://PATH or postgres://...
 func StartKine(ctx context.Context, dir, endpoint string) (*Etcd, error) {
-	client, err := freeport.Take()
+	client, err := standin.TakePort()
 	if err != nil {
 		return nil, err
 	}
-	metrics, err := freeport.Take()
+	metrics, err := standin.TakePort()
 	if err != nil {
 		return nil, err
 	}
@@ -138,7 +138,7 @@ func (s Stock) startAPIServer(ctx context.Context, etcdURL string) (*Server, err
 	if err := writeKey(key); err != nil {
 		return nil, err
 	}
-	port, err := freeport.Take()
+	port, err := standin.TakePort()
 	if err != nil {
 		return nil, err
 	}

@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"byre/apiserver/envtest/freeport"
+	"byre/apiserver/envtest/standin"
 	"byre/apiserver/process/pki"
 	"byre/e2e/programs"
 )
@@ -44,7 +44,7 @@ func StartWardle(ctx context.Context, before *Server, dir, address string) (*War
 	if err != nil {
 		return nil, err
 	}
-	port, err := freeport.Take()
+	port, err := standin.TakePort()
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"byre/e2e/servers"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // checkUsable uses a server after an import as a cluster would: informers, the allocators of
@@ -51,7 +51,7 @@ func (c *server) checkUsable(t *testing.T) {
 	if err != nil {
 		t.Fatalf("update of an imported secret at its resourceVersion: %v", err)
 	}
-	eventually.Succeeds(t, "the informer sees an update", func() error {
+	storetest.EventuallySucceeds(t, "the informer sees an update", func() error {
 		seen, err := secrets.Lister().Secrets("shop").Get(secret.Name)
 		if err == nil && seen.ResourceVersion != updated.ResourceVersion {
 			err = errors.New("it has resourceVersion " + seen.ResourceVersion)
@@ -68,7 +68,7 @@ func (c *server) checkUsable(t *testing.T) {
 	if err := client.CoreV1().Namespaces().Delete(ctx, "office", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually.Succeeds(t, "a namespace goes with all that is in it", func() error {
+	storetest.EventuallySucceeds(t, "a namespace goes with all that is in it", func() error {
 		// There is no kubelet and no controller of volumes to remove their finalizers.
 		if err := client.CoreV1().Pods("office").DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{}); err != nil {
 			return err
@@ -87,7 +87,7 @@ func (c *server) checkUsable(t *testing.T) {
 		}
 		return fmt.Errorf("%w: %v", errStillThere, namespace.Status.Conditions)
 	})
-	eventually.Succeeds(t, "the informer sees it", func() error {
+	storetest.EventuallySucceeds(t, "the informer sees it", func() error {
 		left, err := pods.Lister().Pods("office").List(labels.Everything())
 		if err == nil && len(left) > 0 {
 			err = errStillThere

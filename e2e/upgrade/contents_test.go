@@ -24,8 +24,8 @@ import (
 	"byre/e2e/servers"
 	"byre/sqlstore"
 	"byre/sqlstore/backup"
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/storetest"
 )
 
 // encryption encrypts the objects of a built-in resource and of a custom one.
@@ -280,7 +280,7 @@ func create(t *testing.T, c *client) []resource {
 	for _, definition := range etcd.GetCustomResourceDefinitionData() {
 		definition.APIVersion, definition.Kind = "apiextensions.k8s.io/v1", "CustomResourceDefinition"
 		c.do(http.MethodPost, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
-		eventually.Succeeds(t, definition.Name, func() error {
+		storetest.EventuallySucceeds(t, definition.Name, func() error {
 			if _, err := c.try(http.MethodGet, "/apis/"+definition.Spec.Group+"/"+definition.Spec.Versions[0].Name+"/"+definition.Spec.Names.Plural, nil); err != nil {
 				return err
 			}
@@ -335,7 +335,7 @@ func awaitConditions(t *testing.T, c *client) {
 		"/apis/apiregistration.k8s.io/v1/apiservices", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
 		"/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas",
 	} {
-		eventually.Succeeds(t, path, func() error {
+		storetest.EventuallySucceeds(t, path, func() error {
 			list, err := c.try(http.MethodGet, path+"?labelSelector="+label, nil)
 			if err != nil {
 				return err

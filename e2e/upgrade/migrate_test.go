@@ -16,7 +16,7 @@ import (
 
 	"byre/e2e/robustness/history"
 	"byre/e2e/robustness/tables"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // storedVersions returns the versions in which the objects of the test are stored. Encrypted ones
@@ -98,7 +98,7 @@ func migrate(t *testing.T, c *client, s *site, created []resource, stored map[sc
 			"spec": object{"resource": object{"group": gr.Group, "resource": gr.Resource}}})
 	}
 	for gr := range moved {
-		eventually.Succeeds(t, gr.String(), func() error {
+		storetest.EventuallySucceeds(t, gr.String(), func() error {
 			status, _ := c.do(http.MethodGet, migrations+"/"+gr.String(), nil)["status"].(object)
 			conditions, _ := status["conditions"].([]any)
 			for _, condition := range conditions {
@@ -116,7 +116,7 @@ func migrate(t *testing.T, c *client, s *site, created []resource, stored map[sc
 			t.Errorf("%v is stored as %s, not as %s", gr, after[gr], version)
 		}
 	}
-	eventually.Succeeds(t, "the stored versions of the definition", func() error {
+	storetest.EventuallySucceeds(t, "the stored versions of the definition", func() error {
 		versions := c.do(http.MethodGet, definition, nil)["status"].(object)["storedVersions"]
 		if !gocmp.Equal(versions, []any{"v3"}) {
 			return fmt.Errorf("%v", versions)

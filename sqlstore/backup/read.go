@@ -10,7 +10,6 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"byre/sqlstore"
-	"byre/sqlstore/snapshot"
 )
 
 const (
@@ -74,8 +73,8 @@ func (f *File) Snapshot() sqlstore.Snapshot {
 // returns for the backup's, so that follow can count the rows. It fails with
 // sqlstore.ErrBroken unless the file is complete, its checksum is right and its rows can be
 // loaded.
-func (f *File) Verify(follow func(sqlstore.Snapshot) sqlstore.Snapshot) (snapshot.Digest, error) {
-	return snapshot.DigestOf(follow(f.Snapshot()))
+func (f *File) Verify(follow func(sqlstore.Snapshot) sqlstore.Snapshot) (Digest, error) {
+	return DigestOf(follow(f.Snapshot()))
 }
 
 // objects yields the rows of objects. It returns nil after the last one, and when yield

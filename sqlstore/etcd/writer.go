@@ -17,7 +17,7 @@ import (
 	"go.etcd.io/etcd/server/v3/lease/leasepb"
 	"google.golang.org/protobuf/proto"
 
-	"byre/migrations/fileowner"
+	"byre/migrations"
 )
 
 const (
@@ -154,7 +154,7 @@ func (w *Writer) Finish(ctx context.Context, revision int64) error {
 	if err := os.Link(w.temporary, w.path); err != nil {
 		return err
 	}
-	return errors.Join(w.Close(), fileowner.SyncDir(filepath.Dir(w.path)))
+	return errors.Join(w.Close(), migrations.SyncDir(filepath.Dir(w.path)))
 }
 
 func (w *Writer) putLeasesAndMeta(revision int64) error {

@@ -14,9 +14,9 @@ import (
 
 	"byre/migrations"
 	"byre/sqlstore"
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/storetest"
 )
 
 // startCluster starts a PostgreSQL server for one test and migrates its database.
@@ -51,7 +51,7 @@ func set(t *testing.T, conn *pgx.Conn, name, value string) {
 			t.Fatal(err)
 		}
 	}
-	eventually.Done(t, name, func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, name, func(ctx context.Context) (bool, error) {
 		var now string
 		err := conn.QueryRow(ctx, `SELECT current_setting($1)`, name).Scan(&now)
 		return now == value, err
@@ -85,7 +85,7 @@ func requireStandby(t *testing.T, dsn string, admin *pgx.Conn) {
 			}
 		}
 	})
-	eventually.Done(t, "a commit that waits", func(context.Context) (bool, error) { return waiting(t, admin) == 1, nil })
+	storetest.EventuallyDone(t, "a commit that waits", func(context.Context) (bool, error) { return waiting(t, admin) == 1, nil })
 	waited.Store(true)
 	if _, err := admin.Exec(t.Context(), `SELECT pg_cancel_backend($1)`, int(probe.PgConn().PID())); err != nil {
 		t.Fatal(err)
@@ -117,7 +117,7 @@ func TestCommit_IsNotCancelled(t *testing.T) {
 		_, err := driver.Commit(ctx, create("a"))
 		committed <- err
 	}()
-	eventually.Done(t, "the commit's wait", func(context.Context) (bool, error) { return waiting(t, admin) == 1, nil })
+	storetest.EventuallyDone(t, "the commit's wait", func(context.Context) (bool, error) { return waiting(t, admin) == 1, nil })
 	cancel()
 	if err := <-committed; !errors.Is(err, sqlstore.ErrUnknown) {
 		t.Fatalf("commit without a standby: %v", err)
@@ -148,7 +148,7 @@ func TestCommit_IsNotCancelled(t *testing.T) {
 	}
 
 	set(t, admin, "synchronous_standby_names", "")
-	eventually.Done(t, "the commit's end", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the commit's end", func(ctx context.Context) (bool, error) {
 		_, revision, err := driver.Get(ctx, create("a")[0].Key)
 		return err == nil && revision == 2, err
 	})
@@ -173,7 +173,7 @@ func TestCommit_CancelledByOthersIsNotAcknowledged(t *testing.T) {
 		_, err := driver.Commit(t.Context(), create("a"))
 		committed <- err
 	}()
-	eventually.Done(t, "the commit's wait", func(context.Context) (bool, error) { return waiting(t, admin) == 1, nil })
+	storetest.EventuallyDone(t, "the commit's wait", func(context.Context) (bool, error) { return waiting(t, admin) == 1, nil })
 	if _, err := admin.Exec(t.Context(), `SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`); err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +181,7 @@ func TestCommit_CancelledByOthersIsNotAcknowledged(t *testing.T) {
 		t.Errorf("a commit that no standby has: %v", err)
 	}
 	set(t, admin, "synchronous_standby_names", "")
-	eventually.Done(t, "a commit", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "a commit", func(ctx context.Context) (bool, error) {
 		o, err := driver.Commit(ctx, create("b"))
 		return err == nil && o[0].Revision == 3, err
 	})

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"byre/migrations/dbserver"
+	"byre/migrations"
 	"byre/sqlstore"
 )
 
@@ -166,7 +166,7 @@ func (s *server) notConnected(pool *pgxpool.Pool) error {
 }
 
 func (s *server) noAnswer() error {
-	return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, dbserver.Explain(s.config, context.DeadlineExceeded))
+	return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, migrations.Explain(s.config, context.DeadlineExceeded))
 }
 
 // reset drops all connections: idle ones now, those in use when they are released.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"byre/migrations/dbserver"
+	"byre/migrations"
 	"byre/sqlstore"
 )
 
@@ -59,7 +59,7 @@ func (s *server) translate(err error) error {
 	if err == nil || errors.Is(err, context.Canceled) || isOurs(err) {
 		return err
 	}
-	explained := dbserver.Explain(s.config, err)
+	explained := migrations.Explain(s.config, err)
 	var server *pgconn.PgError
 	if !errors.As(err, &server) {
 		// Errors that do not come from the server are those of the connection, or time-outs.
@@ -99,7 +99,7 @@ func (s *server) translateCommit(err error, committing bool) error {
 	case isCertain, nothingWasSent(err):
 		return s.translate(err)
 	default:
-		return fmt.Errorf("%w: %w", sqlstore.ErrUnknown, dbserver.Explain(s.config, err))
+		return fmt.Errorf("%w: %w", sqlstore.ErrUnknown, migrations.Explain(s.config, err))
 	}
 }
 

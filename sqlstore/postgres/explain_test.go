@@ -11,9 +11,9 @@ import (
 
 	"byre/migrations"
 	"byre/sqlstore"
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/storetest"
 )
 
 // Each way in which a server refuses a connection has an error of one line that names the
@@ -78,7 +78,7 @@ func TestExplain_NamesTheServerAndTheRemedy(t *testing.T) {
 		"refused connection": {strings.Replace(through, address, closed, 1), []string{closed, "connection refused", "start the server"}},
 		"two hosts":          {strings.Replace(strings.Replace(through, address, closed+","+address, 1), "sslmode=disable", "sslmode=require", 1), []string{closed + ": connection refused", address + ": the server refuses TLS"}},
 	} {
-		eventually.Done(t, name, func(ctx context.Context) (bool, error) {
+		storetest.EventuallyDone(t, name, func(ctx context.Context) (bool, error) {
 			_, migrateErr := migrations.Up(ctx, test.dsn)
 			_, openErr := postgres.Open(ctx, test.dsn, postgres.Options{})
 			for _, err := range []error{migrateErr, openErr} {

@@ -11,9 +11,9 @@ import (
 
 	"byre/migrations"
 	"byre/sqlstore"
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/storetest"
 	"byre/watch"
 )
 
@@ -76,7 +76,7 @@ func TestFailover_LosingCommitsBeginsAnEpoch(t *testing.T) {
 	failOver(t, primary, standby)
 	// The other process may have a connection to the old primary. It notices that it is
 	// broken by a write that fails, which does not happen.
-	eventually.Done(t, "the other process writes", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the other process writes", func(ctx context.Context) (bool, error) {
 		o, err := other.Commit(ctx, create("x"))
 		return err == nil && o[0].Err == nil, err
 	})

@@ -12,9 +12,9 @@ import (
 
 	"byre/migrations"
 	"byre/sqlstore"
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/storetest"
 )
 
 // fault is a fault that the test injects while two replicas write.
@@ -180,7 +180,7 @@ func (w *writers) compact(ctx context.Context, t *testing.T) {
 func (w *writers) awaitWrites(t *testing.T, objects int64) {
 	t.Helper()
 	want := [2]int64{w.written[0].Load() + objects, w.written[1].Load() + objects}
-	eventually.Done(t, "writes of both replicas", func(context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "writes of both replicas", func(context.Context) (bool, error) {
 		return w.written[0].Load() >= want[0] && w.written[1].Load() >= want[1], nil
 	})
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"byre/sqlstore"
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/storetest"
 )
@@ -347,7 +346,7 @@ func whileLocked(t *testing.T, dsn string, admin *pgx.Conn, ask func() error, st
 	}
 	asked := make(chan error, 1)
 	go func() { asked <- ask() }()
-	eventually.Done(t, "a wait for the lock", func(ctx context.Context) (waits bool, err error) {
+	storetest.EventuallyDone(t, "a wait for the lock", func(ctx context.Context) (waits bool, err error) {
 		err = admin.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity
 WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits)
 		return waits, err

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"byre/migrations/dbserver"
+	"byre/migrations"
 	"byre/sqlstore"
 )
 
@@ -149,7 +149,7 @@ func (d *Driver) check(ctx context.Context, w *watchdog, before lastSeen, o *obs
 }
 
 func (s *server) notPrimary() error {
-	return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, dbserver.Explain(s.config, pgconn.ErrReadOnlyConnection))
+	return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, migrations.Explain(s.config, pgconn.ErrReadOnlyConnection))
 }
 
 // followInstance makes the instance that a new connection leads to the one that this process follows. It
@@ -231,7 +231,7 @@ func (d *Driver) record(ctx context.Context, tx pgx.Tx, before lastSeen) (begun 
 	if err != nil || f.stored == f.present && f.holds {
 		return false, err
 	}
-	log, server, lineage := d.server.options.Logger, dbserver.Address(d.server.config), f.present.String()
+	log, server, lineage := d.server.options.Logger, migrations.Address(d.server.config), f.present.String()
 	if begun = !f.isSafe(); !begun {
 		if f.stored != (origin{}) && !f.isSame() {
 			log.Info("postgres: a standby took over; every commit waited for a synchronous standby, so that none is lost, and the epoch goes on",
@@ -290,9 +290,9 @@ type origin struct {
 }
 
 // position returns the server and the timeline as a connection finds them.
-func (o origin) position() dbserver.Timeline {
+func (o origin) position() migrations.Timeline {
 	number, _ := strconv.ParseInt(o.timeline, 10, 64)
-	return dbserver.Timeline{System: o.server, Number: number}
+	return migrations.Timeline{System: o.server, Number: number}
 }
 
 const synchronousMark = " synchronous"
@@ -325,7 +325,7 @@ func (d *Driver) find(ctx context.Context, tx pgx.Tx, before lastSeen) (f findin
 	f, refused, err := findOrigin(ctx, tx)
 	if refused != nil {
 		d.server.options.Logger.Warn("postgres: the server does not tell its timeline: a failover that loses commits is noticed only by "+
-			"processes that have seen them", "server", dbserver.Address(d.server.config), "error", refused.Message)
+			"processes that have seen them", "server", migrations.Address(d.server.config), "error", refused.Message)
 	}
 	f.holds, f.isShown, f.last = o.holds(before), o.shows(before), o.Revision
 	if err == nil && refused == nil {
@@ -347,7 +347,7 @@ func findOrigin(ctx context.Context, tx pgx.Tx) (f finding, refused *pgconn.PgEr
 	}
 	f.stored = parseOrigin(stored)
 	err = pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error { // a savepoint
-		return tx.QueryRow(ctx, dbserver.SelectTimeline).Scan(&f.present.server, &f.present.timeline)
+		return tx.QueryRow(ctx, migrations.SelectTimeline).Scan(&f.present.server, &f.present.timeline)
 	})
 	if errors.As(err, &refused) && slices.Contains(refusals, refused.Code) {
 		f.present.server, f.present.timeline = f.stored.server, f.stored.timeline

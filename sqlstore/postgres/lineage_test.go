@@ -15,9 +15,9 @@ import (
 
 	"byre/migrations"
 	"byre/sqlstore"
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/storetest"
 )
 
 // All processes end, the primary fails with commits that its standby does not have, and the
@@ -78,7 +78,7 @@ func TestFailover_SurvivorBeginsAnEpoch(t *testing.T) {
 		t.Fatal(err)
 	}
 	failOver(t, primary, standby)
-	eventually.Done(t, "the survivor writes", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the survivor writes", func(ctx context.Context) (bool, error) {
 		o, err := survivor.Commit(ctx, create("x"))
 		if err == nil && o[0].Revision <= lost {
 			t.Errorf("revision %d is given again", o[0].Revision)
@@ -388,7 +388,7 @@ func TestAdopt_WaitsForItsTurnUntilTheDeadline(t *testing.T) {
 		_, err := driver.State(t.Context())
 		first <- err
 	}()
-	eventually.Done(t, "the first waits for the writers' lock", func(ctx context.Context) (isWaiting bool, err error) {
+	storetest.EventuallyDone(t, "the first waits for the writers' lock", func(ctx context.Context) (isWaiting bool, err error) {
 		err = admin.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&isWaiting)
 		return isWaiting, err
 	})

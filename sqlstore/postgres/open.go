@@ -18,7 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"byre/migrations"
-	"byre/migrations/dbserver"
+
 	"byre/sqlstore"
 )
 
@@ -112,7 +112,7 @@ func OpenWithoutServing(ctx context.Context, dsn string, options Options) (*Driv
 	if err != nil {
 		return nil, err
 	}
-	primaries := dbserver.FollowPrimaries(ctx, config.ConnConfig, options.Logger)
+	primaries := migrations.FollowPrimaries(ctx, config.ConnConfig, options.Logger)
 	pooled, err := inspect(ctx, config.ConnConfig, options)
 	if err != nil {
 		return nil, err
@@ -126,7 +126,7 @@ func OpenWithoutServing(ctx context.Context, dsn string, options Options) (*Driv
 
 // parsePool parses a connection string, with the defaults of the pool for reads.
 func parsePool(dsn string) (*pgxpool.Config, error) {
-	config, err := dbserver.Parse(dsn)
+	config, err := migrations.ParseDSN(dsn)
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +149,7 @@ func newDriver(ctx context.Context, config *pgxpool.Config, pooled bool, options
 	case pooled && *mode == pgx.QueryExecModeDescribeExec:
 		// It sends a statement and its execution apart, between which a pooler gives the session to other clients.
 		return nil, fmt.Errorf("PostgreSQL at %s is behind a pooler, where default_query_exec_mode=describe_exec may execute the statement "+
-			"of another client: remove it from the endpoint", dbserver.Address(config.ConnConfig))
+			"of another client: remove it from the endpoint", migrations.Address(config.ConnConfig))
 	}
 	d := &Driver{server: server{options: options, config: config.ConnConfig, refresh: config.BeforeConnect}, lineage: l}
 	if err := d.server.openPools(ctx, config); err != nil {
@@ -180,7 +180,7 @@ func inspect(ctx context.Context, config *pgx.ConnConfig, options Options) (pool
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
-		return false, fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, dbserver.Explain(config, err))
+		return false, fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, migrations.Explain(config, err))
 	}
 	defer func() { err = errors.Join(err, conn.Close(ctx)) }()
 	schema, err := migrations.PostgresSchema(ctx, conn)
@@ -199,22 +199,22 @@ func inspect(ctx context.Context, config *pgx.ConnConfig, options Options) (pool
 	)
 	err = conn.QueryRow(ctx, selectServer).Scan(&pid, &fsync, &synchronous, &quorum, &neon, &standbys, &standby, &encoding)
 	if err != nil {
-		return false, dbserver.Explain(config, err)
+		return false, migrations.Explain(config, err)
 	}
 	switch {
 	case standby:
-		return false, fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, dbserver.Explain(config, pgconn.ErrStandbyConnection))
+		return false, fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, migrations.Explain(config, pgconn.ErrStandbyConnection))
 	case encoding != "UTF8" && encoding != "SQL_ASCII":
 		return false, fmt.Errorf("the database has the encoding %s, which lacks characters that objects may have: "+
 			"use one that was created with ENCODING 'UTF8'", encoding)
 	case !options.AllowLoss && (fsync == "off" && !isNeon(neon, synchronous, quorum) || synchronous == "off"):
 		return false, fmt.Errorf("the server may lose commits: fsync is %s, synchronous_commit is %s", fsync, synchronous)
 	}
-	if hosts := strings.Count(dbserver.Address(config), ",") + 1; (hosts > 1 || standbys > 0) && (quorum == "" || synchronous == "local") {
+	if hosts := strings.Count(migrations.Address(config), ",") + 1; (hosts > 1 || standbys > 0) && (quorum == "" || synchronous == "local") {
 		options.Logger.Warn("postgres: no standby is synchronous: a failover may lose acknowledged writes; "+
 			"set synchronous_standby_names on the server",
 			"hosts", hosts, "standbys", standbys, "synchronous_standby_names", quorum, "synchronous_commit", synchronous)
 	}
 	// A pooler gives its clients a process ID of its own, not that of the server's session.
-	return pid != conn.PgConn().PID() || dbserver.LeadsToPgpool(conn.PgConn()), migrations.Check(migrations.Postgres, schema)
+	return pid != conn.PgConn().PID() || migrations.LeadsToPgpool(conn.PgConn()), migrations.Check(migrations.Postgres, schema)
 }

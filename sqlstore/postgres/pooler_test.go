@@ -10,10 +10,10 @@ import (
 
 	"byre/migrations"
 	"byre/sqlstore"
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/postgres/pgtest"
 	"byre/sqlstore/storetest"
+
 	"byre/watch"
 )
 
@@ -169,7 +169,7 @@ func TestPooler_BrokenBehindItIsUnknown(t *testing.T) {
 		return err == nil, err
 	}
 	proxy.Set(pgtest.Failpoint{Statement: "FOR UPDATE", Point: pgtest.Answered, Do: func() pgtest.Action {
-		eventually.Done(t, "the commit", isThere)
+		storetest.EventuallyDone(t, "the commit", isThere)
 		return pgtest.Drop
 	}})
 	if _, err := driver.Commit(t.Context(), create("b")); !errors.Is(err, sqlstore.ErrUnknown) {

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"byre/migrations/dbserver"
+	"byre/migrations"
 )
 
 const (
@@ -44,7 +44,7 @@ type server struct {
 	// refresh reads the files with the credentials again, for each new connection.
 	refresh beforeConnect
 	// primaries refuses a primary that was replaced; nil for the server of a standby.
-	primaries *dbserver.Primaries
+	primaries *migrations.Primaries
 	// reads is for reads. feed is for State, the Changes of all resources and Notify, with
 	// which the processes follow each other, and for isDone, while reads is busy (feedPool).
 	// writes has one connection, which only the writer uses. locks has connections whose

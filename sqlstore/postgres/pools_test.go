@@ -9,9 +9,9 @@ import (
 
 	"byre/migrations"
 	"byre/sqlstore"
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/storetest"
 )
 
 // After many reads at the same time the poll keeps one connection. The pool closes the others
@@ -63,7 +63,7 @@ WHERE datname = current_database() AND application_name = 'polled'`).Scan(&n); e
 	if n := count(); n < lists {
 		t.Fatalf("%d lists at once have left %d connections", lists, n)
 	}
-	eventually.Succeeds(t, "one connection is left", func() error {
+	storetest.EventuallySucceeds(t, "one connection is left", func() error {
 		if _, err := driver.State(t.Context()); err != nil {
 			return err
 		}

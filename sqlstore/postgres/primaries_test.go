@@ -10,9 +10,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"byre/sqlstore"
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/storetest"
 )
 
 // TestPrimaries_FollowsTheHigherTimeline: a standby is promoted, and the old primary comes back and takes writes too. A
@@ -46,12 +46,12 @@ func TestPrimaries_FollowsTheHigherTimeline(t *testing.T) {
 	first.Drop()
 	second.Drop()
 	createAvailable(t, driver, "c")
-	eventually.Done(t, "the metric", func(context.Context) (bool, error) { return gauge(t, registry) == 1, nil })
+	storetest.EventuallyDone(t, "the metric", func(context.Context) (bool, error) { return gauge(t, registry) == 1, nil })
 	if text := log.String(); strings.Count(text, "two primaries") != 1 || !strings.Contains(text, "timeline 1") {
 		t.Errorf("the log:\n%s", text)
 	}
 	// A pooler that leads to the old one alone is refused by the statements.
-	eventually.Done(t, "the process behind a pooler", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the process behind a pooler", func(ctx context.Context) (bool, error) {
 		_, err := behindPooler.Commit(ctx, create("lost"))
 		return err != nil && strings.Contains(err.Error(), "two primaries"), nil
 	})
@@ -81,7 +81,7 @@ func TestPrimaries_FollowsTheHigherTimeline(t *testing.T) {
 		t.Fatal(err)
 	}
 	second.Drop()
-	eventually.Done(t, "unavailable", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "unavailable", func(ctx context.Context) (bool, error) {
 		_, err := driver.State(ctx)
 		if err != nil && !errors.Is(err, sqlstore.ErrUnavailable) {
 			t.Error(err)

@@ -6,9 +6,9 @@ import (
 
 	"byre/migrations"
 	"byre/sqlstore"
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/storetest"
 )
 
 // A batch that loses a race against another transaction is sent again: the server has rolled it
@@ -66,7 +66,7 @@ func TestDriver_AsksForItsIsolation(t *testing.T) {
 			compacted <- err
 		}()
 		admin := connect(t, dsn)
-		eventually.Done(t, "a compaction that waits", func(ctx context.Context) (waits bool, err error) {
+		storetest.EventuallyDone(t, "a compaction that waits", func(ctx context.Context) (waits bool, err error) {
 			err = admin.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity
 WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits)
 			return waits, err

@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"byre/migrations"
-	"byre/migrations/dbserver"
+
 	"byre/sqlstore"
 )
 
@@ -131,7 +131,7 @@ func (r *ReadOnly) leaveStandby(err error) {
 	}
 	if r.isAway.CompareAndSwap(false, true) {
 		r.primary.server.options.Logger.Warn("postgres: the standby can't be read: reads take turns on one connection to the primary",
-			"standby", dbserver.Address(r.standby.server.config), "error", err)
+			"standby", migrations.Address(r.standby.server.config), "error", err)
 	}
 }
 
@@ -151,7 +151,7 @@ func (r *ReadOnly) Maintain(ctx context.Context) error {
 		}
 		if _, err := r.standby.State(ctx); err == nil || errors.Is(err, errBusy) { // of the connection to the primary
 			r.isAway.Store(false)
-			r.primary.server.options.Logger.Info("postgres: the standby is read again", "standby", dbserver.Address(r.standby.server.config))
+			r.primary.server.options.Logger.Info("postgres: the standby is read again", "standby", migrations.Address(r.standby.server.config))
 		}
 	}
 }

@@ -14,10 +14,10 @@ import (
 
 	"byre/migrations"
 	"byre/sqlstore"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/backup"
 	"byre/sqlstore/postgres"
-	"byre/sqlstore/snapshot"
 	"byre/sqlstore/storetest"
+
 	"byre/watch"
 )
 
@@ -52,7 +52,7 @@ func startLongReadOnly(t *testing.T) pair {
 func conflict(t *testing.T, primary string, monitor *pgx.Conn) {
 	t.Helper()
 	mustExec(t, primary, `BEGIN; LOCK TABLE current_objects IN ACCESS EXCLUSIVE MODE; COMMIT`)
-	eventually.Done(t, "the replay waits for the list", func(ctx context.Context) (waits bool, err error) {
+	storetest.EventuallyDone(t, "the replay waits for the list", func(ctx context.Context) (waits bool, err error) {
 		err = monitor.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND NOT granted)`).Scan(&waits)
 		return waits, err
 	})
@@ -71,7 +71,7 @@ func TestReadOnly_CompletesAListThatTheStandbyEnds(t *testing.T) {
 	} {
 		for _, q := range []sqlstore.Query{{}, {Limit: 60, Count: true}} {
 			q.Resource = "pods"
-			eventually.True(t, "the standby is read", func() bool {
+			storetest.Eventually(t, "the standby is read", func() bool {
 				return strings.Count(p.log.String(), away) == strings.Count(p.log.String(), again)
 			})
 			before, err := p.reader.State(t.Context())
@@ -216,7 +216,7 @@ func TestReadOnly_HidesWhatThePrimaryHides(t *testing.T) {
 			t.Errorf("commit: %v", err)
 		}
 	})
-	eventually.Done(t, "the standby shows the change", func(ctx context.Context) (isThere bool, err error) {
+	storetest.EventuallyDone(t, "the standby shows the change", func(ctx context.Context) (isThere bool, err error) {
 		err = standby.QueryRow(ctx, `SELECT revision > $1 FROM counters`, last).Scan(&isThere)
 		return isThere, err
 	})
@@ -312,7 +312,7 @@ func TestReadOnly_NoticesMigrateDownAndRestore(t *testing.T) {
 	}
 	deleteAll()
 	p.expectRefused(t, "a database without tables", last, "byre migrate status")
-	if err := postgres.Load(t.Context(), dsn, snapshot.Restored(rows.Snapshot(), 1_000_000, "restored", time.Now())); err != nil {
+	if err := postgres.Load(t.Context(), dsn, backup.Restored(rows.Snapshot(), 1_000_000, "restored", time.Now())); err != nil {
 		t.Fatal(err)
 	}
 	p.expectRefused(t, "a database that is restored and not served", last, "start a server that writes")
@@ -330,7 +330,7 @@ func TestReadOnly_NoticesMigrateDownAndRestore(t *testing.T) {
 	if all := names(t, p.reader); !slices.Equal(all, []string{"a", "b", "c"}) {
 		t.Errorf("objects after a restore: %v", all)
 	}
-	eventually.True(t, "the standby is read again", func() bool {
+	storetest.Eventually(t, "the standby is read again", func() bool {
 		return strings.Count(p.log.String(), away) == strings.Count(p.log.String(), again)
 	})
 	deleteAll()
@@ -363,7 +363,7 @@ func TestReadOnly_LeavesNoSessionsAtThePrimary(t *testing.T) {
 			t.Fatalf("state %v of a primary that is locked", state)
 		}
 	}
-	eventually.Done(t, "the sessions end", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the sessions end", func(ctx context.Context) (bool, error) {
 		var waiting int
 		err := locking.QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity WHERE application_name = 'reader' AND wait_event_type = 'Lock'`).Scan(&waiting)
 		return waiting <= 1, err

@@ -16,10 +16,10 @@ import (
 
 	"byre/migrations"
 	"byre/sqlstore"
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/postgres/pgtest"
 	"byre/sqlstore/storetest"
+
 	"byre/watch"
 )
 
@@ -27,7 +27,7 @@ import (
 func openReadOnly(t *testing.T, primary, standby string, options postgres.Options) *postgres.ReadOnly {
 	t.Helper()
 	var r *postgres.ReadOnly
-	eventually.Done(t, "the standby has the database", func(ctx context.Context) (_ bool, err error) {
+	storetest.EventuallyDone(t, "the standby has the database", func(ctx context.Context) (_ bool, err error) {
 		r, err = postgres.OpenReadOnly(ctx, primary, standby, options)
 		return err == nil, err
 	})
@@ -42,7 +42,7 @@ func awaitReplay(t *testing.T, primary, standby *pgtest.Cluster) {
 		t.Fatal(err)
 	}
 	conn := connect(t, standby.DSN("postgres"))
-	eventually.Done(t, "replay", func(ctx context.Context) (isDone bool, err error) {
+	storetest.EventuallyDone(t, "replay", func(ctx context.Context) (isDone bool, err error) {
 		err = conn.QueryRow(ctx, `SELECT pg_last_wal_replay_lsn() >= $1::pg_lsn`, written).Scan(&isDone)
 		return isDone, err
 	})
@@ -188,7 +188,7 @@ func (p pair) metric(t *testing.T, name string) *dto.Metric {
 // awaitLog waits until the log of the ReadOnly has a text so many times.
 func (p pair) awaitLog(t *testing.T, text string, times int) {
 	t.Helper()
-	eventually.True(t, text, func() bool { return strings.Count(p.log.String(), text) == times })
+	storetest.Eventually(t, text, func() bool { return strings.Count(p.log.String(), text) == times })
 }
 
 const (
@@ -298,7 +298,7 @@ func TestReadOnly_WaitsUntilAFailoverIsAdopted(t *testing.T) {
 	mustCreate(t, writer, "lost")
 	failOver(t, primary, standby)
 	notAdopted := ""
-	eventually.True(t, "the new primary is refused", func() bool {
+	storetest.Eventually(t, "the new primary is refused", func() bool {
 		_, err := reader.State(t.Context())
 		if err == nil {
 			t.Fatal("the reader follows a server that nobody has adopted")

@@ -13,11 +13,11 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"byre/migrations"
-	"byre/migrations/dbserver"
+
 	"byre/sqlstore"
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/storetest"
 )
 
 // schemas is the number of control planes that share one database in
@@ -28,7 +28,7 @@ const schemas = 20
 // too.
 func schemaDSN(t *testing.T, dsn, schema string) string {
 	t.Helper()
-	dsn, err := dbserver.WithSchema(dsn+"&application_name="+strings.ReplaceAll(schema, " ", "%20"), schema)
+	dsn, err := migrations.WithSchema(dsn+"&application_name="+strings.ReplaceAll(schema, " ", "%20"), schema)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +188,7 @@ func TestSchemas_AreStoresOfTheirOwn(t *testing.T) {
 	if !ran || err != nil {
 		t.Errorf("the lock: %v, %v", ran, err)
 	}
-	eventually.Done(t, "each plane shares its in-use lock", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "each plane shares its in-use lock", func(ctx context.Context) (bool, error) {
 		var shared int
 		err := admin.QueryRow(ctx, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock' AND granted`).Scan(&shared)
 		return shared == 2*len(all), err
@@ -197,7 +197,7 @@ func TestSchemas_AreStoresOfTheirOwn(t *testing.T) {
 	if _, err := migrations.Down(t.Context(), planes[0].dsn, false); !errors.As(err, &inUse) || !strings.Contains(err.Error(), `"tenant 0"`) {
 		t.Errorf("down of one in use: %v", err)
 	}
-	eventually.Done(t, "four idle connections each", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "four idle connections each", func(ctx context.Context) (bool, error) {
 		counts, err := connections(ctx, admin)
 		for _, name := range all {
 			if err == nil && counts[name] > 4 {
@@ -326,7 +326,7 @@ func TestSchemas_RoleReachesItsOwnOnly(t *testing.T) {
 	if _, err := connect(t, as("schema_one")).Exec(t.Context(), `SELECT FROM schema_two.objects`); err == nil || !strings.Contains(err.Error(), "permission denied") {
 		t.Errorf("a role reads the schema of another: %v", err)
 	}
-	foreign, err := dbserver.WithSchema(as("schema_one"), "schema_two")
+	foreign, err := migrations.WithSchema(as("schema_one"), "schema_two")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -338,7 +338,7 @@ func TestSchemas_RoleReachesItsOwnOnly(t *testing.T) {
 			t.Errorf("%s in the schema of another: %v", name, err)
 		}
 	}
-	missing, err := dbserver.WithSchema(as("schema_one"), "schema_three")
+	missing, err := migrations.WithSchema(as("schema_one"), "schema_three")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -354,7 +354,7 @@ func TestSchemas_BehindAPooler(t *testing.T) {
 	dsn := pgtest.DSN(t)
 	expectRefused := func(dsn, want string) {
 		t.Helper()
-		named, err := dbserver.WithSchema(dsn, "cp1")
+		named, err := migrations.WithSchema(dsn, "cp1")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"byre/migrations"
-	"byre/migrations/dbserver"
+
 	"byre/sqlstore"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/postgres/pgtest"
@@ -132,14 +132,14 @@ func batches(b *testing.B, metrics *prometheus.Registry) (n uint64) {
 // server of proxied.
 func openShard(b *testing.B, dsn, proxied, schema string) (direct string, driver *postgres.Driver) {
 	b.Helper()
-	direct, err := dbserver.WithSchema(dsn, schema)
+	direct, err := migrations.WithSchema(dsn, schema)
 	if err != nil {
 		b.Fatal(err)
 	}
 	if _, err := migrations.Up(b.Context(), direct); err != nil {
 		b.Fatal(err)
 	}
-	if proxied, err = dbserver.WithSchema(proxied, schema); err != nil {
+	if proxied, err = migrations.WithSchema(proxied, schema); err != nil {
 		b.Fatal(err)
 	}
 	if driver, err = postgres.Open(b.Context(), proxied, postgres.Options{}); err != nil {

@@ -14,9 +14,9 @@ import (
 
 	"byre/migrations"
 	"byre/sqlstore"
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/storetest"
 )
 
 func create(name string) []sqlstore.Write {
@@ -156,7 +156,7 @@ func TestWriters_StoppedHolderLosesTheLock(t *testing.T) {
 		}
 	})
 	admin := connect(t, dsn)
-	eventually.Done(t, "the holder works", func(ctx context.Context) (works bool, err error) {
+	storetest.EventuallyDone(t, "the holder works", func(ctx context.Context) (works bool, err error) {
 		err = admin.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'PgSleep')`, int(working.PgConn().PID())).Scan(&works)
 		return works, err
 	})
@@ -196,7 +196,7 @@ EXECUTE format('ALTER DATABASE %I SET statement_timeout = ''800ms''', current_da
 					t.Error(err)
 				}
 			})
-			eventually.Done(t, "the read waits", func(ctx context.Context) (waits bool, err error) {
+			storetest.EventuallyDone(t, "the read waits", func(ctx context.Context) (waits bool, err error) {
 				err = admin.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits)
 				return waits, err
 			})
@@ -289,18 +289,18 @@ func TestHints_NotSentWhileAlone(t *testing.T) {
 	expect(0)
 	notify(1) // the driver does not know yet whether it is alone
 	expect(1)
-	eventually.Done(t, "the process is alone", isAlone(true))
+	storetest.EventuallyDone(t, "the process is alone", isAlone(true))
 	notify(2)
 	conn := connect(t, dsn)
 	useStore(t, conn, "another schema")
 	useStore(t, conn, currentSchema(t, conn))
-	eventually.Done(t, "there is another process", isAlone(false))
+	storetest.EventuallyDone(t, "there is another process", isAlone(false))
 	notify(3)
 	expect(3)
 	if _, err := conn.Exec(ctx, `SELECT pg_advisory_unlock_all()`); err != nil {
 		t.Fatal(err)
 	}
-	eventually.Done(t, "the process is alone again", isAlone(true))
+	storetest.EventuallyDone(t, "the process is alone again", isAlone(true))
 	cancel()
 	running.Wait()
 	if driver.IsAlone() {
@@ -368,7 +368,7 @@ func TestWithLock_LeavesNoIdleConnection(t *testing.T) {
 	admin := connect(t, dsn)
 	expect := func(when string, want int) {
 		t.Helper()
-		eventually.Done(t, when, func(ctx context.Context) (bool, error) {
+		storetest.EventuallyDone(t, when, func(ctx context.Context) (bool, error) {
 			counts, err := connections(ctx, admin)
 			return counts["tenant"] == want, err
 		})

@@ -11,11 +11,11 @@ import (
 
 	"byre/migrations"
 	"byre/sqlstore"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/dbtest"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/storetest"
 	"byre/watch"
-	"byre/watch/watchtest"
 )
 
 // Reads from a host that stops answering end at their deadline, and succeed soon after the
@@ -162,7 +162,7 @@ func TestSilentHosts_TheOtherIsUsed(t *testing.T) {
 			t.Parallel()
 			driver, proxies := openThrough(t, silent+1, postgres.Options{})
 			feed := watch.New(driver, watch.Options{})
-			watchtest.Serve(t, "feed", feed.Run)
+			dbtest.Serve(t, "feed", feed.Run)
 			if _, err := feed.Latest(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -239,7 +239,7 @@ func TestRead_WaitForAConnectionIsNoSilence(t *testing.T) {
 			t.Errorf("commit: %v, %v", o, err)
 		}
 	})
-	eventually.True(t, "the commit waits for the lock", func() (waits bool) {
+	storetest.Eventually(t, "the commit waits for the lock", func() (waits bool) {
 		if err := other.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'store'::regclass)`).Scan(&waits); err != nil {
 			t.Error(err)
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"byre/migrations"
-	"byre/migrations/dbserver"
+
 	"byre/sqlstore"
 )
 
@@ -143,7 +143,7 @@ type transfer struct {
 }
 
 func connect(ctx context.Context, dsn string) (*transfer, error) {
-	config, err := dbserver.Parse(dsn)
+	config, err := migrations.ParseDSN(dsn)
 	if err != nil {
 		return nil, err
 	}
@@ -152,9 +152,9 @@ func connect(ctx context.Context, dsn string) (*transfer, error) {
 	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
 	t := &transfer{}
 	t.ctx, t.cancel = context.WithCancelCause(ctx)
-	if t.conn, err = dbserver.Connect(t.ctx, config.ConnConfig); err != nil {
+	if t.conn, err = migrations.Connect(t.ctx, config.ConnConfig); err != nil {
 		t.cancel(nil)
-		return nil, dbserver.Explain(config.ConnConfig, err)
+		return nil, migrations.Explain(config.ConnConfig, err)
 	}
 	t.watchdog = &watchdog{timeout: transferTimeout, timer: time.AfterFunc(transferTimeout, func() { t.cancel(errNoAnswer) })}
 	return t, nil
@@ -178,7 +178,7 @@ func (t *transfer) explain(err error) error {
 	case t.ctx.Err() != nil:
 		return t.ctx.Err()
 	}
-	return dbserver.Explain(t.conn.Config(), err)
+	return migrations.Explain(t.conn.Config(), err)
 }
 
 // checkSchema fails unless the database has this program's schema.
@@ -218,7 +218,7 @@ func (t *transfer) checkIdle() error {
 
 // name returns the name of the database in messages to the operator.
 func (t *transfer) name() string {
-	return fmt.Sprintf("%s at %s", dbserver.Name(t.conn.Config()), dbserver.Address(t.conn.Config()))
+	return fmt.Sprintf("%s at %s", migrations.DatabaseName(t.conn.Config()), migrations.Address(t.conn.Config()))
 }
 
 // schema returns the schema of the database; zero if there is none.

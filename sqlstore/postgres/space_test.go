@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"byre/sqlstore"
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/storetest"
 )
@@ -55,7 +54,7 @@ func TestCompaction_SpaceIsUsedAgain(t *testing.T) {
 	first := update()
 	storetest.Compact(t, driver, revisions[objects-1])
 	compacted, conn := time.Now(), connect(t, dsn)
-	eventually.Succeeds(t, "autovacuum of the changes", func() error {
+	storetest.EventuallySucceeds(t, "autovacuum of the changes", func() error {
 		var vacuumed bool
 		err := conn.QueryRow(t.Context(), `SELECT coalesce(last_autovacuum > $1, false) FROM pg_stat_user_tables WHERE relname = 'undo_log'`, compacted).Scan(&vacuumed)
 		if err == nil && !vacuumed {

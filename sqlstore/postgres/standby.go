@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"byre/migrations/dbserver"
+	"byre/migrations"
 	"byre/sqlstore"
 )
 
@@ -61,15 +61,15 @@ func inspectStandby(ctx context.Context, config *pgx.ConnConfig, primary *Driver
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
-		return false, fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, dbserver.Explain(config, err))
+		return false, fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, migrations.Explain(config, err))
 	}
 	defer func() { err = errors.Join(err, conn.Close(ctx)) }()
-	if _, err := dbserver.HasSchema(ctx, conn); err != nil {
+	if _, err := migrations.HasSchema(ctx, conn); err != nil {
 		return false, err
 	}
 	pid, place, system, err := placeOf(ctx, conn)
 	if err != nil {
-		return false, dbserver.Explain(config, err)
+		return false, migrations.Explain(config, err)
 	}
 	used, err := primary.server.reads.Acquire(ctx)
 	if err != nil {
@@ -82,7 +82,7 @@ func inspectStandby(ctx context.Context, config *pgx.ConnConfig, primary *Driver
 		return false, primary.server.translate(err)
 	case place != primaryPlace || system != primarySystem && system != "" && primarySystem != "":
 		return false, fmt.Errorf("PostgreSQL at %s has another database than the one at %s: it is no standby of that",
-			dbserver.Address(config), dbserver.Address(primary.server.config))
+			migrations.Address(config), migrations.Address(primary.server.config))
 	}
 	return pid != conn.PgConn().PID(), nil
 }
@@ -148,7 +148,7 @@ func (d *Driver) readReplayed(ctx context.Context, pool *pgxpool.Pool, f readFun
 func (d *Driver) checkReplay(ctx context.Context, w *watchdog, before lastSeen, o *observation) error {
 	switch {
 	case !o.standby:
-		return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, dbserver.Explain(d.server.config, pgconn.ErrPrimaryConnection))
+		return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, migrations.Explain(d.server.config, pgconn.ErrPrimaryConnection))
 	case storeOf(o.instance) != storeOf(before.instance), !o.holds(before):
 		return errNotHeld
 	case o.Revision > d.lineage.last().revision:

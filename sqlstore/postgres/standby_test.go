@@ -5,8 +5,8 @@ import (
 	"errors"
 	"testing"
 
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/storetest"
 )
 
 // startPair starts a PostgreSQL server with an asynchronous standby for one test, and migrates
@@ -29,7 +29,7 @@ func startPair(t *testing.T) (primary, standby *pgtest.Cluster, dsn string) {
 // after that is lost when the standby is promoted.
 func haltStandby(t *testing.T, standby *pgtest.Cluster, revision int64) {
 	t.Helper()
-	eventually.Done(t, "replication", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "replication", func(ctx context.Context) (bool, error) {
 		var replicated int64
 		err := connect(t, standby.DSN("postgres")).QueryRow(ctx, `SELECT revision FROM counters`).Scan(&replicated)
 		return replicated == revision, err

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"byre/sqlstore"
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres"
+	"byre/sqlstore/storetest"
 )
 
 // lockObjects locks the table of objects until unlock is called. waiting counts the statements that
@@ -63,7 +63,7 @@ func startReads(t *testing.T, waiting func() int, read func()) (wait func()) {
 			defer ended.Store(true)
 			read()
 		})
-		eventually.True(t, "reads wait", func() bool { return ended.Load() || waiting() > min(i, 7) })
+		storetest.Eventually(t, "reads wait", func() bool { return ended.Load() || waiting() > min(i, 7) })
 	}
 	return reads.Wait
 }
@@ -113,7 +113,7 @@ func TestRead_WaitForATableIsNoSilence(t *testing.T) {
 					t.Errorf("the batch under way: %v, %v", o, err)
 				}
 			})
-			eventually.True(t, "the batch waits", func() bool { return waiting() == 1 })
+			storetest.Eventually(t, "the batch waits", func() bool { return waiting() == 1 })
 			startReads(t, func() int { return waiting() - 1 }, func() {
 				if err := read(t.Context(), driver); !errors.Is(err, sqlstore.ErrUnavailable) {
 					t.Errorf("a read of the table: %v", err)

@@ -17,11 +17,11 @@ import (
 	"github.com/benbjohnson/litestream/file"
 	"github.com/superfly/ltx"
 
-	"byre/sqlstore/backup/location"
+	"byre/sqlstore/bucket"
 )
 
-// bucket holds the folders of one destination.
-type bucket interface {
+// folderStore holds the folders of one destination.
+type folderStore interface {
 	// folders returns the names of the folders, sorted. It fails if the bucket does not answer.
 	folders(ctx context.Context) ([]string, error)
 	// client returns what reads and writes one folder.
@@ -34,13 +34,13 @@ func IsURL(text string) bool {
 }
 
 // Check fails if text is not the URL of a destination.
-func Check(text string, s3 location.S3) error {
+func Check(text string, s3 bucket.S3) error {
 	_, err := openBucket(text, s3)
 	return err
 }
 
 // openBucket parses the URL of a destination. It reaches for nothing.
-func openBucket(text string, s3 location.S3) (bucket, error) {
+func openBucket(text string, s3 bucket.S3) (folderStore, error) {
 	u, err := url.Parse(text)
 	switch {
 	case err != nil || u.User != nil || u.RawQuery != "" || u.Fragment != "":

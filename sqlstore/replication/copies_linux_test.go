@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"byre/sqlstore"
-	"byre/sqlstore/backup/location"
+	"byre/sqlstore/bucket"
 	"byre/sqlstore/replication"
 	"byre/sqlstore/sqlite"
 )
@@ -36,7 +36,7 @@ func TestCopies_TellWhatIsMissing(t *testing.T) {
 	}
 	copies := func(url string) []replication.Copy {
 		t.Helper()
-		all, err := replication.Copies(t.Context(), url, location.S3{})
+		all, err := replication.Copies(t.Context(), url, bucket.S3{})
 		if err != nil || len(all) != 2 {
 			t.Fatalf("%v, %v", all, err)
 		}

@@ -16,7 +16,7 @@ import (
 type destination struct {
 	// name is its URL, which has no secrets.
 	name   string
-	bucket bucket
+	bucket folderStore
 	logger *slog.Logger
 
 	// mu guards the fields below.

@@ -12,9 +12,8 @@ import (
 	"github.com/benbjohnson/litestream"
 	"github.com/superfly/ltx"
 
-	"byre/migrations/fileowner"
-	"byre/sqlstore/backup/location"
-	"byre/sqlstore/replication/lease"
+	"byre/migrations"
+	"byre/sqlstore/bucket"
 )
 
 // listInterval is the time between two listings of a folder: files of the lowest level are merged, and
@@ -37,12 +36,12 @@ type Follower struct {
 }
 
 // NewFollower returns a Follower of a destination in S3, which writes a new file at path.
-func NewFollower(url string, s3 location.S3, path string) (*Follower, error) {
+func NewFollower(url string, s3 bucket.S3, path string) (*Follower, error) {
 	b, err := openS3(url, s3)
 	if err != nil {
 		return nil, err
 	}
-	file, err := fileowner.Open(path, os.O_RDWR|os.O_TRUNC, 0o600)
+	file, err := migrations.OpenOwned(path, os.O_RDWR|os.O_TRUNC, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +49,7 @@ func NewFollower(url string, s3 location.S3, path string) (*Follower, error) {
 }
 
 // openS3 parses the URL of a destination in S3.
-func openS3(url string, s3 location.S3) (*s3Bucket, error) {
+func openS3(url string, s3 bucket.S3) (*s3Bucket, error) {
 	b, err := openBucket(url, s3)
 	if err != nil {
 		return nil, err
@@ -63,12 +62,12 @@ func openS3(url string, s3 location.S3) (*s3Bucket, error) {
 }
 
 // LeaseOf returns the object with the lease of a destination in S3.
-func LeaseOf(url string, s3 location.S3) (*lease.Object, error) {
+func LeaseOf(url string, s3 bucket.S3) (*LeaseObject, error) {
 	b, err := openS3(url, s3)
 	if err != nil {
 		return nil, err
 	}
-	return lease.NewObject(b.service, b.bucket, b.prefix+"/lease.json"), nil
+	return NewLeaseObject(b.service, b.bucket, b.prefix+"/lease.json"), nil
 }
 
 // Folders returns the folders in the order in which they were begun.

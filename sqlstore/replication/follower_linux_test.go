@@ -12,15 +12,15 @@ import (
 
 	"github.com/minio/minio-go/v7"
 
-	"byre/sqlstore/backup/location"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/bucket"
 	"byre/sqlstore/replication"
+	"byre/sqlstore/storetest"
 )
 
 // follow returns a new follower.
 func follow(t *testing.T) *replication.Follower {
 	t.Helper()
-	f, err := replication.NewFollower(s3URL, location.S3{}, filepath.Join(t.TempDir(), "copy.db"))
+	f, err := replication.NewFollower(s3URL, bucket.S3{}, filepath.Join(t.TempDir(), "copy.db"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +41,7 @@ func expectCopy(t *testing.T, f *replication.Follower, path string) {
 // deleteFiles deletes the files of a level of all folders.
 func deleteFiles(t *testing.T, level string) {
 	t.Helper()
-	client, err := location.S3{}.Client()
+	client, err := bucket.S3{}.Client()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +126,7 @@ func TestFollower_CatchesUpBesideCommits(t *testing.T) {
 	r.awaitCopies(t)
 	f := follow(t)
 	isFollowing.Store(true)
-	ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), storetest.Patience)
 	defer cancel()
 	if err := f.CatchUp(ctx, folder, false); err != nil {
 		t.Errorf("after %d listings: %v", listings, err)
@@ -177,7 +177,7 @@ func TestFollower_GoesOnInTheNextFolder(t *testing.T) {
 // aheadFolder copies a folder to one of the year 2099.
 func aheadFolder(t *testing.T, folder string) {
 	t.Helper()
-	client, err := location.S3{}.Client()
+	client, err := bucket.S3{}.Client()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,12 +22,12 @@ import (
 
 	"byre/migrations"
 	"byre/sqlstore"
-	"byre/sqlstore/backup/location"
-	"byre/sqlstore/backup/location/s3test"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/bucket"
+	"byre/sqlstore/storetest"
+
+	"byre/sqlstore/backup"
 	"byre/sqlstore/postgres/pgtest"
 	"byre/sqlstore/replication"
-	"byre/sqlstore/snapshot"
 	"byre/sqlstore/sqlite"
 )
 
@@ -53,7 +53,7 @@ func migrated(t *testing.T) (path string) {
 // replicate opens the database at path. prepare may be nil.
 func replicate(t *testing.T, path string, prepare func(*replication.Replicator), urls ...string) *replicated {
 	t.Helper()
-	r, err := replication.New(urls, location.S3{}, slog.New(slog.DiscardHandler))
+	r, err := replication.New(urls, bucket.S3{}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,16 +104,16 @@ func (r *replicated) awaitCopies(t *testing.T) {
 
 func (r *replicated) awaitCopy(t *testing.T, destination int) {
 	t.Helper()
-	eventually.True(t, "the destination has everything", func() bool {
+	storetest.Eventually(t, "the destination has everything", func() bool {
 		s := r.Status()[destination]
 		return s.Lag == 0 && s.Err == nil && !s.LastSuccess.IsZero()
 	})
 }
 
-func digest(t *testing.T, path string) (d snapshot.Digest) {
+func digest(t *testing.T, path string) (d backup.Digest) {
 	t.Helper()
 	if err := sqlite.ReadSnapshot(t.Context(), path, func(s sqlstore.Snapshot) (err error) {
-		d, err = snapshot.DigestOf(s)
+		d, err = backup.DigestOf(s)
 		return err
 	}); err != nil {
 		t.Fatal(err)
@@ -124,7 +124,7 @@ func digest(t *testing.T, path string) (d snapshot.Digest) {
 // latest returns the latest copy in the destination of a URL.
 func latest(t *testing.T, url string) replication.Copy {
 	t.Helper()
-	copies, err := replication.Copies(t.Context(), url, location.S3{})
+	copies, err := replication.Copies(t.Context(), url, bucket.S3{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func latest(t *testing.T, url string) replication.Copy {
 func restore(t *testing.T, url string, c replication.Copy) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "restored.db")
-	if err := replication.Restore(t.Context(), url, location.S3{}, c, path); err != nil {
+	if err := replication.Restore(t.Context(), url, bucket.S3{}, c, path); err != nil {
 		t.Fatal(err)
 	}
 	return path
@@ -169,8 +169,8 @@ func s3(t *testing.T) (away *atomic.Bool) {
 // s3Behind serves an S3 with a bucket "copies". It answers the requests that pass returns true for.
 func s3Behind(t *testing.T, pass func(http.ResponseWriter, *http.Request) bool) {
 	t.Helper()
-	service := s3test.New(t, "copies")
-	s3test.ServeHere(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	service := storetest.NewS3(t, "copies")
+	storetest.ServeS3Here(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if pass(w, r) {
 			service.ServeHTTP(w, r)
 		}
@@ -209,7 +209,7 @@ func TestReplicator_GoesOnAfterItsDestinationWasAway(t *testing.T) {
 	away.Store(true) // at the start too
 	r := replicate(t, migrated(t), nil, s3URL, "file://"+dir)
 	r.commit(t, "first", 10, 1000)
-	eventually.True(t, "S3 fails", func() bool { return r.Status()[0].Failures > 0 && r.Status()[0].Lag > 0 })
+	storetest.Eventually(t, "S3 fails", func() bool { return r.Status()[0].Failures > 0 && r.Status()[0].Lag > 0 })
 	r.awaitCopy(t, 1) // the other one does not wait
 	away.Store(false)
 	r.awaitCopies(t)
@@ -220,7 +220,7 @@ func TestReplicator_GoesOnAfterItsDestinationWasAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.commit(t, "second", 10, 1000)
-	eventually.True(t, "both fail", func() bool { return r.Status()[0].Err != nil && r.Status()[1].Err != nil })
+	storetest.Eventually(t, "both fail", func() bool { return r.Status()[0].Err != nil && r.Status()[1].Err != nil })
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the directory of a medium that is not mounted was made: %v", err)
 	}
@@ -269,7 +269,7 @@ func TestReplicator_BoundsItsBacklog(t *testing.T) {
 		_, _ = content.Read(value)
 		captured := r.Captured()
 		r.commitValue(t, fmt.Sprint("away-", i), fmt.Sprintf(`"%x"`, value))
-		eventually.True(t, "it is captured", func() bool { return r.Captured() > captured })
+		storetest.Eventually(t, "it is captured", func() bool { return r.Captured() > captured })
 		if size := localBytes(t, r.path); size > 2<<20 {
 			t.Errorf("the backlog has %d bytes, want 1 MiB and one file", size)
 		}
@@ -294,7 +294,7 @@ func TestReplicator_BeginsAnewWhenItsFilesAreLost(t *testing.T) {
 	if err := replication.Forget(r.path); err != nil {
 		t.Fatal(err)
 	}
-	eventually.True(t, "a new folder is begun", func() bool {
+	storetest.Eventually(t, "a new folder is begun", func() bool {
 		r.Committed(1) // as for a write
 		entries, err := os.ReadDir(dir)
 		return err == nil && len(entries) == 2
@@ -343,7 +343,7 @@ func TestReplicator_BeginsAFolderEachTime(t *testing.T) {
 		r := replicate(t, path, nil, "file://"+dir)
 		r.commit(t, fmt.Sprint("process-", i), 1, 1000)
 		if i == 7 {
-			eventually.Done(t, "there are the last folder and four before it", func(context.Context) (bool, error) {
+			storetest.EventuallyDone(t, "there are the last folder and four before it", func(context.Context) (bool, error) {
 				entries, err := os.ReadDir(dir)
 				return len(entries) == 5, err
 			})
@@ -388,7 +388,7 @@ func TestReplicator_SyncAcknowledgesWhatIsCopied(t *testing.T) {
 	}
 	go write("late")
 	failures := r.Status()[0].Failures
-	eventually.True(t, "the copy fails again and again", func() bool { return r.Status()[0].Failures > failures+1 })
+	storetest.Eventually(t, "the copy fails again and again", func() bool { return r.Status()[0].Failures > failures+1 })
 	select {
 	case err := <-done:
 		t.Fatalf("a commit that is not copied returned: %v", err)
@@ -408,7 +408,7 @@ func TestReplicator_SyncAcknowledgesWhatIsCopied(t *testing.T) {
 		t.Errorf("a commit with a deadline: %v", err)
 	}
 	go write("last")
-	eventually.True(t, "it waits", func() bool { return r.Status()[0].Err != nil })
+	storetest.Eventually(t, "it waits", func() bool { return r.Status()[0].Err != nil })
 	r.stop()
 	if err := <-done; !errors.Is(err, sqlstore.ErrUnknown) {
 		t.Errorf("a commit during a stop: %v", err)
@@ -462,7 +462,7 @@ func TestReplicator_DeletesOldFoldersBesideCommits(t *testing.T) {
 	}
 	close(answer)
 	<-committed
-	eventually.True(t, "the oldest folder is deleted", func() bool { return len(folders(t)) == 5 })
+	storetest.Eventually(t, "the oldest folder is deleted", func() bool { return len(folders(t)) == 5 })
 	expectRestored(t, s3URL, r.path)
 	r.stop()
 	if err := r.Driver.Close(); err != nil {
@@ -473,7 +473,7 @@ func TestReplicator_DeletesOldFoldersBesideCommits(t *testing.T) {
 // folders returns the folders in S3.
 func folders(t *testing.T) (names []string) {
 	t.Helper()
-	client, err := location.S3{}.Client()
+	client, err := bucket.S3{}.Client()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -517,7 +517,7 @@ func TestReplicator_MergesBesideCommits(t *testing.T) {
 	read.Store(0)
 	close(answer)
 	n := 0
-	eventually.True(t, "merging lets go of the files", func() bool {
+	storetest.Eventually(t, "merging lets go of the files", func() bool {
 		n++
 		r.commit(t, fmt.Sprint("more-", n), 1, 1000)
 		return localFiles(t, r.path) < before
@@ -544,7 +544,7 @@ func localFiles(t *testing.T, path string) int {
 
 func TestRestore_NamesWhatIsMissing(t *testing.T) {
 	t.Parallel()
-	copies, err := replication.Copies(t.Context(), "file://"+t.TempDir(), location.S3{})
+	copies, err := replication.Copies(t.Context(), "file://"+t.TempDir(), bucket.S3{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -552,7 +552,7 @@ func TestRestore_NamesWhatIsMissing(t *testing.T) {
 		t.Errorf("an empty directory: %v", err)
 	}
 	for _, url := range []string{"file://host/path", "file:relative", "file:///", "s3://bucket", "s3:///path", "http://example.com/path", "s3://key:secret@bucket/path"} {
-		if err := replication.Check(url, location.S3{}); err == nil || !strings.Contains(err.Error(), "want file:///PATH or s3://BUCKET/PATH") {
+		if err := replication.Check(url, bucket.S3{}); err == nil || !strings.Contains(err.Error(), "want file:///PATH or s3://BUCKET/PATH") {
 			t.Errorf("%s: %v", url, err)
 		}
 	}
@@ -562,7 +562,7 @@ func TestRestore_NamesWhatIsMissing(t *testing.T) {
 // notice it.
 func TestReplicator_BeginsAnewWhenItsCopyIsDeleted(t *testing.T) {
 	s3(t)
-	client, err := location.S3{}.Client()
+	client, err := bucket.S3{}.Client()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -582,7 +582,7 @@ func TestReplicator_BeginsAnewWhenItsCopyIsDeleted(t *testing.T) {
 				}
 			}
 		}
-		eventually.True(t, "another folder is begun", func() bool {
+		storetest.Eventually(t, "another folder is begun", func() bool {
 			all, status := folders(t), r.Status()[0]
 			return len(all) > 0 && all[len(all)-1] != current && status.Lag == 0 && status.Err == nil
 		})
@@ -600,7 +600,7 @@ func TestReplicator_BeginsAnewWhenItsCopyIsDeleted(t *testing.T) {
 // objects returns the keys in S3 with a prefix.
 func objects(t *testing.T, prefix string) (keys []string) {
 	t.Helper()
-	client, err := location.S3{}.Client()
+	client, err := bucket.S3{}.Client()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -696,7 +696,7 @@ func TestReplicator_BeginsOnASmallDisk(t *testing.T) {
 	}
 	dir := t.TempDir()
 	r := replicate(t, path, nil, "file://"+dir)
-	eventually.True(t, "the attempts count", func() bool { return r.Status()[0].Failures > 1 })
+	storetest.Eventually(t, "the attempts count", func() bool { return r.Status()[0].Failures > 1 })
 	if s := r.Status()[0]; s.Err == nil || !strings.Contains(s.Err.Error(), "needs ") || !s.LastSuccess.IsZero() {
 		t.Errorf("%+v", s)
 	}
@@ -718,7 +718,7 @@ func TestReplicator_BeginsOnASmallDisk(t *testing.T) {
 func TestReplicator_SaysThatThereIsNoSpaceForAnotherCopy(t *testing.T) {
 	disk, path := onSmallDisk(t, 224)
 	s3(t)
-	client, err := location.S3{}.Client()
+	client, err := bucket.S3{}.Client()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -747,7 +747,7 @@ func TestReplicator_SaysThatThereIsNoSpaceForAnotherCopy(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually.True(t, "the copy fails for lack of space", func() bool {
+	storetest.Eventually(t, "the copy fails for lack of space", func() bool {
 		err := r.Status()[0].Err
 		return err != nil && strings.Contains(err.Error(), "the disk is full")
 	})

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"byre/sqlstore/backup/location"
+	"byre/sqlstore/bucket"
 )
 
 const (
@@ -74,7 +74,7 @@ type Replicator struct {
 }
 
 // New returns a Replicator to the destinations of the given URLs.
-func New(urls []string, s3 location.S3, logger *slog.Logger) (*Replicator, error) {
+func New(urls []string, s3 bucket.S3, logger *slog.Logger) (*Replicator, error) {
 	r := &Replicator{backlogBytes: 256 << 20, mergePause: mergePause, logger: logger, committed: make(chan struct{}, 1), ended: make(chan struct{})}
 	for _, url := range urls {
 		b, err := openBucket(url, s3)

@@ -13,16 +13,16 @@ import (
 	"github.com/benbjohnson/litestream"
 	"github.com/superfly/ltx"
 
-	"byre/sqlstore/backup/location"
+	"byre/sqlstore/bucket"
 )
 
 // ErrEmpty means that there is nothing to restore.
 var ErrEmpty = errors.New("there is no copy of a database")
 
 // Location is the copy in the destination of the given URL, as if it were one file. The certificates and
-// keys of the server lie beside it, at location.KeysSuffix.
-func Location(destination string, s3 location.S3) location.Location {
-	l := location.Location{Name: strings.TrimSuffix(destination, "/") + "/byre", Force: true, S3: s3}
+// keys of the server lie beside it, at bucket.KeysSuffix.
+func Location(destination string, s3 bucket.S3) bucket.Location {
+	l := bucket.Location{Name: strings.TrimSuffix(destination, "/") + "/byre", Force: true, S3: s3}
 	if u, err := url.Parse(l.Name); err == nil && u.Scheme == "file" {
 		l.Name = u.Path
 	}
@@ -58,7 +58,7 @@ func (c *Copy) Hole() string {
 }
 
 // Copies returns the copies in the destination of the given URL, the oldest first. It only lists files.
-func Copies(ctx context.Context, destination string, s3 location.S3) ([]Copy, error) {
+func Copies(ctx context.Context, destination string, s3 bucket.S3) ([]Copy, error) {
 	b, err := openBucket(destination, s3)
 	if err != nil {
 		return nil, err
@@ -117,7 +117,7 @@ func scan(ctx context.Context, client litestream.ReplicaClient) (c Copy, err err
 
 // Restore makes a database file at path, which must not exist, of a copy that Copies has returned for the
 // destination of the given URL, up to c.Last if files are missing, and else up to the last transaction that is there.
-func Restore(ctx context.Context, destination string, s3 location.S3, c Copy, path string) error {
+func Restore(ctx context.Context, destination string, s3 bucket.S3, c Copy, path string) error {
 	b, err := openBucket(destination, s3)
 	if err != nil {
 		return err

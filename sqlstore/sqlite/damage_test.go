@@ -82,7 +82,7 @@ func readServed(ctx context.Context, driver *sqlite.Driver) (text string, err er
 }
 
 // dump returns the definitions and the contents of the tables and of their indexes, without the uid
-// of changes that create: no checksum has it, and integrity.Check compares it with later rows.
+// of changes that create: no checksum has it, and status.Check compares it with later rows.
 func dump(t *testing.T, path string) string {
 	t.Helper()
 	db, err := sql.Open("sqlite", migrations.SQLiteDSN(path)+"?mode=ro")

@@ -8,7 +8,7 @@
 // # What is promised
 //
 // The driver promises what sqlstore.Driver demands. In addition:
-//   - Only one process has the file open. dbfile.InUseError names it to the others.
+//   - Only one process has the file open. migrations.InUseError names it to the others.
 //   - Open refuses a file of another program or with another version of the schema, and
 //     does not change it.
 //

@@ -14,7 +14,7 @@ import (
 	"testing"
 
 	"byre/migrations"
-	"byre/migrations/dbfile"
+
 	"byre/sqlstore"
 	"byre/sqlstore/sqlite"
 	"byre/sqlstore/storetest"
@@ -27,7 +27,7 @@ func TestOpen_RefusesUnusableFiles(t *testing.T) {
 	}
 	driver, path := open(t)
 	_, err := sqlite.Open(t.Context(), path, sqlite.Options{})
-	var inUse *dbfile.InUseError
+	var inUse *migrations.InUseError
 	if !errors.As(err, &inUse) || inUse.PID != os.Getpid() {
 		t.Errorf("a second process: %v", err)
 	}
@@ -77,7 +77,7 @@ func TestOpen_SetsWhatDurabilityNeeds(t *testing.T) {
 	}
 	defer db.Close()
 	for pragma, want := range map[string]string{
-		"journal_mode": "wal", "auto_vacuum": "2", "application_id": strconv.Itoa(dbfile.ApplicationID),
+		"journal_mode": "wal", "auto_vacuum": "2", "application_id": strconv.Itoa(migrations.ApplicationID),
 		"integrity_check": "ok",
 	} {
 		var got string
@@ -142,7 +142,7 @@ func TestOpen_RefusesAnotherNameOfAnOpenFile(t *testing.T) {
 	if err := errors.Join(os.Symlink(path, filepath.Join(dir, "link.db")), os.Symlink(filepath.Dir(path), filepath.Join(dir, "linked"))); err != nil {
 		t.Fatal(err)
 	}
-	var inUse *dbfile.InUseError
+	var inUse *migrations.InUseError
 	for _, other := range []string{filepath.Join(dir, "link.db"), filepath.Join(dir, "linked", "byre.db")} {
 		if _, err := sqlite.Open(t.Context(), other, sqlite.Options{}); !errors.As(err, &inUse) {
 			t.Errorf("%s: %v", other, err)

@@ -16,7 +16,7 @@ import (
 	engine "modernc.org/sqlite"
 
 	"byre/migrations"
-	"byre/migrations/dbfile"
+
 	"byre/sqlstore"
 )
 
@@ -115,14 +115,14 @@ func texts(ctx context.Context, q querier, query string) ([]string, error) {
 // program reads the file while a Driver closes it, the log stays too; then the check is
 // superfluous and does no harm.
 func InspectAfterCrash(ctx context.Context, path string, copies bool, limit time.Duration, logger *slog.Logger) (complete bool, err error) {
-	resolved, err := dbfile.Resolve(path)
+	resolved, err := migrations.ResolveFile(path)
 	if err != nil {
 		return true, nil //nolint:nilerr // the file does not exist yet
 	}
 	if _, err := os.Stat(resolved); err != nil || !copies && !hasLog(resolved) {
 		return true, nil //nolint:nilerr // as above
 	}
-	lock, err := dbfile.Acquire(path)
+	lock, err := migrations.AcquireFile(path)
 	if err != nil {
 		return false, err
 	}
@@ -137,7 +137,7 @@ func hasLog(path string) bool {
 }
 
 func (f *file) inspectAfterCrash(ctx context.Context, copies bool, limit time.Duration, logger *slog.Logger) (complete bool, err error) {
-	if fresh, err := dbfile.Inspect(f.path); err != nil || fresh {
+	if fresh, err := migrations.InspectFile(f.path); err != nil || fresh {
 		return true, err
 	}
 	cause := "byre was not stopped cleanly"

@@ -7,8 +7,8 @@ import (
 	"io/fs"
 	"os"
 
-	"byre/migrations/dbfile"
-	"byre/migrations/fileowner"
+	"byre/migrations"
+
 	"byre/sqlstore"
 )
 
@@ -27,8 +27,8 @@ func RecordBackup(path string, b sqlstore.LastBackup) error {
 	if err != nil {
 		return err
 	}
-	if path, err = dbfile.Resolve(path); err == nil {
-		err = fileowner.WriteFile(path+lastBackupSuffix, append(text, '\n'), 0o600)
+	if path, err = migrations.ResolveFile(path); err == nil {
+		err = migrations.WriteFileOwned(path+lastBackupSuffix, append(text, '\n'), 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("last backup: %w", err)
@@ -39,7 +39,7 @@ func RecordBackup(path string, b sqlstore.LastBackup) error {
 // ReadLastBackup returns the record that RecordBackup has stored for the database in the file
 // at path. It fails with sqlstore.ErrNotFound if there is none.
 func ReadLastBackup(path string) (sqlstore.LastBackup, error) {
-	path, err := dbfile.Resolve(path)
+	path, err := migrations.ResolveFile(path)
 	var text []byte
 	if err == nil {
 		text, err = os.ReadFile(path + lastBackupSuffix)

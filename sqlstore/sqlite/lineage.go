@@ -13,8 +13,8 @@ import (
 	"strings"
 	"syscall"
 
-	"byre/migrations/dbfile"
-	"byre/migrations/fileowner"
+	"byre/migrations"
+
 	"byre/sqlstore"
 )
 
@@ -92,7 +92,7 @@ func (c *committer) resumeLineage(ctx context.Context, state *sqlstore.State) er
 			slog.String("path", c.file.path), slog.String("lastChange", last.String), slog.Int64("objects", objects),
 			slog.Int64("was", left.revision), slog.Int64("is", state.Revision), slog.Int64("revision", now.revision))
 	}
-	if c.lineage.file, err = fileowner.Open(c.file.path+lineageSuffix, os.O_RDWR, 0o600); err != nil {
+	if c.lineage.file, err = migrations.OpenOwned(c.file.path+lineageSuffix, os.O_RDWR, 0o600); err != nil {
 		return err
 	}
 	left.birth = cmp.Or(left.birth, now.birth)
@@ -208,7 +208,7 @@ func (l *lineage) close() error {
 // place. Of a copy only the file is read, without a log. The schema may be that of another program. The caller has the
 // database's lock.
 func ReadPosition(ctx context.Context, path string, isCopy bool) (lineage string, revision int64, err error) {
-	if fresh, err := dbfile.Inspect(path); err != nil || fresh {
+	if fresh, err := migrations.InspectFile(path); err != nil || fresh {
 		return "", 0, err
 	}
 	// Without a log the file is complete, and a connection that would make one is not needed.

@@ -14,8 +14,7 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 
 	"byre/migrations"
-	"byre/migrations/dbfile"
-	"byre/migrations/fileowner"
+
 	"byre/sqlstore"
 )
 
@@ -24,7 +23,7 @@ const loadingSuffix = ".loading"
 
 // Load fills the database at path with a snapshot. The file must not exist, or have the schema
 // and no data. Load fails with sqlstore.ErrNotEmpty if it holds data, with a
-// *dbfile.InUseError if a process has it open, and with sqlstore.ErrBroken if the snapshot is
+// *migrations.InUseError if a process has it open, and with sqlstore.ErrBroken if the snapshot is
 // broken.
 //
 // Invariant: the file at path is either unchanged or holds the whole snapshot. Load fills a
@@ -32,10 +31,10 @@ const loadingSuffix = ".loading"
 // If the process is killed, the next Load deletes the new file. Otherwise a server could start
 // on a part of a store.
 func Load(ctx context.Context, path string, s sqlstore.Snapshot) (err error) {
-	if err := fileowner.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+	if err := migrations.MkdirAllOwned(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("make the database's folder: %w", err)
 	}
-	lock, err := dbfile.Acquire(path)
+	lock, err := migrations.AcquireFile(path)
 	if err != nil {
 		return err
 	}
@@ -48,7 +47,7 @@ func Load(ctx context.Context, path string, s sqlstore.Snapshot) (err error) {
 	if err == nil {
 		// The log of the old file must not stay: SQLite would apply it to the new one. Nor must
 		// the record of the old one's last backup.
-		err = errors.Join(removeLog(lock.Path), remove(lock.Path+lastBackupSuffix), os.Rename(f.path, lock.Path), fileowner.SyncDir(filepath.Dir(lock.Path)))
+		err = errors.Join(removeLog(lock.Path), remove(lock.Path+lastBackupSuffix), os.Rename(f.path, lock.Path), migrations.SyncDir(filepath.Dir(lock.Path)))
 	}
 	return errors.Join(f.translate(err), removeDatabase(f.path))
 }
@@ -56,7 +55,7 @@ func Load(ctx context.Context, path string, s sqlstore.Snapshot) (err error) {
 // refuseData fails with sqlstore.ErrNotEmpty if the file holds data. replaced describes the
 // file; it is nil if there is none.
 func refuseData(ctx context.Context, path string) (replaced os.FileInfo, err error) {
-	fresh, err := dbfile.Inspect(path)
+	fresh, err := migrations.InspectFile(path)
 	if err != nil {
 		return nil, err
 	}
@@ -232,7 +231,7 @@ func copyModeAndOwner(path string, replaced os.FileInfo) error {
 }
 
 func removeDatabase(path string) error {
-	return errors.Join(remove(path), remove(path+"-journal"), removeLog(path), remove(path+dbfile.LockSuffix))
+	return errors.Join(remove(path), remove(path+"-journal"), removeLog(path), remove(path+migrations.LockSuffix))
 }
 
 func removeLog(path string) error { return errors.Join(remove(path+"-wal"), remove(path+"-shm")) }

@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"testing"
 
-	"byre/migrations/dbfile"
+	"byre/migrations"
 	"byre/sqlstore/sqlite"
 )
 
@@ -51,7 +51,7 @@ func TestLocks_StayWhileTheFileIsInspected(t *testing.T) {
 	if locks(t, path) == 0 {
 		t.Fatal("Probe or Size has released the locks")
 	}
-	var inUse *dbfile.InUseError
+	var inUse *migrations.InUseError
 	if _, err := sqlite.Open(t.Context(), path, sqlite.Options{}); !errors.As(err, &inUse) {
 		t.Fatal(err)
 	}

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"byre/sqlstore"
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/sqlite"
+	"byre/sqlstore/storetest"
 )
 
 // Some seconds after the last commit the file alone has everything, as cp copies it.
@@ -86,7 +86,7 @@ func TestWAL_IsBounded(t *testing.T) {
 	}
 	// A checkpoint that a slow disk holds up lets the log grow; a later commit shortens it.
 	later := 0
-	eventually.Done(t, "the log is short", func(ctx context.Context) (bool, error) {
+	storetest.EventuallyDone(t, "the log is short", func(ctx context.Context) (bool, error) {
 		info, err := os.Stat(path + "-wal")
 		if err != nil || info.Size() <= 4*256*4096 {
 			return err == nil, err

@@ -16,7 +16,7 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 
 	"byre/migrations"
-	"byre/migrations/dbfile"
+
 	"byre/sqlstore"
 	"byre/sqlstore/replication"
 )
@@ -70,7 +70,7 @@ const readers = 4
 type Driver struct {
 	file    *file
 	options Options
-	lock    *dbfile.Lock
+	lock    *migrations.FileLock
 	// info describes the file that was opened.
 	info os.FileInfo
 
@@ -86,7 +86,7 @@ var (
 )
 
 // Open opens the database in the file at path. The caller closes the driver. Open fails with a
-// *dbfile.InUseError if another process has the file open, with migrations.ErrOlder,
+// *migrations.InUseError if another process has the file open, with migrations.ErrOlder,
 // migrations.ErrNewer or migrations.ErrForeign if the file does not have this program's schema,
 // and with sqlstore.ErrDamaged if the counters contradict the history.
 func Open(ctx context.Context, path string, options Options) (_ *Driver, err error) {
@@ -106,7 +106,7 @@ func Open(ctx context.Context, path string, options Options) (_ *Driver, err err
 	d := &Driver{options: options}
 	// The lock comes first. It fails if this process has the file open already; to inspect
 	// the file then would release SQLite's own locks on it.
-	if d.lock, err = dbfile.Acquire(path); err != nil {
+	if d.lock, err = migrations.AcquireFile(path); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -119,7 +119,7 @@ func Open(ctx context.Context, path string, options Options) (_ *Driver, err err
 	d.reserve.path, d.reserve.size, d.reserve.logger = path+reserveSuffix, options.Reserve, options.Logger
 	d.checkpointer = checkpointer{file: d.file, options: &d.options, isFull: d.reserve.isInUse.Load, grown: make(chan struct{}, 1)}
 	d.committer.file, d.committer.options, d.committer.reserve, d.committer.grew = d.file, &d.options, &d.reserve, d.checkpointer.signalGrown
-	fresh, err := dbfile.Inspect(path)
+	fresh, err := migrations.InspectFile(path)
 	if err == nil && fresh {
 		err = fmt.Errorf("%s: %w", path, migrations.ErrOlder)
 	}

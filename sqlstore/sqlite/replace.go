@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"byre/migrations/fileowner"
+	"byre/migrations"
 )
 
 // divergedSuffix is before the time in the name of a database that SetAside keeps.
@@ -49,7 +49,7 @@ func Replace(ctx context.Context, path, copied string, now time.Time) (kept stri
 		return kept, err
 	}
 	// A log of before must not stay: SQLite would apply it to the new file.
-	return kept, errors.Join(removeLog(path), remove(path+lastBackupSuffix), os.Rename(copied, path), fileowner.SyncDir(filepath.Dir(path)))
+	return kept, errors.Join(removeLog(path), remove(path+lastBackupSuffix), os.Rename(copied, path), migrations.SyncDir(filepath.Dir(path)))
 }
 
 // hasLastChange reports whether the copy has the last change of the database at path. A change is known by

@@ -11,8 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"byre/migrations/dbfile"
-	"byre/migrations/fileowner"
+	"byre/migrations"
 )
 
 // reserveSuffix follows the path of the database in that of its reserve.
@@ -41,17 +40,17 @@ type diskReserve struct {
 }
 
 // ReleaseReserve releases the reserve of the database at path if the disk is too full for a start.
-// The caller calls it before anything else opens the file. It fails with a *dbfile.InUseError if another process has
+// The caller calls it before anything else opens the file. It fails with a *migrations.InUseError if another process has
 // the database: the reserve is for that one's deletes then.
 func ReleaseReserve(path string) error {
-	path, err := dbfile.Resolve(path)
+	path, err := migrations.ResolveFile(path)
 	if err != nil {
 		return nil //nolint:nilerr // the database does not exist yet
 	}
 	if free, err := freeSpace(path); err != nil || free >= startSpace {
 		return nil //nolint:nilerr // the database does not exist yet
 	}
-	if err := dbfile.WithLock(path, func() error { return empty(path + reserveSuffix) }); err != nil {
+	if err := migrations.WithFileLock(path, func() error { return empty(path + reserveSuffix) }); err != nil {
 		return fmt.Errorf("release the reserve of a full disk: %w", err)
 	}
 	return nil
@@ -162,7 +161,7 @@ func (r *diskReserve) take() bool {
 	if free, err := freeSpace(r.path); err != nil || free < r.needed() {
 		return false
 	}
-	file, err := fileowner.Open(r.path, os.O_WRONLY|os.O_TRUNC, 0o600)
+	file, err := migrations.OpenOwned(r.path, os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return false
 	}

@@ -13,13 +13,13 @@ import (
 	"time"
 
 	"byre/migrations"
-	"byre/migrations/dbfile"
+
 	"byre/sqlstore"
-	"byre/sqlstore/backup/location"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/bucket"
 	"byre/sqlstore/postgres/pgtest"
 	"byre/sqlstore/replication"
 	"byre/sqlstore/sqlite"
+	"byre/sqlstore/storetest"
 )
 
 // tooLarge is a reserve that no disk has space for.
@@ -128,7 +128,7 @@ func TestReleaseReserve_LeavesThatOfAnotherProcess(t *testing.T) {
 		}
 		return info.Size()
 	}
-	if _, inUse := errors.AsType[*dbfile.InUseError](sqlite.ReleaseReserve(path)); !inUse || size() != reserve {
+	if _, inUse := errors.AsType[*migrations.InUseError](sqlite.ReleaseReserve(path)); !inUse || size() != reserve {
 		t.Errorf("refused: %v, and the reserve of the process that serves has %d bytes", inUse, size())
 	}
 	closeDriver(t, driver)
@@ -208,7 +208,7 @@ func testQuickDeletes(t *testing.T, attached bool) {
 	if _, err := migrations.Up(t.Context(), "sqlite://"+path); err != nil {
 		t.Fatal(err)
 	}
-	copies, err := replication.New([]string{"file://" + t.TempDir()}, location.S3{}, slog.New(slog.DiscardHandler))
+	copies, err := replication.New([]string{"file://" + t.TempDir()}, bucket.S3{}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,7 +240,7 @@ func testQuickDeletes(t *testing.T, attached bool) {
 		maintaining.Go(func() { _ = driver.Maintain(ctx) })
 		defer maintaining.Wait()
 		defer cancel()
-		eventually.True(t, "the copy is attached", copies.Attached)
+		storetest.Eventually(t, "the copy is attached", copies.Attached)
 	} else { // the log is copied back and removed
 		closeDriver(t, driver)
 		driver = openReserving(t, path, reserve)
@@ -274,7 +274,7 @@ func testQuickDeletes(t *testing.T, attached bool) {
 	if err != nil {
 		t.Error(err)
 	}
-	eventually.True(t, "the reserve is taken back", func() bool { return !driver.InReserve() })
+	storetest.Eventually(t, "the reserve is taken back", func() bool { return !driver.InReserve() })
 }
 
 // On a full disk nothing is copied. A delete that is to be acknowledged with its copy is made, and says that its outcome is
@@ -298,7 +298,7 @@ func TestReserve_DeletesDoNotWaitForACopy(t *testing.T) {
 
 func testDeletesDoNotWait(t *testing.T, dir string, fillDisk func(*sqlite.Driver)) {
 	t.Helper()
-	copies, err := replication.New([]string{"file://" + t.TempDir()}, location.S3{}, slog.New(slog.DiscardHandler))
+	copies, err := replication.New([]string{"file://" + t.TempDir()}, bucket.S3{}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

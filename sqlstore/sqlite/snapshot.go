@@ -9,7 +9,7 @@ import (
 	"os"
 	"time"
 
-	"byre/migrations/dbfile"
+	"byre/migrations"
 	"byre/sqlstore"
 )
 
@@ -52,13 +52,13 @@ func readSnapshot(ctx context.Context, path string, idle bool, read func(sqlstor
 func snapshotTime() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 
 // ReadIdle is ReadSnapshot of a store that no process serves. It locks the store until read
-// returns. It fails with a *dbfile.InUseError if a process serves the store, and with errNotLeft if a
+// returns. It fails with a *migrations.InUseError if a process serves the store, and with errNotLeft if a
 // start would begin a new epoch.
 func ReadIdle(ctx context.Context, path string, read func(sqlstore.Snapshot) error) (err error) {
 	if _, err := os.Stat(path); err != nil {
-		return fmt.Errorf("open database: %w", err) // dbfile.Acquire would make a lock without a database
+		return fmt.Errorf("open database: %w", err) // migrations.AcquireFile would make a lock without a database
 	}
-	lock, err := dbfile.Acquire(path)
+	lock, err := migrations.AcquireFile(path)
 	if err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func readTransaction(ctx context.Context, path string, do func(*file, *sql.Tx) e
 }
 
 func (f *file) readTransaction(ctx context.Context, do func(*file, *sql.Tx) error) error {
-	// dbfile.Inspect is not used: it closes the file, which would release the locks that
+	// migrations.InspectFile is not used: it closes the file, which would release the locks that
 	// a driver of this process has on it.
 	db := f.connect(1, f.reading())
 	defer db.Close()
@@ -85,8 +85,8 @@ func (f *file) readTransaction(ctx context.Context, do func(*file, *sql.Tx) erro
 	if err := db.QueryRowContext(ctx, `PRAGMA application_id`).Scan(&id); err != nil {
 		return err
 	}
-	if id != dbfile.ApplicationID {
-		return fmt.Errorf("%s: %w", f.path, dbfile.ErrForeign)
+	if id != migrations.ApplicationID {
+		return fmt.Errorf("%s: %w", f.path, migrations.ErrForeign)
 	}
 	if err := f.check(ctx); err != nil {
 		return err

@@ -12,7 +12,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"byre/sqlstore"
-	"byre/sqlstore/eventually"
 )
 
 // HistoryQuery selects the rows of the view history, each as one text.
@@ -93,7 +92,7 @@ func retain(f fixture, driver sqlstore.Driver, options sqlstore.Options, conditi
 	f.Driver = driver
 	options.CompactInterval = time.Millisecond
 	_, stop := start(f, options)
-	eventually.True(f, "the retention", condition)
+	Eventually(f, "the retention", condition)
 	stop()
 }
 

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"byre/sqlstore"
-	"byre/sqlstore/eventually"
 )
 
 // shifted is a driver whose State tells a clock that is ahead of the right time, or behind it.
@@ -79,7 +78,7 @@ func testStoreClock(f fixture) {
 		return w.Key
 	}
 	// awaitReads waits until the store has read the clock a few times.
-	awaitReads := func() { eventually.True(f, "reads of the clock", func() bool { return clock.count() > 20 }) }
+	awaitReads := func() { Eventually(f, "reads of the clock", func() bool { return clock.count() > 20 }) }
 	expect := func(what string, want sqlstore.Key) {
 		f.Helper()
 		select {
@@ -116,7 +115,7 @@ func testStoreClockOfEach(f fixture) {
 	_, stop := start(f, sqlstore.Options{Retention: anHour, CompactInterval: time.Millisecond, ExpireInterval: time.Millisecond})
 	defer stop()
 	clock.set(0)
-	awaitReads := func() { eventually.True(f, "reads of the clock", func() bool { return clock.count() > 20 }) }
+	awaitReads := func() { Eventually(f, "reads of the clock", func() bool { return clock.count() > 20 }) }
 	quiet, busy := sqlstore.Key{Resource: "configmaps", Name: "quiet"}, key("n", "busy")
 	f.revision(create(quiet, "v"))
 	before := f.revision(create(busy, "v"))

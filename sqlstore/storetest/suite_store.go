@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"byre/sqlstore"
-	"byre/sqlstore/eventually"
 )
 
 // start runs a Store on the driver until stop is called.
@@ -136,7 +135,7 @@ func testStoreRetention(f fixture) {
 		f.revision(create(key("n", fmt.Sprint(i)), "v"))
 	}
 	store, stop := start(f, sqlstore.Options{Retention: anHour, RetentionChanges: 10, CompactInterval: time.Millisecond})
-	eventually.True(f, "the number of changes", func() bool { return f.state().Compacted == 20 })
+	Eventually(f, "the number of changes", func() bool { return f.state().Compacted == 20 })
 	stop()
 	if err := store.Compact(f.Context(), 22); err != nil || f.state().Compacted != 22 {
 		f.Errorf("compact: %v, %+v", err, f.state())
@@ -144,7 +143,7 @@ func testStoreRetention(f fixture) {
 	// By age: with a clock that is nearly an hour ahead, all changes are soon an hour old.
 	f.Driver = &shifted{Driver: f.Driver, by: anHour - time.Millisecond}
 	_, stop = start(f, sqlstore.Options{Retention: anHour, CompactInterval: time.Millisecond})
-	eventually.True(f, "the age of changes", func() bool { return f.state().Compacted == 30 })
+	Eventually(f, "the age of changes", func() bool { return f.state().Compacted == 30 })
 	stop()
 }
 

@@ -31,7 +31,7 @@ import (
 	"k8s.io/kubernetes/pkg/kubeapiserver/admission/exclusion"
 	quotainstall "k8s.io/kubernetes/pkg/quota/v1/install"
 
-	"byre/apiserver/storage/lookup"
+	"byre/apiserver/storage"
 )
 
 // Config holds the dependencies of the plugins. Every field is required.
@@ -45,7 +45,7 @@ type Config struct {
 	DynamicClient dynamic.Interface
 	Informers     informers.SharedInformerFactory
 	// Reader reads Pods for the plugins.
-	Reader *lookup.Reader
+	Reader *storage.LookupReader
 
 	Authorizer  authorizer.Authorizer
 	FeatureGate featuregate.FeatureGate
@@ -106,7 +106,7 @@ func (a *Admission) Run(ctx context.Context) error {
 // mapper that they hand to the plugins.
 func (cfg *Config) initializers(ctx context.Context) (admission.PluginInitializers, *restmapper.DeferredDiscoveryRESTMapper, error) {
 	pods := podLister{cfg.Reader.Pods.Lister(metav1.NamespaceAll), cfg.Reader.Pods}
-	factory := lookup.WithPods(cfg.Informers, lookup.Informer[corev1listers.PodLister]{Of: pods})
+	factory := storage.WithPods(cfg.Informers, storage.Informer[corev1listers.PodLister]{Of: pods})
 	quotas, err := quotainstall.NewQuotaConfigurationForAdmission(factory, cfg.APIResourceConfigSource)
 	if err != nil {
 		return nil, nil, fmt.Errorf("quota configuration: %w", err)

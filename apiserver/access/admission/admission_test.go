@@ -28,8 +28,8 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core"
 	_ "k8s.io/kubernetes/pkg/apis/core/install"
 
-	"byre/apiserver/process/routing"
-	"byre/apiserver/storage/lookup/lookuptest"
+	"byre/apiserver/apitest"
+	"byre/apiserver/process"
 )
 
 // start builds a chain over a fake client that has the objects, and starts its informers.
@@ -54,7 +54,7 @@ func newConfig(t testing.TB, objects ...runtime.Object) (context.Context, Config
 	factory := informers.NewSharedInformerFactory(client, 0)
 	resources := serverstorage.NewResourceConfig()
 	resources.EnableVersions(v1.SchemeGroupVersion)
-	reader := lookuptest.New(t).Reader
+	reader := apitest.NewStores(t).Reader
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(func() { cancel(); factory.Shutdown() })
 	return ctx, Config{
@@ -68,7 +68,7 @@ func newConfig(t testing.TB, objects ...runtime.Object) (context.Context, Config
 		FeatureGate:             utilfeature.DefaultFeatureGate,
 		APIResourceConfigSource: resources,
 		EffectiveVersion:        compatibility.DefaultBuildEffectiveVersion(),
-		ServiceResolver:         routing.NewResolver(reader, false, nil),
+		ServiceResolver:         process.NewServiceResolver(reader, false, nil),
 		AuthenticationInfoResolverWrapper: func(r webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
 			return r
 		},

@@ -23,7 +23,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	api "k8s.io/kubernetes/pkg/apis/core"
 
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // configurations has an object for each plugin that objects tell what to do.
@@ -89,7 +89,7 @@ func TestConfiguration_DecidesWhetherAPluginIsCalled(t *testing.T) {
 				}
 				client, resource := cfg.Client.(fakeClient).Clientset, resourceOf(object)
 				// A watch of the fake client does not have what happened before it began.
-				eventually.True(t, "watched", func() bool {
+				storetest.Eventually(t, "watched", func() bool {
 					return slices.ContainsFunc(client.Actions(), func(a clienttesting.Action) bool {
 						return a.Matches("watch", resource.Resource)
 					})
@@ -99,12 +99,12 @@ func TestConfiguration_DecidesWhetherAPluginIsCalled(t *testing.T) {
 					if err := tracker.Create(resource, object, ""); err != nil {
 						t.Fatal(err)
 					}
-					eventually.True(t, "called after the first object was created", areCalled)
+					storetest.Eventually(t, "called after the first object was created", areCalled)
 				}
 				if err := tracker.Delete(resource, "", "c"); err != nil {
 					t.Fatal(err)
 				}
-				eventually.True(t, "not called after the last object was deleted", func() bool { return !areCalled() })
+				storetest.Eventually(t, "not called after the last object was deleted", func() bool { return !areCalled() })
 			}
 		})
 	}

@@ -37,7 +37,7 @@ type openAPIClient struct {
 	clients openAPIClientset
 }
 
-// Paths implements openapi.Client.
+// Paths implements documents.Client.
 func (c openAPIClient) Paths() (map[string]openapi.GroupVersion, error) {
 	if !cache.WaitForCacheSync(c.clients.stop, c.clients.synced) {
 		return nil, errors.New("the server is shutting down")

@@ -19,7 +19,7 @@ import (
 	"k8s.io/component-base/tracing"
 	"k8s.io/utils/ptr"
 
-	"byre/apiserver/process/loopback"
+	"byre/apiserver/process"
 )
 
 // hook is a webhook that labels every Pod, or refuses Pods called "bad".
@@ -110,17 +110,17 @@ func TestWebhooks_AreCalled(t *testing.T) {
 // itself, as that of a webhook behind an aggregated API is. The server calls it in the
 // process, as its own user.
 func TestWebhooks_CallAServiceOfThisServer(t *testing.T) {
-	transport := new(loopback.Transport)
+	transport := new(process.LoopbackTransport)
 	answer, called := reviewer(t), false
 	transport.Serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		called = true
-		if who, ok, err := loopback.Authenticator().AuthenticateRequest(r); err != nil || !ok || who.User.GetName() != loopback.UserName {
+		if who, ok, err := process.LoopbackAuthenticator().AuthenticateRequest(r); err != nil || !ok || who.User.GetName() != process.LoopbackUserName {
 			t.Errorf("the webhook is called by %v (%v)", who, err)
 		}
 		answer(w, r)
 	}))
 	t.Cleanup(func() { transport.Close(); transport.Wait() })
-	wrapper := webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil, loopback.SelfConfig(transport), tracing.NewNoopTracerProvider())
+	wrapper := webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil, process.SelfConfig(transport), tracing.NewNoopTracerProvider())
 	manager, err := webhook.NewClientManager(
 		[]schema.GroupVersion{admissionv1.SchemeGroupVersion}, admissionv1.AddToScheme)
 	if err != nil {

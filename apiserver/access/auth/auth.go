@@ -15,8 +15,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 
-	"byre/apiserver/access/auth/rbac"
-	"byre/apiserver/storage/lookup"
+	"byre/apiserver/storage"
 )
 
 // Config holds the dependencies of New. New does not call Client; Run and requests do.
@@ -30,12 +29,12 @@ type Config struct {
 	// Authenticating a request of Client must not call Client, or it would never end.
 	Client kubernetes.Interface
 	// Reader reads the objects that credentials name.
-	Reader *lookup.Reader
+	Reader *storage.LookupReader
 	// Informers are over Client. New registers those it needs; the caller
 	// starts the factory.
 	Informers informers.SharedInformerFactory
 	// RBAC lists the roles and bindings for mode RBAC.
-	RBAC *rbac.Listers
+	RBAC *RBACListers
 	// ExternalAddress is the host and port at which clients reach this server.
 	// The OpenID discovery document of service account tokens names it.
 	ExternalAddress string

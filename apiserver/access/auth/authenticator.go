@@ -20,7 +20,7 @@ import (
 	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 
-	"byre/apiserver/storage/lookup"
+	"byre/apiserver/storage"
 )
 
 // buildAuthenticator builds the union of authenticators that the flags configure. Upstream's options
@@ -35,7 +35,7 @@ func (a *Auth) buildAuthenticator(ctx context.Context, cfg Config) error {
 		return err
 	}
 	var info genericapiserver.AuthenticationInfo
-	sources := lookup.WithSecrets(cfg.Informers, lookup.Informer[corev1listers.SecretLister]{Of: secretLister{cfg.Reader}})
+	sources := storage.WithSecrets(cfg.Informers, storage.Informer[corev1listers.SecretLister]{Of: secretLister{cfg.Reader}})
 	err = flags.ApplyTo(ctx, &info, nil, cfg.EgressSelector, &common.Config{}, nil, cfg.Client, sources, cfg.ServerID)
 	if err != nil {
 		return err
@@ -50,22 +50,22 @@ func (a *Auth) buildAuthenticator(ctx context.Context, cfg Config) error {
 // secretLister is the lister for bootstrap tokens. It reads the watch cache only: anyone can send a
 // token that names a Secret, and such a request must not cause a database query. An informer would
 // keep every Secret decoded, for tokens that are few and seldom used.
-type secretLister struct{ *lookup.Reader }
+type secretLister struct{ *storage.LookupReader }
 
 // List implements corev1listers.SecretLister.
 func (l secretLister) List(selector labels.Selector) ([]*v1.Secret, error) {
-	return l.Reader.Secrets.Lister(metav1.NamespaceAll).List(selector)
+	return l.LookupReader.Secrets.Lister(metav1.NamespaceAll).List(selector)
 }
 
 // Secrets implements corev1listers.SecretLister.
 func (l secretLister) Secrets(namespace string) corev1listers.SecretNamespaceLister {
-	return l.Reader.Secrets.Lister(namespace)
+	return l.LookupReader.Secrets.Lister(namespace)
 }
 
 // upstreamOptions returns the flags as upstream takes them, with what is read otherwise here: the CAs
 // of users, the keys of service accounts, and the objects that tokens name.
 func (a *Auth) upstreamOptions(
-	o *AuthenticationOptions, reader *lookup.Reader,
+	o *AuthenticationOptions, reader *storage.LookupReader,
 ) (*kubeoptions.BuiltInAuthenticationOptions, error) {
 	if err := a.loadClientCA(o); err != nil {
 		return nil, err

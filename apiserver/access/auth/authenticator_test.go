@@ -21,8 +21,8 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 
-	"byre/apiserver/storage/lookup/lookuptest"
-	"byre/sqlstore/eventually"
+	"byre/apiserver/apitest"
+	"byre/sqlstore/storetest"
 )
 
 func TestAuthenticator_ClientCertificates(t *testing.T) {
@@ -41,7 +41,7 @@ func TestAuthenticator_ClientCertificates(t *testing.T) {
 	if err := os.WriteFile(file, other.pem(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	eventually.True(t, "the new CA", func() bool { return ask(t, server, mallory).Name == "mallory" })
+	storetest.Eventually(t, "the new CA", func() bool { return ask(t, server, mallory).Name == "mallory" })
 	refused(t, ask(t, server, alice))
 }
 
@@ -65,7 +65,7 @@ func TestAuthenticator_AcceptsBothClientCAs(t *testing.T) {
 	if err := os.WriteFile(file, later.pem(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	eventually.True(t, "the new CA", func() bool { return ask(t, server, later.client(t, "bob")).Name == "bob" })
+	storetest.Eventually(t, "the new CA", func() bool { return ask(t, server, later.client(t, "bob")).Name == "bob" })
 	check(t, ask(t, server, own.client(t, "root")), "root")
 	refused(t, ask(t, server, flag.client(t, "alice")))
 }
@@ -124,7 +124,7 @@ func TestAuthenticator_ServiceAccountTokens(t *testing.T) {
 	t.Parallel()
 	account := &v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "sa", UID: "sa-uid"}}
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "p", UID: "pod-uid"}, Spec: v1.PodSpec{ServiceAccountName: "sa"}}
-	stores := lookuptest.New(t)
+	stores := apitest.NewStores(t)
 	stores.Create(t, v1.Resource("serviceaccounts"), account)
 	stores.Create(t, v1.Resource("pods"), pod)
 	a := newAuthReading(t, stores.Reader, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny", "--api-audiences=here", "--service-account-issuer=https://issuer"))
@@ -221,7 +221,7 @@ func TestAuthenticator_BootstrapToken(t *testing.T) {
 			"token-id": []byte("abcdef"), "token-secret": []byte("0123456789abcdef"), "usage-bootstrap-authentication": []byte("true"),
 		},
 	}
-	stores := lookuptest.New(t)
+	stores := apitest.NewStores(t)
 	stores.Create(t, v1.Resource("secrets"), secret)
 	server := serve(t, newAuthReading(t, stores.Reader, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny", "--enable-bootstrap-token-auth")))
 	check(t, ask(t, server, nil, bearer("abcdef.0123456789abcdef")...), "system:bootstrap:abcdef", "system:bootstrappers")

@@ -28,7 +28,7 @@ func (o *AuthorizationOptions) AddFlags(fs *pflag.FlagSet) {
 	o.BuiltInAuthorizationOptions.AddFlags(fs)
 	// Upstream's usage names another default.
 	fs.Lookup("authorization-mode").Usage = "Authorizers in the order they are asked: " + strings.Join(modes.AuthorizationModeChoices, ", ") + "."
-	// configfile.Encode writes the default of a tracked flag as a comment, because a flag that is given excludes --authorization-config.
+	// byre.encodeConfigFile writes the default of a tracked flag as a comment, because a flag that is given excludes --authorization-config.
 	for _, name := range []string{"authorization-mode", "authorization-webhook-config-file", "authorization-webhook-version",
 		"authorization-webhook-cache-authorized-ttl", "authorization-webhook-cache-unauthorized-ttl"} {
 		track(fs, name, new(bool))

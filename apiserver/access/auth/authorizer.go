@@ -8,8 +8,7 @@ import (
 	rbacv1informers "k8s.io/client-go/informers/rbac/v1"
 	"k8s.io/kubernetes/pkg/kubeapiserver/authorizer/modes"
 
-	"byre/apiserver/access/auth/rbac"
-	"byre/apiserver/storage/lookup"
+	"byre/apiserver/storage"
 )
 
 // buildAuthorizer builds the chain of authorizers.
@@ -23,7 +22,7 @@ func (a *Auth) buildAuthorizer(ctx context.Context, cfg Config) error {
 	sources := cfg.Informers
 	if usesMode(config, modes.ModeNode) {
 		a.nodeAuthorizer = newLazyNodeAuthorizer(cfg.Client)
-		sources = lookup.WithPods(sources, a.nodeAuthorizer.pods)
+		sources = storage.WithPods(sources, a.nodeAuthorizer.pods)
 	}
 	config.VersionedInformerFactory = authorizerInformers{sources, cfg.RBAC}
 	if a.Authorizer, a.RuleResolver, err = config.New(ctx, cfg.ServerID); err != nil {
@@ -40,7 +39,7 @@ func (a *Auth) buildAuthorizer(ctx context.Context, cfg Config) error {
 // RBAC listers read the store. All other informers are those of the embedded factory.
 type authorizerInformers struct {
 	informers.SharedInformerFactory
-	rbac *rbac.Listers
+	rbac *RBACListers
 }
 
 func (s authorizerInformers) Rbac() rbacinformers.Interface {
@@ -49,7 +48,7 @@ func (s authorizerInformers) Rbac() rbacinformers.Interface {
 
 type rbacGroup struct {
 	rbacinformers.Interface
-	listers *rbac.Listers
+	listers *RBACListers
 }
 
 func (g rbacGroup) V1() rbacv1informers.Interface { return g.listers }

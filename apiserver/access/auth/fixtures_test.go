@@ -25,9 +25,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/keyutil"
 
-	"byre/apiserver/access/auth/rbac"
 	"byre/apiserver/storage"
-	"byre/apiserver/storage/lookup"
 )
 
 // authority is a CA.
@@ -130,14 +128,14 @@ func options(t testing.TB, flags ...string) *Options {
 
 // newAuth builds an Auth from the options and runs it until the test ends. Lookups of the
 // objects that credentials name find no resource.
-func newAuth(t testing.TB, client kubernetes.Interface, tables *rbac.Listers, o *Options) *Auth {
+func newAuth(t testing.TB, client kubernetes.Interface, tables *RBACListers, o *Options) *Auth {
 	t.Helper()
-	nothing := lookup.NewReader(func(schema.GroupResource) *storage.Store { return nil })
+	nothing := storage.NewLookupReader(func(schema.GroupResource) *storage.Store { return nil })
 	return newAuthReading(t, nothing, client, tables, o)
 }
 
 // newAuthReading is newAuth with a reader of the objects that credentials name.
-func newAuthReading(t testing.TB, reader *lookup.Reader, client kubernetes.Interface, tables *rbac.Listers, o *Options) *Auth {
+func newAuthReading(t testing.TB, reader *storage.LookupReader, client kubernetes.Interface, tables *RBACListers, o *Options) *Auth {
 	t.Helper()
 	factory := informers.NewSharedInformerFactory(client, 0)
 	a, err := New(t.Context(), Config{

@@ -17,7 +17,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/kubernetes/fake"
 
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // issuer is an OpenID Connect issuer on this machine.
@@ -83,7 +83,7 @@ func TestAuthenticator_OIDCFlags(t *testing.T) {
 		"--oidc-required-claim=team=blue")))
 	good := map[string]any{"name": "erin", "groups": []string{"dev"}, "team": "blue"}
 	token := i.token(t, good)
-	eventually.True(t, "the issuer's keys", func() bool { return ask(t, server, nil, bearer(token)...).Name != "" })
+	storetest.Eventually(t, "the issuer's keys", func() bool { return ask(t, server, nil, bearer(token)...).Name != "" })
 	check(t, ask(t, server, nil, bearer(token)...), i.URL+"#erin", "oidc:dev")
 	refused(t, ask(t, server, nil, bearer(i.token(t, map[string]any{"name": "erin", "team": "red"}))...))
 	refused(t, ask(t, server, nil, bearer(i.token(t, map[string]any{"name": "erin", "team": "blue", "aud": "other"}))...))
@@ -120,7 +120,7 @@ func TestAuthenticationConfig_Reloads(t *testing.T) {
 	a := newAuth(t, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny", "--authentication-config="+file))
 	server := serve(t, a)
 	blue, red := i.token(t, map[string]any{"sub": "f", "team": "blue"}), i.token(t, map[string]any{"sub": "f", "team": "red"})
-	eventually.True(t, "the issuer's keys", func() bool { return ask(t, server, nil, bearer(blue)...).Name != "" })
+	storetest.Eventually(t, "the issuer's keys", func() bool { return ask(t, server, nil, bearer(blue)...).Name != "" })
 	check(t, ask(t, server, nil, bearer(blue)...), "jwt:f")
 	refused(t, ask(t, server, nil, bearer(red)...))
 	// The new file allows anonymous access by path, and "/" is not one of the paths.
@@ -130,7 +130,7 @@ func TestAuthenticationConfig_Reloads(t *testing.T) {
 	if err := os.WriteFile(file, configuration(i, "red"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	eventually.True(t, "the new configuration", func() bool { return ask(t, server, nil, bearer(red)...).Name != "" })
+	storetest.Eventually(t, "the new configuration", func() bool { return ask(t, server, nil, bearer(red)...).Name != "" })
 }
 
 func TestAuthenticationConfig_ExcludesFlags(t *testing.T) {

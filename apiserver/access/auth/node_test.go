@@ -26,8 +26,7 @@ import (
 	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
 	"k8s.io/kubernetes/pkg/kubeapiserver/authorizer/modes"
 
-	"byre/apiserver/upstreamtest"
-	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
 )
 
 // newPod returns a Pod of a node that refers to the Secret secret-NAME.
@@ -61,7 +60,7 @@ func TestNodeAuthorizer_AllowsWhatItsPodsReferTo(t *testing.T) {
 		watched.Store(true)
 		return true, w, err
 	})
-	a := newAuth(t, client, newRules(t).Listers, options(t)).Authorizer
+	a := newAuth(t, client, newRules(t).RBACListers, options(t)).Authorizer
 	ask := func(node, verb, resource, name string) bool {
 		return allowed(t, a, nodeQuestion(node, verb, resource, name))
 	}
@@ -71,18 +70,18 @@ func TestNodeAuthorizer_AllowsWhatItsPodsReferTo(t *testing.T) {
 			t.Error("Pods are followed though there is no node")
 		}
 	}
-	eventually.True(t, "the graph", func() bool { return ask("a", "get", "secrets", "secret-p") && ask("b", "get", "secrets", "secret-q") })
+	storetest.Eventually(t, "the graph", func() bool { return ask("a", "get", "secrets", "secret-p") && ask("b", "get", "secrets", "secret-q") })
 	if ask("a", "get", "secrets", "secret-q") || ask("a", "list", "secrets", "") {
 		t.Error("a node reads secrets that are none of its Pods'")
 	}
 	if !ask("a", "get", "nodes", "a") {
 		t.Error("a node can't read itself")
 	}
-	eventually.True(t, "Pods are watched", watched.Load)
+	storetest.Eventually(t, "Pods are watched", watched.Load)
 	if err := client.CoreV1().Pods("n").Delete(context.Background(), "p", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually.True(t, "the graph without the deleted Pod", func() bool { return !ask("a", "get", "secrets", "secret-p") })
+	storetest.Eventually(t, "the graph without the deleted Pod", func() bool { return !ask("a", "get", "secrets", "secret-p") })
 }
 
 // TestNodeAuthorizer_IsReadyWithItsPods: a server that starts with nodes is not ready before the
@@ -97,7 +96,7 @@ func TestNodeAuthorizer_IsReadyWithItsPods(t *testing.T) {
 			<-proceed
 			return false, nil, nil
 		})
-		a := newAuth(t, client, newRules(t).Listers, options(t))
+		a := newAuth(t, client, newRules(t).RBACListers, options(t))
 		if len(objects) > 0 {
 			<-listed
 			if a.Ready() == nil {
@@ -105,7 +104,7 @@ func TestNodeAuthorizer_IsReadyWithItsPods(t *testing.T) {
 			}
 		}
 		close(proceed)
-		eventually.True(t, "the authorizer is ready", func() bool { return a.Ready() == nil })
+		storetest.Eventually(t, "the authorizer is ready", func() bool { return a.Ready() == nil })
 		select {
 		case <-listed:
 			if len(objects) == 0 {
@@ -120,12 +119,12 @@ func TestNodeAuthorizer_IsReadyWithItsPods(t *testing.T) {
 func TestNodeAuthorizer_FollowsPodsOnceThereIsANode(t *testing.T) {
 	t.Parallel()
 	client := fake.NewClientset(newPod("p", "a"))
-	a := newAuth(t, client, newRules(t).Listers, options(t))
-	eventually.True(t, "the authorizer is ready", func() bool { return a.Ready() == nil })
+	a := newAuth(t, client, newRules(t).RBACListers, options(t))
+	storetest.Eventually(t, "the authorizer is ready", func() bool { return a.Ready() == nil })
 	if _, err := client.CoreV1().Nodes().Create(t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually.True(t, "Pods are listed", func() bool {
+	storetest.Eventually(t, "Pods are listed", func() bool {
 		return slices.ContainsFunc(client.Actions(), func(action clienttesting.Action) bool { return action.Matches("list", "pods") })
 	})
 }
@@ -140,8 +139,8 @@ func TestNodeAuthorizer_IsReadyWithItsGraph(t *testing.T) {
 	}
 	client := fake.NewClientset(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}})
 	client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) { return true, pods, nil })
-	a := newAuth(t, client, newRules(t).Listers, options(t))
-	eventually.True(t, "the authorizer is ready", func() bool { return a.Ready() == nil })
+	a := newAuth(t, client, newRules(t).RBACListers, options(t))
+	storetest.Eventually(t, "the authorizer is ready", func() bool { return a.Ready() == nil })
 	if !allowed(t, a.Authorizer, nodeQuestion("a", "get", "secrets", "secret-4999")) {
 		t.Error("the kubelet is not allowed the Secret of its last Pod")
 	}
@@ -177,7 +176,7 @@ func listReferences(pod *v1.Pod) []string {
 // set: every field that the Node authorizer reads stays, and most others go.
 func TestTrimPod_KeepsWhatTheNodeAuthorizerReads(t *testing.T) {
 	t.Parallel()
-	full, err := os.ReadFile(filepath.Join(upstreamtest.ModuleDir(t, "k8s.io/api"), "testdata", "HEAD", "core.v1.Pod.json"))
+	full, err := os.ReadFile(filepath.Join(storetest.ModuleDir(t, "k8s.io/api"), "testdata", "HEAD", "core.v1.Pod.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,7 +240,7 @@ authorizers:
 - {type: RBAC, name: rbac}
 `, kubeconfig))
 	o := options(t, "--authorization-config="+file)
-	a := newAuth(t, fake.NewClientset(), newRules(t).Listers, o)
+	a := newAuth(t, fake.NewClientset(), newRules(t).RBACListers, o)
 	if !o.Authorization.UsesMode(modes.ModeRBAC) {
 		t.Error("RBAC is in the file but not in use")
 	}

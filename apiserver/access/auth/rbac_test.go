@@ -28,20 +28,19 @@ import (
 	rolebinding "k8s.io/kubernetes/pkg/registry/rbac/rolebinding/storage"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 
-	"byre/apiserver/access/auth/rbac"
 	"byre/apiserver/storage"
-	"byre/apiserver/storage/factory"
+
 	"byre/sqlstore"
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/storetest"
+
+	"byre/sqlstore/dbtest"
 	"byre/watch"
-	"byre/watch/watchtest"
 )
 
 // rules is a store of RBAC objects with the listers over it.
 type rules struct {
-	*rbac.Listers
-	getter *factory.Getter
+	*RBACListers
+	getter *storage.RESTOptionsGetter
 }
 
 func newRules(t testing.TB) *rules {
@@ -51,8 +50,8 @@ func newRules(t testing.TB) *rules {
 
 func newRulesOn(t testing.TB, driver sqlstore.Driver) *rules {
 	t.Helper()
-	store, feed := watchtest.Run(t, driver, watch.Options{})
-	getter := factory.NewRESTOptionsGetter(factory.Backend{Store: store, Feed: feed}, factory.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
+	store, feed := dbtest.RunStore(t, driver, watch.Options{})
+	getter := storage.NewRESTOptionsGetter(storage.Backend{Store: store, Feed: feed}, storage.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
 	for _, build := range []func() error{
 		func() error { _, err := role.NewREST(getter); return err },
 		func() error { _, err := rolebinding.NewREST(getter); return err },
@@ -63,7 +62,7 @@ func newRulesOn(t testing.TB, driver sqlstore.Driver) *rules {
 			t.Fatal(err)
 		}
 	}
-	return &rules{rbac.New(getter.Lookup, feed), getter}
+	return &rules{NewRBAC(getter.Lookup, feed), getter}
 }
 
 // place returns the store and the key of an object.
@@ -157,7 +156,7 @@ func toUser(name string) []rbacv1.Subject {
 func TestRBAC_WritesAreInForceAtOnce(t *testing.T) {
 	t.Parallel()
 	r := newRules(t)
-	a := newAuth(t, fake.NewClientset(), r.Listers, options(t, "--authorization-mode=RBAC")).Authorizer
+	a := newAuth(t, fake.NewClientset(), r.RBACListers, options(t, "--authorization-mode=RBAC")).Authorizer
 	pods, secrets := question("u", "get", "pods", "n"), question("u", "get", "secrets", "n")
 	expect := func(what string, q authorizer.Attributes, want bool) {
 		t.Helper()
@@ -199,7 +198,7 @@ func TestRBAC_WritesAreInForceAtOnce(t *testing.T) {
 func TestRBAC_ConcurrentWritersSeeTheirOwnWrites(t *testing.T) {
 	t.Parallel()
 	r := newRules(t)
-	a := newAuth(t, fake.NewClientset(), r.Listers, options(t, "--authorization-mode=RBAC")).Authorizer
+	a := newAuth(t, fake.NewClientset(), r.RBACListers, options(t, "--authorization-mode=RBAC")).Authorizer
 	r.create(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "r"}, Rules: reader("pods")})
 	var group sync.WaitGroup
 	for i := range 8 {
@@ -268,7 +267,7 @@ func TestRBAC_DecidesAsUpstream(t *testing.T) {
 		}
 	}
 	o := options(t)
-	ours := newAuth(t, fake.NewClientset(), r.Listers, o)
+	ours := newAuth(t, fake.NewClientset(), r.RBACListers, o)
 	shared := informers.NewSharedInformerFactory(oracle, 0)
 	config, err := o.Authorization.ToAuthorizationConfig(shared)
 	if err != nil {
@@ -331,7 +330,7 @@ func BenchmarkAuthorize(b *testing.B) {
 	for _, object := range policy() {
 		r.create(b, object)
 	}
-	a := newAuth(b, fake.NewClientset(), r.Listers, options(b)).Authorizer
+	a := newAuth(b, fake.NewClientset(), r.RBACListers, options(b)).Authorizer
 	for _, q := range []authorizer.Attributes{
 		question("editor", "get", "pods", "n", user.AllAuthenticated),
 		question("nobody", "get", "pods", "n", user.AllAuthenticated),
@@ -380,7 +379,7 @@ func TestRBAC_RequestsShareALoad(t *testing.T) {
 			}
 		})
 	}
-	eventually.True(t, "the requests wait for a list", func() bool { return asking.Load() == requests && driver.lists.Load() > 0 })
+	storetest.Eventually(t, "the requests wait for a list", func() bool { return asking.Load() == requests && driver.lists.Load() > 0 })
 	close(driver.released)
 	done.Wait()
 	if n := driver.lists.Load(); n > requests/2 {

@@ -8,7 +8,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"byre/apiserver/storage/lookup"
+	"byre/apiserver/storage"
 )
 
 // serviceAccountTokenGetter implements serviceaccount.ServiceAccountTokenGetter: it reads
@@ -16,10 +16,10 @@ import (
 // first. If the cache has no such object, it reads from the database, because another
 // replica may have created the object a moment ago.
 type serviceAccountTokenGetter struct {
-	reader *lookup.Reader
+	reader *storage.LookupReader
 }
 
-func getCachedOrLive[T any](ctx context.Context, resource lookup.Resource[T], namespace, name string) (*T, error) {
+func getCachedOrLive[T any](ctx context.Context, resource storage.LookupResource[T], namespace, name string) (*T, error) {
 	object, err := resource.GetCached(ctx, namespace, name)
 	if apierrors.IsNotFound(err) {
 		return resource.Get(ctx, namespace, name)

@@ -99,7 +99,7 @@ func (t *TokenIssuer) loadKeyFiles(_ context.Context, o AuthenticationOptions) e
 	return nil
 }
 
-// Upstream's time limits (pkg/controlplane/apiserver/options) for reading the keys and
+// Upstream's time limits (pkg/controlplane/apiserver/server) for reading the keys and
 // the metadata of an external signer.
 const (
 	keySyncTimeout  = time.Minute

@@ -10,14 +10,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"byre/apiserver/upstreamtest"
+	"byre/sqlstore/storetest"
 )
 
 // TestChain_OrderIsUpstreams compares the calls in Chain with those in upstream's
 // function, in the order of their source. It fails when upstream adds, removes or moves
 // a filter.
 func TestChain_OrderIsUpstreams(t *testing.T) {
-	upstream := calls(t, filepath.Join(upstreamtest.ModuleDir(t, "k8s.io/apiserver"), "pkg/server/config.go"), "DefaultBuildHandlerChain")
+	upstream := calls(t, filepath.Join(storetest.ModuleDir(t, "k8s.io/apiserver"), "pkg/server/config.go"), "DefaultBuildHandlerChain")
 	ours := calls(t, "chain.go", "addAuthorizationFilters", "addAuthenticationFilters", "addTimeoutFilters", "addOuterFilters")
 	if diff := cmp.Diff(upstream, ours); diff != "" {
 		t.Errorf("filters, innermost first, are not upstream's (-upstream +ours):\n%s", diff)

@@ -5,14 +5,14 @@ import (
 
 	"k8s.io/apiserver/pkg/endpoints/request"
 
-	"byre/apiserver/access/filters/stack"
+	"byre/apiserver/handlers"
 )
 
 // withFilterStack grows the stack of the connection's goroutine, which runs the filters
 // up to the timeout.
 func withFilterStack(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		stack.GrowForFilters()
+		handlers.GrowForFilters()
 		handler.ServeHTTP(w, r)
 	})
 }
@@ -23,7 +23,7 @@ func withFilterStack(handler http.Handler) http.Handler {
 func withHandlerStack(handler http.Handler, longRunning request.LongRunningRequestCheck) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if info, ok := request.RequestInfoFrom(r.Context()); ok && !longRunning(r, info) {
-			stack.GrowForHandler()
+			handlers.GrowForHandler()
 		}
 		handler.ServeHTTP(w, r)
 	})

@@ -14,9 +14,9 @@ import (
 	"strings"
 	"testing"
 
-	"byre/apiserver/envtest/freeport"
 	"byre/apiserver/envtest/standin"
-	"byre/sqlstore/eventually"
+
+	"byre/sqlstore/storetest"
 )
 
 // These variables make the test binary a stand-in, or the parent of one.
@@ -34,6 +34,9 @@ func TestMain(m *testing.M) {
 		if err := standin.Serve(context.Background(), o); err != nil {
 			os.Exit(1)
 		}
+		os.Exit(0)
+	case os.Getenv(childVariable) != "":
+		takePorts()
 		os.Exit(0)
 	}
 	os.Exit(m.Run())
@@ -54,7 +57,7 @@ func beParent() int {
 // freeURL returns a URL with a port that nobody listens on.
 func freeURL(t *testing.T) string {
 	t.Helper()
-	port, err := freeport.Take()
+	port, err := standin.TakePort()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +101,7 @@ func TestServe_AnswersWhatEnvtestAsks(t *testing.T) {
 		"/byre/elsewhere": {http.StatusNotImplemented, "this is byre under the name etcd: it answers health checks and holds no keys"},
 	} {
 		for _, url := range []string{first, second} {
-			eventually.True(t, url+path, func() bool {
+			storetest.Eventually(t, url+path, func() bool {
 				status, body, err := get(t, url+path)
 				if err == nil && (status != want.status || body != want.body) {
 					t.Fatalf("%s: %d %q, want %d %q", path, status, body, want.status, want.body)
@@ -222,7 +225,7 @@ func TestServe_EndsWithItsParent(t *testing.T) {
 		_ = alive.Close()
 		_ = parent.Wait() // its status says nothing here
 	})
-	eventually.True(t, "the stand-in answers", func() bool {
+	storetest.Eventually(t, "the stand-in answers", func() bool {
 		status, _, err := get(t, url+"/health")
 		return err == nil && status == http.StatusOK
 	})

@@ -23,8 +23,8 @@ import (
 	generated "k8s.io/kubernetes/pkg/generated/openapi"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
+	"byre/apiserver/handlers/documents"
 	"byre/apiserver/handlers/managedfields"
-	"byre/apiserver/handlers/openapi"
 )
 
 // kinds are the kinds of all built-in objects that have metadata.
@@ -52,7 +52,7 @@ var converter = sync.OnceValue(func() upstream.TypeConverter {
 		}
 		names = append(names, util.GetCanonicalTypeName(object))
 	}
-	return managedfields.NewTypeConverter(openapi.NewModels("test", generated.GetOpenAPIDefinitions, legacyscheme.Scheme).Schemas(names...))
+	return managedfields.NewTypeConverter(documents.NewModels("test", generated.GetOpenAPIDefinitions, legacyscheme.Scheme).Schemas(names...))
 })
 
 // unsafeConvertor is the convertor that the server uses.

@@ -12,7 +12,7 @@ import (
 	generated "k8s.io/kubernetes/pkg/generated/openapi"
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
 
-	"byre/apiserver/handlers/openapi"
+	"byre/apiserver/handlers/documents"
 )
 
 // TestParts_HaveTheSpec: for the kinds that are updated most, an update of the status
@@ -24,7 +24,7 @@ func TestParts_HaveTheSpec(t *testing.T) {
 			t.Fatal(err)
 		}
 		object.GetObjectKind().SetGroupVersionKind(kinds[0])
-		models := openapi.NewModels("test", generated.GetOpenAPIDefinitions, legacyscheme.Scheme).Schemas(util.GetCanonicalTypeName(object))
+		models := documents.NewModels("test", generated.GetOpenAPIDefinitions, legacyscheme.Scheme).Schemas(util.GetCanonicalTypeName(object))
 		v, err := NewTypeConverter(models).ObjectToTyped(object, typed.AllowDuplicates)
 		if err != nil {
 			t.Fatal(err)

@@ -14,12 +14,12 @@ import (
 	generated "k8s.io/kubernetes/pkg/generated/openapi"
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
 
+	"byre/apiserver/handlers/documents"
 	"byre/apiserver/handlers/managedfields"
-	"byre/apiserver/handlers/openapi"
 )
 
 func podConverter() upstream.TypeConverter {
-	models := openapi.NewModels("test", generated.GetOpenAPIDefinitions, legacyscheme.Scheme)
+	models := documents.NewModels("test", generated.GetOpenAPIDefinitions, legacyscheme.Scheme)
 	return managedfields.NewTypeConverter(models.Schemas(util.GetCanonicalTypeName(corev1.Pod{})))
 }
 

@@ -17,7 +17,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core"
 	generated "k8s.io/kubernetes/pkg/generated/openapi"
 
-	"byre/apiserver/handlers/openapi"
+	"byre/apiserver/handlers/documents"
 )
 
 // upstreamConverter validates each object and compares all of its fields.
@@ -30,7 +30,7 @@ var upstreamConverter = sync.OnceValue(func() upstream.TypeConverter {
 		}
 		names = append(names, util.GetCanonicalTypeName(object))
 	}
-	schemas, err := openapi.NewModels("test", generated.GetOpenAPIDefinitions, legacyscheme.Scheme).Schemas(names...)()
+	schemas, err := documents.NewModels("test", generated.GetOpenAPIDefinitions, legacyscheme.Scheme).Schemas(names...)()
 	if err != nil {
 		panic(err)
 	}

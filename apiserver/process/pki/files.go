@@ -15,7 +15,7 @@ import (
 	certutil "k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
 
-	"byre/migrations/fileowner"
+	"byre/migrations"
 )
 
 const (
@@ -75,7 +75,7 @@ func readKey(path string) (crypto.Signer, error) {
 }
 
 // writeKey is write for a key.
-func (k *ensurer) writeKey(path string, key crypto.Signer, others ...fileowner.File) error {
+func (k *ensurer) writeKey(path string, key crypto.Signer, others ...migrations.OwnedFile) error {
 	data, err := keyutil.MarshalPrivateKeyToPEM(key)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
@@ -93,8 +93,8 @@ func (k *ensurer) writePublic(path string, key crypto.PublicKey) error {
 
 // write makes a file, and others with it. What they replace stays beside them. Where one can't be written, all stay
 // as they are.
-func (k *ensurer) write(path string, data []byte, mode fs.FileMode, others ...fileowner.File) error {
-	files := append([]fileowner.File{{Path: path, Data: data, Mode: mode}}, others...)
+func (k *ensurer) write(path string, data []byte, mode fs.FileMode, others ...migrations.OwnedFile) error {
+	files := append([]migrations.OwnedFile{{Path: path, Data: data, Mode: mode}}, others...)
 	for _, f := range files {
 		replaced, err := os.ReadFile(f.Path)
 		if err == nil {
@@ -104,7 +104,7 @@ func (k *ensurer) write(path string, data []byte, mode fs.FileMode, others ...fi
 			return err
 		}
 	}
-	if err := fileowner.WriteFiles(files...); err != nil {
+	if err := migrations.WriteFilesOwned(files...); err != nil {
 		return err
 	}
 	for _, f := range files {
@@ -142,7 +142,7 @@ func (k *ensurer) backup(path string, content []byte, mode fs.FileMode) error {
 		if err := known.write(dir); err != nil {
 			return err
 		}
-		return fileowner.WriteFile(to, content, mode)
+		return migrations.WriteFileOwned(to, content, mode)
 	}
 }
 

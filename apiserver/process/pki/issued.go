@@ -14,7 +14,7 @@ import (
 	"slices"
 	"strings"
 
-	"byre/migrations/fileowner"
+	"byre/migrations"
 )
 
 // issuedName is the name of the file in the directory that has the issued keys.
@@ -57,7 +57,7 @@ func (i issued) write(dir string) error {
 	if err != nil {
 		return err
 	}
-	return fileowner.WriteFile(filepath.Join(dir, issuedName), append(data, '\n'), keyMode)
+	return migrations.WriteFileOwned(filepath.Join(dir, issuedName), append(data, '\n'), keyMode)
 }
 
 // hasKey reports whether this program has generated the key for the certificate at certPath.

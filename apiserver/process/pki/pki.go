@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"byre/migrations/fileowner"
+	"byre/migrations"
 )
 
 // Config says which files Ensure provides.
@@ -86,7 +86,7 @@ func Ensure(c Config) (Files, Report, error) {
 	files := Paths(c.Dir)
 	// Others need not see which keys there are. A directory that exists keeps its mode: the
 	// administrator's own may have to be readable by others, as kubeadm's is.
-	if err := fileowner.MkdirAll(c.Dir, 0o700); err != nil {
+	if err := migrations.MkdirAllOwned(c.Dir, 0o700); err != nil {
 		return files, Report{}, fmt.Errorf("certificate directory: %w", err)
 	}
 	k, unlock, err := open(c)
@@ -173,7 +173,7 @@ func (k *ensurer) createCA(name, certPath, keyPath string) (pair, error) {
 	if err == nil && p.signer == nil {
 		p.cert, p.signer, err = newCertificateAuthority(name, k.config.Now)
 		if err == nil {
-			err = fileowner.WriteFile(temporary, encodeCert(p.cert.Raw), certMode)
+			err = migrations.WriteFileOwned(temporary, encodeCert(p.cert.Raw), certMode)
 		}
 		if err == nil {
 			err = k.writeKey(keyPath, p.signer)
@@ -268,7 +268,7 @@ func (k *ensurer) issue(l leaf, current pair) error {
 	if err := k.recordIssued(l, current, der, key.Public()); err != nil {
 		return err
 	}
-	return k.writeKey(l.keyPath, key, fileowner.File{Path: l.certPath, Data: encodeCert(der), Mode: certMode})
+	return k.writeKey(l.keyPath, key, migrations.OwnedFile{Path: l.certPath, Data: encodeCert(der), Mode: certMode})
 }
 
 // ensureServiceAccountKey creates the key that signs service account tokens, or sa.pub if

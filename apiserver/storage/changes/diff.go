@@ -12,7 +12,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"byre/apiserver/storage/jsontext"
+	"byre/apiserver/storage/transcode"
 )
 
 // Difference is the difference of two JSON values at one path.
@@ -59,7 +59,7 @@ func (c *comparison) compare(before, after []byte) bool {
 	case before[0] == '{' && after[0] == '{':
 		return c.objects(Fields(before), Fields(after))
 	case before[0] == '[' && after[0] == '[':
-		return c.lists(slices.Collect(jsontext.Elements(before)), slices.Collect(jsontext.Elements(after)))
+		return c.lists(slices.Collect(transcode.Elements(before)), slices.Collect(transcode.Elements(after)))
 	}
 	before, after = bytes.TrimSpace(before), bytes.TrimSpace(after)
 	isEqual := bytes.Equal(before, after) || !hasOneText(before) && !hasOneText(after) && reflect.DeepEqual(Decode(before), Decode(after))
@@ -72,7 +72,7 @@ func hasOneText(value []byte) bool { return !strings.ContainsRune(`"{[`, rune(va
 // Fields returns the texts of an object's fields.
 func Fields(object []byte) map[string][]byte {
 	all := make(map[string][]byte)
-	for name, value := range jsontext.Members(object) {
+	for name, value := range transcode.Members(object) {
 		if strings.IndexByte(name, '\\') >= 0 {
 			name, _ = Decode([]byte(`"` + name + `"`)).(string)
 		}

@@ -8,7 +8,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer/json"
 
-	"byre/apiserver/storage/jsontext"
 	"byre/apiserver/storage/transcode"
 )
 
@@ -105,7 +104,7 @@ func (kindFirst) Interpret(data []byte) (*schema.GroupVersionKind, error) {
 
 // leadingKind reads the kind at the beginning of an object.
 func leadingKind(data []byte) (kind schema.GroupVersionKind, ok bool) {
-	s := jsontext.NewScanner(data, 0)
+	s := transcode.NewScanner(data, 0)
 	if !s.NextMember() || string(s.ReadKey()) != "kind" {
 		return kind, false
 	}

@@ -17,7 +17,7 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	apitesting "k8s.io/kubernetes/pkg/api/testing"
 
-	"byre/apiserver/upstreamtest"
+	"byre/sqlstore/storetest"
 )
 
 func newStoredDecoder(kind schema.GroupVersionKind) *storedDecoder {
@@ -118,7 +118,7 @@ func TestStoredDecoder_LeavesTheRestToJSON(t *testing.T) {
 }
 
 func BenchmarkStoredDecoder(b *testing.B) {
-	path := filepath.Join(upstreamtest.ModuleDir(b, "k8s.io/api"), "testdata", "HEAD", "core.v1.Pod.json")
+	path := filepath.Join(storetest.ModuleDir(b, "k8s.io/api"), "testdata", "HEAD", "core.v1.Pod.json")
 	text, err := os.ReadFile(path)
 	if err != nil {
 		b.Fatal(err)

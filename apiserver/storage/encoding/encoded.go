@@ -6,13 +6,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"byre/watch"
-	"byre/watch/representation"
 )
 
 // Encoded is one object in a Format. It is immutable.
 type Encoded struct {
 	format   *Format // nil for the result of a write
-	r        *representation.Representation
+	r        *watch.Representation
 	revision int64
 	// serializer and entry say what the object was made of; nil for a bookmark and for the
 	// result of a write.

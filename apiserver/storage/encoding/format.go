@@ -9,7 +9,6 @@ import (
 
 	"byre/apiserver/storage/transcode"
 	"byre/watch"
-	"byre/watch/representation"
 )
 
 // Format is one way to present the objects of a resource: a version, an encoding, and
@@ -17,10 +16,10 @@ import (
 // use. The zero value is JSON in the storage version.
 type Format struct {
 	// key identifies the Format in the cache of representations.
-	key representation.Format
+	key watch.Format
 	// encoder encodes an object; nil for the zero value. represent makes a representation of the result.
 	encoder   Encode
-	represent func(body []byte, revision int64) (representation.Representation, error)
+	represent func(body []byte, revision int64) (watch.Representation, error)
 
 	// message returns what transcodes the stored JSON to protobuf; nil, or a nil result, means that the objects
 	// are decoded and encoded. transcode transcodes the object, or its metadata; nil for all but protobuf.
@@ -43,7 +42,7 @@ func (s *Serializer) Stored() *Format { return &s.stored }
 
 // JSON returns a Format of JSON, of a version that is not stored or of a part of the object.
 func JSON(name string, encode Encode) *Format {
-	return &Format{key: representation.Format{Name: name}, encoder: encode, represent: func(body []byte, _ int64) (representation.Representation, error) {
+	return &Format{key: watch.Format{Name: name}, encoder: encode, represent: func(body []byte, _ int64) (watch.Representation, error) {
 		return newJSON(body), nil
 	}}
 }
@@ -58,7 +57,7 @@ func Protobuf(name string, encode Encode) *Format { return Transcoded(name, nil,
 // is made.
 func Transcoded(name string, message func() *transcode.Message, encode Encode) *Format {
 	return &Format{
-		key: representation.Format{Name: name}, encoder: encode, represent: newProtobuf,
+		key: watch.Format{Name: name}, encoder: encode, represent: newProtobuf,
 		message: message, transcode: (*transcode.Message).Transcode,
 	}
 }
@@ -85,15 +84,15 @@ func MetadataProtobuf(name string, whole *Format, message func() *transcode.Mess
 // representations of an object together.
 func Row(name string, from, companion *Format, wrap func([]byte) []byte, encode Encode) *Format {
 	return &Format{
-		key: representation.Format{Name: name}, encoder: encode, from: from, companion: companion, wrap: wrap,
-		represent: func(body []byte, _ int64) (representation.Representation, error) {
-			return representation.Representation{Body: body}, nil
+		key: watch.Format{Name: name}, encoder: encode, from: from, companion: companion, wrap: wrap,
+		represent: func(body []byte, _ int64) (watch.Representation, error) {
+			return watch.Representation{Body: body}, nil
 		},
 	}
 }
 
 // find returns the representation of an entry if it is in memory, and otherwise nil.
-func (f *Format) find(s *Serializer, e *watch.Entry) *representation.Representation {
+func (f *Format) find(s *Serializer, e *watch.Entry) *watch.Representation {
 	r := s.Cache.Get(&e.Representations, &f.key)
 	if r == nil && f.whole != nil {
 		if whole := f.whole.find(s, e); whole != nil {
@@ -104,7 +103,7 @@ func (f *Format) find(s *Serializer, e *watch.Entry) *representation.Representat
 }
 
 // make makes the representation of an entry.
-func (f *Format) make(ctx context.Context, s *Serializer, e *watch.Entry) (made representation.Representation, err error) {
+func (f *Format) make(ctx context.Context, s *Serializer, e *watch.Entry) (made watch.Representation, err error) {
 	if f.encoder == nil {
 		return s.makeStored(ctx, e)
 	}
@@ -117,18 +116,18 @@ func (f *Format) make(ctx context.Context, s *Serializer, e *watch.Entry) (made 
 	}
 	obj, err := f.decode(ctx, s, e)
 	if err != nil {
-		return representation.Representation{}, err
+		return watch.Representation{}, err
 	}
 	return f.encode(ctx, s, obj, e.Revision)
 }
 
-func (s *Serializer) makeStored(ctx context.Context, e *watch.Entry) (representation.Representation, error) {
+func (s *Serializer) makeStored(ctx context.Context, e *watch.Entry) (watch.Representation, error) {
 	data, _, err := s.Open(ctx, e)
 	if err == nil && e.Encoding != s.Encoding {
 		data, err = s.reencode(data, e.Revision)
 	}
 	if err != nil {
-		return representation.Representation{}, err
+		return watch.Representation{}, err
 	}
 	r := newJSON(data)
 	r.Shared = e.Holds(data)
@@ -182,9 +181,9 @@ func (f *Format) decode(ctx context.Context, s *Serializer, e *watch.Entry) (run
 }
 
 // encode encodes an object, which it may change.
-func (f *Format) encode(ctx context.Context, s *Serializer, obj runtime.Object, revision int64) (representation.Representation, error) {
+func (f *Format) encode(ctx context.Context, s *Serializer, obj runtime.Object, revision int64) (watch.Representation, error) {
 	if err := versioner.PrepareObjectForStorage(obj); err != nil {
-		return representation.Representation{}, fmt.Errorf("PrepareObjectForStorage failed: %w", err)
+		return watch.Representation{}, fmt.Errorf("PrepareObjectForStorage failed: %w", err)
 	}
 	if f.encoder == nil { // a bookmark, which has no defaults
 		body, err := s.encodeBy(s.Plain, obj)
@@ -192,14 +191,14 @@ func (f *Format) encode(ctx context.Context, s *Serializer, obj runtime.Object, 
 	}
 	body, err := f.encoder(ctx, obj)
 	if err != nil {
-		return representation.Representation{}, err
+		return watch.Representation{}, err
 	}
 	return f.represent(body, revision)
 }
 
 // atRevision returns the representation of an entry at a revision, which is not the entry's
 // own in a DELETED event.
-func (f *Format) atRevision(r *representation.Representation, e *watch.Entry, revision int64) *representation.Representation {
+func (f *Format) atRevision(r *watch.Representation, e *watch.Entry, revision int64) *watch.Representation {
 	if f.transcode == nil || revision == e.Revision {
 		return r
 	}

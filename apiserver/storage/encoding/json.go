@@ -4,9 +4,9 @@ import (
 	"bytes"
 	"strconv"
 
-	"byre/apiserver/storage/jsontext"
+	"byre/apiserver/storage/transcode"
 	"byre/sqlstore"
-	"byre/watch/representation"
+	"byre/watch"
 )
 
 // The marks of a representation in JSON, as offsets into its body. The body has no
@@ -33,9 +33,9 @@ const (
 // newJSON makes the representation of an object's JSON and finds its marks. The
 // resourceVersion of a typed object is inserted where encoding/json would write it,
 // after uid. In an unstructured object, whose keys are sorted, it is inserted in order.
-func newJSON(body []byte) representation.Representation {
-	r := representation.Representation{Body: body}
-	top := jsontext.NewScanner(body, 0)
+func newJSON(body []byte) watch.Representation {
+	r := watch.Representation{Body: body}
+	top := transcode.NewScanner(body, 0)
 	typed := false
 	for first := true; top.NextMember(); first = false {
 		key := top.ReadKey()
@@ -61,7 +61,7 @@ func newJSON(body []byte) representation.Representation {
 // splicePlace returns where the resourceVersion is inserted into the metadata that
 // begins at offset.
 func splicePlace(body []byte, offset int, typed bool) int {
-	in := jsontext.NewScanner(body, offset)
+	in := transcode.NewScanner(body, offset)
 	last := offset + 1
 	for in.NextMember() {
 		key := in.ReadKey()
@@ -86,7 +86,7 @@ func isBeforeResourceVersion(key []byte) bool {
 
 // appendJSON appends an object with its resourceVersion. Without typeMeta it leaves out
 // the leading kind and apiVersion of a typed object.
-func appendJSON(dst []byte, r *representation.Representation, revision int64, typeMeta bool) []byte {
+func appendJSON(dst []byte, r *watch.Representation, revision int64, typeMeta bool) []byte {
 	from := 0
 	if after := int(r.Marks[markTypeMeta]); !typeMeta && after > 0 {
 		dst = append(dst, '{')
@@ -96,7 +96,7 @@ func appendJSON(dst []byte, r *representation.Representation, revision int64, ty
 }
 
 // appendMetadata appends the metadata with its resourceVersion.
-func appendMetadata(dst []byte, r *representation.Representation, revision int64) []byte {
+func appendMetadata(dst []byte, r *watch.Representation, revision int64) []byte {
 	if r.Marks[markMetadata] == 0 {
 		dst = append(dst, '{')
 		return append(appendVersion(dst, revision), '}')
@@ -106,10 +106,10 @@ func appendMetadata(dst []byte, r *representation.Representation, revision int64
 
 // appendSpliced appends the part of the body between from and to, and inserts the
 // resourceVersion. markSplice is within this part.
-func appendSpliced(dst []byte, r *representation.Representation, from, to int, revision int64) []byte {
+func appendSpliced(dst []byte, r *watch.Representation, from, to int, revision int64) []byte {
 	splice := int(r.Marks[markSplice])
 	dst = append(dst, r.Body[from:splice]...)
-	next := jsontext.NewScanner(r.Body, splice)
+	next := transcode.NewScanner(r.Body, splice)
 	switch {
 	case r.Marks[markMetadata] == 0:
 		dst = append(dst, `"metadata":{`...)
@@ -136,11 +136,11 @@ func appendVersion(dst []byte, revision int64) []byte {
 
 // scanLabels reads the labels from an object's JSON. It returns false where only a
 // decoder can read them.
-func scanLabels(r *representation.Representation) ([]sqlstore.Label, bool) {
+func scanLabels(r *watch.Representation) ([]sqlstore.Label, bool) {
 	if r.Marks[markMetadata] == 0 {
 		return nil, true
 	}
-	for in := (jsontext.NewScanner(r.Body[:r.Marks[markMetadataEnd]], int(r.Marks[markMetadata]))); in.NextMember(); in.SkipValue() {
+	for in := (transcode.NewScanner(r.Body[:r.Marks[markMetadataEnd]], int(r.Marks[markMetadata]))); in.NextMember(); in.SkipValue() {
 		if string(in.ReadKey()) != "labels" {
 			continue
 		}

@@ -15,7 +15,7 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	_ "k8s.io/kubernetes/pkg/api/testing" // installs every built-in group
 
-	"byre/apiserver/upstreamtest"
+	"byre/sqlstore/storetest"
 )
 
 const revision = 1234567
@@ -57,7 +57,7 @@ func internal(gvk schema.GroupVersionKind) schema.GroupVersion {
 
 // fixtures are upstream's own objects, one of each kind, with every field set.
 func fixtures(t *testing.T) []string {
-	files, err := filepath.Glob(filepath.Join(upstreamtest.ModuleDir(t, "k8s.io/api"), "testdata", "HEAD", "*.json"))
+	files, err := filepath.Glob(filepath.Join(storetest.ModuleDir(t, "k8s.io/api"), "testdata", "HEAD", "*.json"))
 	if err != nil {
 		t.Fatal(err)
 	}

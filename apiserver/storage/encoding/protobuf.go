@@ -6,7 +6,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"byre/watch/representation"
+	"byre/watch"
 )
 
 // The marks of a representation in protobuf, as offsets into its body. The body is the
@@ -34,8 +34,8 @@ var errNoMetadata = errors.New("a protobuf message of an API object does not beg
 // newProtobuf makes the representation of a message whose resourceVersion is empty.
 // Upstream writes the empty field, as it does with all fields of ObjectMeta that are
 // not pointers.
-func newProtobuf(message []byte, revision int64) (representation.Representation, error) {
-	r := representation.Representation{Body: message}
+func newProtobuf(message []byte, revision int64) (watch.Representation, error) {
+	r := watch.Representation{Body: message}
 	if len(message) == 0 || message[0] != tagMetadata {
 		return r, errNoMetadata
 	}
@@ -59,7 +59,7 @@ func newProtobuf(message []byte, revision int64) (representation.Representation,
 }
 
 // withRevision makes a copy of a representation that has another resourceVersion.
-func withRevision(r *representation.Representation, revision int64) representation.Representation {
+func withRevision(r *watch.Representation, revision int64) watch.Representation {
 	start, end := int(r.Marks[markMessage]), int(r.Marks[markMessageEnd])
 	from, to := int(r.Marks[markVersion]), int(r.Marks[markVersionEnd])
 	var digits [20]byte
@@ -69,7 +69,7 @@ func withRevision(r *representation.Representation, revision int64) representati
 	body := make([]byte, 0, len(r.Body)+len(version)+4)
 	body = append(body, tagMetadata)
 	body = protowire.AppendVarint(body, uint64(size))
-	out := representation.Representation{}
+	out := watch.Representation{}
 	out.Marks[markMessage] = int32(len(body))
 	body = append(body, r.Body[start:from]...)
 	out.Marks[markVersion] = int32(len(body))
@@ -85,7 +85,7 @@ func withRevision(r *representation.Representation, revision int64) representati
 // cutMetadata returns the metadata of a whole object as a message of
 // PartialObjectMetadata. The metadata is the first field of both messages, so the
 // result shares the memory of whole.
-func cutMetadata(whole *representation.Representation) *representation.Representation {
+func cutMetadata(whole *watch.Representation) *watch.Representation {
 	end := whole.Marks[markMessageEnd]
-	return &representation.Representation{Body: whole.Body[:end:end], Marks: whole.Marks}
+	return &watch.Representation{Body: whole.Body[:end:end], Marks: whole.Marks}
 }

@@ -4,17 +4,16 @@ import (
 	"context"
 
 	"byre/watch"
-	"byre/watch/representation"
 )
 
 // InMemory returns the representation of an entry in a Format if it is in memory, and otherwise nil.
-func (s *Serializer) InMemory(e *watch.Entry, f *Format) *representation.Representation {
+func (s *Serializer) InMemory(e *watch.Entry, f *Format) *watch.Representation {
 	return f.find(s, e)
 }
 
 // Represent returns the representation of an entry in a Format, and makes it if
 // necessary.
-func (s *Serializer) Represent(ctx context.Context, e *watch.Entry, f *Format) (*representation.Representation, error) {
+func (s *Serializer) Represent(ctx context.Context, e *watch.Entry, f *Format) (*watch.Representation, error) {
 	if r := f.find(s, e); r != nil {
 		return r, nil
 	}
@@ -23,7 +22,7 @@ func (s *Serializer) Represent(ctx context.Context, e *watch.Entry, f *Format) (
 
 // RepresentItem is Represent for an item of a list. It uses Cache.Scan, so
 // that a large list does not evict what other readers use.
-func (s *Serializer) RepresentItem(ctx context.Context, e *watch.Entry, f *Format) (*representation.Representation, error) {
+func (s *Serializer) RepresentItem(ctx context.Context, e *watch.Entry, f *Format) (*watch.Representation, error) {
 	if r := f.find(s, e); r != nil {
 		return r, nil
 	}
@@ -35,7 +34,7 @@ func (s *Serializer) RepresentItem(ctx context.Context, e *watch.Entry, f *Forma
 
 // RepresentCurrent is Represent for a reader who wants what the entry is decoded to now; see
 // DecodedAge.
-func (s *Serializer) RepresentCurrent(ctx context.Context, e *watch.Entry, f *Format) (*representation.Representation, error) {
+func (s *Serializer) RepresentCurrent(ctx context.Context, e *watch.Entry, f *Format) (*watch.Representation, error) {
 	if !s.mayChange(e) {
 		return s.Represent(ctx, e, f)
 	}
@@ -55,8 +54,8 @@ func (s *Serializer) Size(e *watch.Entry, f *Format) int {
 	return n
 }
 
-func (s *Serializer) maker(e *watch.Entry, f *Format) representation.Make {
-	return func(ctx context.Context) (representation.Representation, error) {
+func (s *Serializer) maker(e *watch.Entry, f *Format) watch.MakeRepresentation {
+	return func(ctx context.Context) (watch.Representation, error) {
 		made, err := f.make(ctx, s, e)
 		if s.mayChange(e) {
 			made.Expires = s.Cache.After(s.DecodedAge)
@@ -66,7 +65,7 @@ func (s *Serializer) maker(e *watch.Entry, f *Format) representation.Make {
 }
 
 // Encoded makes the Encoded of an entry at a revision.
-func (s *Serializer) Encoded(f *Format, r *representation.Representation, e *watch.Entry, revision int64) Encoded {
+func (s *Serializer) Encoded(f *Format, r *watch.Representation, e *watch.Entry, revision int64) Encoded {
 	return Encoded{f, f.atRevision(r, e, revision), revision, s, e}
 }
 

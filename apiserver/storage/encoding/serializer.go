@@ -12,10 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/storage"
 
-	"byre/apiserver/storage/jsontext"
+	"byre/apiserver/storage/transcode"
 	"byre/sqlstore"
 	"byre/watch"
-	"byre/watch/representation"
 )
 
 // Serializer encodes and decodes the objects of one resource. All exported fields are set before
@@ -34,7 +33,7 @@ type Serializer struct {
 	// Transformer encrypts values, with the path that Path returns.
 	Transformer Transformer
 	Path        func(sqlstore.Key) string
-	Cache       *representation.Cache
+	Cache       *watch.Representations
 
 	// stored is the Format of the stored JSON.
 	stored Format
@@ -176,7 +175,7 @@ func (s *Serializer) Scalar(e *watch.Entry, path []string) (string, bool) {
 	if !s.Transformer.isPlain || s.mayChange(e) {
 		return "", false
 	}
-	text, exists, ok := jsontext.ScalarAt(e.Value(), path)
+	text, exists, ok := transcode.ScalarAt(e.Value(), path)
 	return text, ok && (exists || e.Encoding == s.Encoding)
 }
 

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"strconv"
-
-	"byre/apiserver/storage/jsontext"
 )
 
 func (t *transcoder) int() (int64, error) {
@@ -96,7 +94,7 @@ func (t *transcoder) string() ([]byte, error) {
 
 // skip moves past the value that begins here. What it skips over is not checked.
 func (t *transcoder) skip() error {
-	s := jsontext.NewScanner(t.json, t.pos)
+	s := NewScanner(t.json, t.pos)
 	if s.SkipValue(); s.Pos == t.pos {
 		return ErrUnexpected
 	}

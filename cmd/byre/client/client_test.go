@@ -20,8 +20,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"byre/apiserver/query"
-	"byre/cmd/byre/cli"
-	"byre/cmd/byre/plugin"
 )
 
 var errRefused = errors.New("refused")
@@ -75,7 +73,7 @@ func TestSQL_PrintsAnswers(t *testing.T) {
 		var out, errOut bytes.Buffer
 		cmd.SetOut(&out)
 		cmd.SetErr(&errOut)
-		rows, err := e.print(t.Context(), cmd, query.NewQuery("SELECT 1"), &cli.Output{Format: format})
+		rows, err := e.print(t.Context(), cmd, query.NewQuery("SELECT 1"), &Output{Format: format})
 		if format == "table" {
 			if strings.Contains(out.String(), "\x1b") || !strings.Contains(out.String(), "<none>") || !strings.HasPrefix(out.String(), "NAME") {
 				t.Errorf("the table is %q", &out)
@@ -145,7 +143,7 @@ func TestSQLShell_CompletesWords(t *testing.T) {
 		"SELECT count(*) FROM pod": {"pods", "podtemplates"}, `SELECT * FROM "gea`: {`"gears.example.com"`}, "SELECT * FROM gea": {`"gears.example.com"`},
 		"SELECT * FROM pods WHERE no": {"node", "not"}, "SELECT * FROM pods p WHERE p.na": {"name", "namespace"}, `SELECT * FROM "deployments.apps" WHERE rep`: {"replicas"}, "SELECT xyz": nil,
 	} {
-		s := &sqlShell{cmd: cmd, names: names, output: &cli.Output{Allowed: sqlFormats()}}
+		s := &sqlShell{cmd: cmd, names: names, output: &Output{Allowed: sqlFormats()}}
 		if _, words := s.candidates(before, before); !slices.Equal(words, want) {
 			t.Errorf("%q: %q, want %q", before, words, want)
 		}
@@ -312,7 +310,7 @@ func TestMCP_ToolsReadTheHistory(t *testing.T) {
 	}
 	c.set("bob", "b", "x")
 	writes := c.Requests
-	client, err := plugin.NewClient(c.Config(""), "shop")
+	client, err := NewClient(c.Config(""), "shop")
 	if err != nil {
 		t.Fatal(err)
 	}

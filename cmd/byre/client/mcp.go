@@ -11,9 +11,8 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"byre/apiserver"
 	"byre/apiserver/query"
-	"byre/cmd/byre/plugin"
+	"byre/apiserver/server"
 )
 
 func newMCPCommand() *cobra.Command {
@@ -85,10 +84,10 @@ func newMCPServer(flags *ClusterFlags, limits *mcpLimits, secrets secretsFlag) (
 	if t.sql, err = newSQLClient(config); err != nil {
 		return nil, err
 	}
-	if t.client, err = plugin.NewClient(config, namespace); err != nil {
+	if t.client, err = NewClient(config, namespace); err != nil {
 		return nil, err
 	}
-	server := mcp.NewServer(&mcp.Implementation{Name: "byre", Version: apiserver.ProgramVersion()},
+	server := mcp.NewServer(&mcp.Implementation{Name: "byre", Version: server.ProgramVersion()},
 		&mcp.ServerOptions{Instructions: mcpInstructions, Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}}})
 	addMCPTool(server, "query", "Ask the cluster in SQL: one SELECT in SQLite's dialect over the objects that there are now, at one revision.", t.query)
 	addMCPTool(server, "tables", "List the tables that query knows, or the columns of one.", t.tables)
@@ -111,7 +110,7 @@ func addMCPTool[In any](server *mcp.Server, name, description string, call mcp.T
 // and the structured content. What they return as an error is an answer too, which says so.
 type mcpTools struct {
 	sql     *sqlClient
-	client  *plugin.Client
+	client  *Client
 	limits  *mcpLimits
 	secrets secretsFlag
 }

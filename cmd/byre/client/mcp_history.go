@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"byre/apiserver/history"
-	"byre/cmd/byre/plugin"
 )
 
 // mcpObject names an object.
@@ -25,7 +24,7 @@ type mcpObject struct {
 	Namespace string `json:"namespace,omitempty" jsonschema:"if not set, that of the kubeconfig"`
 }
 
-func (t *mcpTools) find(o mcpObject) (plugin.Object, error) {
+func (t *mcpTools) find(o mcpObject) (Object, error) {
 	return t.client.In(o.Namespace).Find([]string{o.Resource, o.Name})
 }
 
@@ -110,8 +109,8 @@ func (t *mcpTools) changes(ctx context.Context, _ *mcp.CallToolRequest, in chang
 }
 
 // changesQuery selects the changes that are asked for, but for their time.
-func changesQuery(client *plugin.Client, in *changesInput) (plugin.Query, error) {
-	query := plugin.Query{Namespace: client.Namespace(), Fields: fields.Set{}, WithStatus: in.Status}
+func changesQuery(client *Client, in *changesInput) (Query, error) {
+	query := Query{Namespace: client.Namespace(), Fields: fields.Set{}, WithStatus: in.Status}
 	switch {
 	case in.Resource != "":
 		o, err := client.Find([]string{in.Resource, cmp.Or(in.Name, "-")}) // any name: the object need not exist
@@ -191,7 +190,7 @@ func (t *mcpTools) show(ctx context.Context, _ *mcp.CallToolRequest, in showInpu
 	moment, when := latest(), "this moment"
 	if in.At != "" {
 		var err error
-		if moment, err = plugin.ParseMoment(in.At); err != nil {
+		if moment, err = ParseMoment(in.At); err != nil {
 			return nil, nil, err
 		}
 		when = moment.String()

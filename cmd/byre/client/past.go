@@ -16,8 +16,6 @@ import (
 
 	"byre/apiserver/history"
 	"byre/apiserver/storage/changes"
-	"byre/cmd/byre/cli"
-	"byre/cmd/byre/plugin"
 )
 
 // NewCommands returns the commands that show what is and what happened, and reverse it, through the API server.
@@ -33,11 +31,11 @@ func NewPluginCommand(version func() string) *cobra.Command {
 		Use: "kubectl-byre", Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl byre"},
 		Short:        "Show and reverse what happened in a cluster, and ask it in SQL",
 		SilenceUsage: true, SilenceErrors: true,
-		Args: cli.SubcommandOnly, RunE: cli.Help,
+		Args: SubcommandOnly, RunE: Help,
 	}
-	cli.AddVersion(root, root.Flags(), "", version)
+	AddVersion(root, root.Flags(), "", version)
 	root.AddCommand(NewCommands()...)
-	cli.AcceptDays(root)
+	AcceptDays(root)
 	return root
 }
 
@@ -65,19 +63,19 @@ func (f *ClusterFlags) Load() (config *rest.Config, namespace string, err error)
 }
 
 // connect returns a client in the namespace of the flags or the kubeconfig.
-func (f *ClusterFlags) connect() (*plugin.Client, error) {
+func (f *ClusterFlags) connect() (*Client, error) {
 	config, namespace, err := f.Load()
 	if err != nil {
 		return nil, err
 	}
-	return plugin.NewClient(config, namespace)
+	return NewClient(config, namespace)
 }
 
 // find connects, and finds the object that the arguments name.
-func (f *ClusterFlags) find(args []string) (*plugin.Client, plugin.Object, error) {
+func (f *ClusterFlags) find(args []string) (*Client, Object, error) {
 	client, err := f.connect()
 	if err != nil {
-		return nil, plugin.Object{}, err
+		return nil, Object{}, err
 	}
 	o, err := client.Find(args)
 	return client, o, err
@@ -85,16 +83,16 @@ func (f *ClusterFlags) find(args []string) (*plugin.Client, plugin.Object, error
 
 func newShowCommand() *cobra.Command {
 	var flags ClusterFlags
-	var output cli.Output
+	var output Output
 	var at string
 	cmd := &cobra.Command{
 		Use:     "show TYPE/NAME --at T",
 		Short:   "Print an object as it was",
-		Long:    "Print an object as it was at a moment. T is " + plugin.MomentHelp + ".",
+		Long:    "Print an object as it was at a moment. T is " + MomentHelp + ".",
 		Example: "  kubectl byre show configmap/settings --at -2h",
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			moment, err := plugin.ParseMoment(at)
+			moment, err := ParseMoment(at)
 			if err != nil {
 				return fmt.Errorf("--at: %w", err)
 			}
@@ -115,21 +113,21 @@ func newShowCommand() *cobra.Command {
 	flags.AddTo(cmd)
 	output.AddTo(cmd, "yaml", "json")
 	cmd.ValidArgsFunction = completeObject(&flags, false)
-	cmd.Flags().StringVar(&at, "at", "", "The moment: "+plugin.MomentHelp+".")
+	cmd.Flags().StringVar(&at, "at", "", "The moment: "+MomentHelp+".")
 	_ = cmd.MarkFlagRequired("at") // the flag is there
 	return cmd
 }
 
 func newDiffCommand() *cobra.Command {
 	var flags ClusterFlags
-	var output cli.Output
+	var output Output
 	var color colorFlag
 	var secrets secretsFlag
 	var at, to string
 	cmd := &cobra.Command{
 		Use:   "diff TYPE/NAME [--at T] [--to T]",
 		Short: "Compare an object with itself at another moment",
-		Long: "Compare an object as it was at one moment with what it was at another. T is " + plugin.MomentHelp + ".\n" +
+		Long: "Compare an object as it was at one moment with what it was at another. T is " + MomentHelp + ".\n" +
 			"Without --at, the last change is shown, and without --to the object is compared as it is now.\n" +
 			"As JSON and YAML it is a list of the changed fields, as the resource changes has them.",
 		Example: "  kubectl byre diff deployment/web --at -1d",
@@ -172,8 +170,8 @@ func newDiffCommand() *cobra.Command {
 	color.addTo(cmd)
 	secrets.addTo(cmd)
 	cmd.ValidArgsFunction = completeObject(&flags, false)
-	cmd.Flags().StringVar(&at, "at", "", "The first moment: "+plugin.MomentHelp+".")
-	cmd.Flags().StringVar(&to, "to", "", "The second moment: "+plugin.MomentHelp+". If not set, now.")
+	cmd.Flags().StringVar(&at, "at", "", "The first moment: "+MomentHelp+".")
+	cmd.Flags().StringVar(&to, "to", "", "The second moment: "+MomentHelp+". If not set, now.")
 	return cmd
 }
 
@@ -185,7 +183,7 @@ func (f *secretsFlag) addTo(cmd *cobra.Command) {
 }
 
 // mask masks two versions of an object, if it is a Secret and the flag does not say otherwise.
-func (f *secretsFlag) mask(o plugin.Object, before, after map[string]any) (maskedBefore, maskedAfter map[string]any) {
+func (f *secretsFlag) mask(o Object, before, after map[string]any) (maskedBefore, maskedAfter map[string]any) {
 	if f.show || !o.IsSecret() {
 		return before, after
 	}
@@ -194,22 +192,22 @@ func (f *secretsFlag) mask(o plugin.Object, before, after map[string]any) (maske
 
 // compareMoments returns an object at two moments. Without the second one, it is as it is now; without the
 // first one, as it was before its last change until the second one.
-func compareMoments(ctx context.Context, client *plugin.Client, o plugin.Object, at, to string) (older, newer plugin.Version, err error) {
+func compareMoments(ctx context.Context, client *Client, o Object, at, to string) (older, newer Version, err error) {
 	until := latest()
 	if to != "" {
-		if until, err = plugin.ParseMoment(to); err != nil {
+		if until, err = ParseMoment(to); err != nil {
 			return older, newer, fmt.Errorf("--to: %w", err)
 		}
 	}
 	if newer, err = client.At(ctx, o, until); err != nil {
 		return older, newer, err
 	}
-	from := plugin.Moment{Revision: newer.Revision - 1}
+	from := Moment{Revision: newer.Revision - 1}
 	if newer.Revision <= 1 { // no change is left, or none was before
 		from = until
 	}
 	if at != "" {
-		if from, err = plugin.ParseMoment(at); err != nil {
+		if from, err = ParseMoment(at); err != nil {
 			return older, newer, fmt.Errorf("--at: %w", err)
 		}
 	}
@@ -218,10 +216,10 @@ func compareMoments(ctx context.Context, client *plugin.Client, o plugin.Object,
 }
 
 // latest is a moment after the last change, whatever clocks say.
-func latest() plugin.Moment { return plugin.Moment{Revision: math.MaxInt64} }
+func latest() Moment { return Moment{Revision: math.MaxInt64} }
 
 // diff returns the unified diff of two versions of an object.
-func diff(o plugin.Object, older, newer plugin.Version) (string, error) {
+func diff(o Object, older, newer Version) (string, error) {
 	before, err := older.YAML()
 	if err != nil {
 		return "", err
@@ -237,7 +235,7 @@ func diff(o plugin.Object, older, newer plugin.Version) (string, error) {
 	})
 }
 
-func title(v plugin.Version) string {
+func title(v Version) string {
 	switch {
 	case v.Content == nil:
 		return ", which did not exist"
@@ -249,7 +247,7 @@ func title(v plugin.Version) string {
 
 func newBlameCommand() *cobra.Command {
 	var flags ClusterFlags
-	var output cli.Output
+	var output Output
 	var secrets secretsFlag
 	cmd := &cobra.Command{
 		Use:   "blame TYPE/NAME",
@@ -276,7 +274,7 @@ func newBlameCommand() *cobra.Command {
 	return cmd
 }
 
-func printBlame(out io.Writer, leaves []plugin.Leaf) error {
+func printBlame(out io.Writer, leaves []Leaf) error {
 	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(w, "REVISION\tTIME\tWHO\tMANAGER\tFIELD\tVALUE")
 	for _, leaf := range leaves {
@@ -285,11 +283,11 @@ func printBlame(out io.Writer, leaves []plugin.Leaf) error {
 			return err
 		}
 		if leaf.Change == nil {
-			cli.PrintRow(w, []any{fmt.Sprintf("≤ %d", leaf.Since), "", "", "", leaf.Path, string(value)})
+			PrintRow(w, []any{fmt.Sprintf("≤ %d", leaf.Since), "", "", "", leaf.Path, string(value)})
 			continue
 		}
 		c := leaf.Change
-		cli.PrintRow(w, []any{c.Revision, c.Time.UTC().Format(time.RFC3339), c.Who, c.Manager, leaf.Path, string(value)})
+		PrintRow(w, []any{c.Revision, c.Time.UTC().Format(time.RFC3339), c.Who, c.Manager, leaf.Path, string(value)})
 	}
 	return w.Flush()
 }

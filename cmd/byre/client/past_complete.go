@@ -8,9 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-
-	"byre/cmd/byre/cli"
-	"byre/cmd/byre/plugin"
 )
 
 // completeObject returns the completion of TYPE/NAME and TYPE NAME: with the names of objects that exist,
@@ -60,8 +57,8 @@ func completeRevision(flags *ClusterFlags) cobra.CompletionFunc {
 		var revisions []string
 		for i := range changes {
 			c := &changes[i]
-			object := plugin.Object{Resource: schema.GroupVersionResource{Group: c.Object.Group, Resource: c.Object.Resource}, Name: c.Object.Name}
-			revisions = append(revisions, c.Name+"\t"+cli.Visible(fmt.Sprintf("%s %s %s", c.Who, path.Join(c.Verb, c.Subresource), object)))
+			object := Object{Resource: schema.GroupVersionResource{Group: c.Object.Group, Resource: c.Object.Resource}, Name: c.Object.Name}
+			revisions = append(revisions, c.Name+"\t"+Visible(fmt.Sprintf("%s %s %s", c.Who, path.Join(c.Verb, c.Subresource), object)))
 		}
 		revisions = withPrefix(revisions, word)
 		return revisions[:min(len(revisions), shownRevisions)], directive

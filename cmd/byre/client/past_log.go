@@ -18,14 +18,12 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 
 	"byre/apiserver/history"
-	"byre/apiserver/options"
-	"byre/cmd/byre/cli"
-	"byre/cmd/byre/plugin"
+	"byre/apiserver/server"
 )
 
 func newLogCommand() *cobra.Command {
 	var flags ClusterFlags
-	var output cli.Output
+	var output Output
 	var since, who string
 	var everywhere, withStatus, follow bool
 	var secrets secretsFlag
@@ -44,7 +42,7 @@ func newLogCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			query := plugin.Query{Namespace: client.Namespace(), Fields: fields.Set{}, WithStatus: withStatus}
+			query := Query{Namespace: client.Namespace(), Fields: fields.Set{}, WithStatus: withStatus}
 			if everywhere {
 				query.Namespace = ""
 			}
@@ -93,7 +91,7 @@ func newLogCommand() *cobra.Command {
 
 // parseSince returns the time that is so long ago.
 func parseSince(since string) (time.Time, error) {
-	age, err := options.ParseDuration(since)
+	age, err := server.ParseDuration(since)
 	if err != nil || age <= 0 {
 		return time.Time{}, fmt.Errorf("--since: %q is not a time such as 2d, 12h or 5m", since)
 	}
@@ -103,7 +101,7 @@ func parseSince(since string) (time.Time, error) {
 // logPrinter prints changes after a time, from the server's tables.
 type logPrinter struct {
 	out    io.Writer
-	output *cli.Output
+	output *Output
 	after  time.Time
 	follow bool
 	// showSecrets has the values of Secrets read, change by change. The query is WithItems then.
@@ -120,7 +118,7 @@ type logPrinter struct {
 
 // printLog prints the changes, and with follow those to come, until the command's context ends. Of a
 // history that does not reach back to the time it prints what there is, and says so.
-func (p *logPrinter) printLog(cmd *cobra.Command, client *plugin.Client, query plugin.Query) error {
+func (p *logPrinter) printLog(cmd *cobra.Command, client *Client, query Query) error {
 	ctx := cmd.Context()
 	printTable := func(table *metav1.Table) error { return p.print(ctx, client, table) }
 	revision, err := client.Tables(ctx, query, printTable)
@@ -141,7 +139,7 @@ func (p *logPrinter) printLog(cmd *cobra.Command, client *plugin.Client, query p
 }
 
 // print prints the rows of a table, or keeps their items.
-func (p *logPrinter) print(ctx context.Context, client *plugin.Client, table *metav1.Table) error {
+func (p *logPrinter) print(ctx context.Context, client *Client, table *metav1.Table) error {
 	if p.columns == nil && len(table.ColumnDefinitions) > 0 {
 		p.columns = table.ColumnDefinitions
 		var names []any
@@ -183,14 +181,14 @@ func (p *logPrinter) printRow(all []any) {
 	var cells []any
 	for i, cell := range all {
 		if i >= len(p.columns) || p.columns[i].Priority == 0 || p.output.Format == "wide" {
-			cells = append(cells, cli.Visible(fmt.Sprint(cell)))
+			cells = append(cells, Visible(fmt.Sprint(cell)))
 		}
 	}
 	for i := range min(len(cells)-1, len(p.widths)) {
 		p.widths[i] = max(p.widths[i], utf8.RuneCountInString(cells[i].(string)))
 		cells[i] = fmt.Sprintf("%-*s", p.widths[i], cells[i])
 	}
-	cli.PrintRow(p.rows, cells)
+	PrintRow(p.rows, cells)
 }
 
 // printItems prints the items as JSON or YAML: a list at this revision, or with follow a document each.

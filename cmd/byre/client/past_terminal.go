@@ -14,8 +14,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/component-base/term"
-
-	"byre/cmd/byre/cli"
 )
 
 // isTerminal reports whether out is a terminal that can show colours and pages.
@@ -61,7 +59,7 @@ type colorFlag struct{ when string }
 
 func (f *colorFlag) addTo(cmd *cobra.Command) {
 	choices := []string{"auto", "always", "never"}
-	cmd.Flags().StringVar(&f.when, "color", choices[0], "Colour: "+cli.OneOf(choices)+". auto means on a terminal, unless NO_COLOR is set.")
+	cmd.Flags().StringVar(&f.when, "color", choices[0], "Colour: "+OneOf(choices)+". auto means on a terminal, unless NO_COLOR is set.")
 	_ = cmd.RegisterFlagCompletionFunc("color", cobra.FixedCompletions(choices, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
 }
 

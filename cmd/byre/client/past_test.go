@@ -14,20 +14,20 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"byre/apiserver/history"
-	"byre/cmd/byre/plugin/plugintest"
+	"byre/cmd/byre/client/clienttest"
 	"byre/sqlstore"
 )
 
 // terminal runs the commands of the plugin against a cluster in memory.
 type terminal struct {
 	*testing.T
-	*plugintest.Cluster
+	*clienttest.Cluster
 	flags []string
 }
 
 func newTerminal(t *testing.T) *terminal {
 	t.Helper()
-	cluster := plugintest.New()
+	cluster := clienttest.New()
 	server := httptest.NewServer(cluster)
 	t.Cleanup(server.Close)
 	kubeconfig := filepath.Join(t.TempDir(), "empty")

@@ -9,9 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/labels"
-
-	"byre/cmd/byre/cli"
-	"byre/cmd/byre/plugin"
 )
 
 // writeFlags are those of commands that write.
@@ -36,7 +33,7 @@ func (f *writeFlags) confirm(cmd *cobra.Command) (bool, error) {
 	if f.yes || f.isDry() {
 		return true, nil
 	}
-	return cli.Ask(cmd)
+	return Ask(cmd)
 }
 
 func (f *writeFlags) isDry() bool { return f.dryRun == "server" }
@@ -61,7 +58,7 @@ func newUndoCommand() *cobra.Command {
 		Example: "  kubectl byre undo 4711 -n shop",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			moment, err := plugin.ParseMoment(args[0])
+			moment, err := ParseMoment(args[0])
 			if err != nil || moment.Revision == 0 {
 				return fmt.Errorf("%q is not a revision", args[0])
 			}
@@ -73,7 +70,7 @@ func newUndoCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			out, object := cmd.OutOrStdout(), cli.Visible(undo.Object.String())
+			out, object := cmd.OutOrStdout(), Visible(undo.Object.String())
 			switch {
 			case undo.Verb == "delete":
 				fmt.Fprintln(out, "delete", object)
@@ -101,7 +98,7 @@ func newUndoCommand() *cobra.Command {
 }
 
 // printPatch prints the operations of a step's patch; tests are not for people.
-func (f *writeFlags) printPatch(out io.Writer, step *plugin.Step) {
+func (f *writeFlags) printPatch(out io.Writer, step *Step) {
 	patch := step.Patch
 	if !f.show {
 		patch = step.MaskedPatch()
@@ -114,7 +111,7 @@ func (f *writeFlags) printPatch(out io.Writer, step *plugin.Step) {
 		case "remove":
 			value = nil
 		}
-		cli.PrintRow(out, []any{"  " + strings.TrimSpace(o.Op+" "+o.Path+" "+string(value))})
+		PrintRow(out, []any{"  " + strings.TrimSpace(o.Op+" "+o.Path+" "+string(value))})
 	}
 }
 
@@ -167,7 +164,7 @@ func newUndeleteCommand() *cobra.Command {
 				return err
 			}
 			for _, what := range undelete.LeftOut {
-				fmt.Fprintln(out, "left out: "+cli.Visible(what))
+				fmt.Fprintln(out, "left out: "+Visible(what))
 			}
 			write.done(out, o.String()+" is created again")
 			return nil
@@ -189,12 +186,12 @@ func newRollbackCommand() *cobra.Command {
 		Short: "Make the objects of a namespace again what they were",
 		Long: "Make the objects of a namespace again what they were at a moment: create what was deleted since,\n" +
 			"replace what was changed, and with --prune delete what was created. What controllers own, and the\n" +
-			"status, are left to the controllers. T is " + plugin.MomentHelp + ".",
+			"status, are left to the controllers. T is " + MomentHelp + ".",
 		Example: "  kubectl byre rollback -n shop --at -2h\n" +
 			"  kubectl byre rollback -n shop --at 4711 -l app=web --prune",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			moment, err := plugin.ParseMoment(at)
+			moment, err := ParseMoment(at)
 			if err != nil {
 				return fmt.Errorf("--at: %w", err)
 			}
@@ -216,7 +213,7 @@ func newRollbackCommand() *cobra.Command {
 	flags.AddTo(cmd)
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	write.addTo(cmd)
-	cmd.Flags().StringVar(&at, "at", "", "The moment: "+plugin.MomentHelp+".")
+	cmd.Flags().StringVar(&at, "at", "", "The moment: "+MomentHelp+".")
 	_ = cmd.MarkFlagRequired("at") // the flag is there
 	cmd.Flags().StringVarP(&selector, "selector", "l", "", "Only objects that have these labels, or had them then, such as app=web.")
 	cmd.Flags().BoolVar(&prune, "prune", false, "Delete what was created since.")
@@ -225,14 +222,14 @@ func newRollbackCommand() *cobra.Command {
 
 // carryOut prints a plan, asks, and makes its requests. A request that fails does not keep it from
 // making the others.
-func (f *writeFlags) carryOut(cmd *cobra.Command, client *plugin.Client, plan *plugin.Plan) error {
+func (f *writeFlags) carryOut(cmd *cobra.Command, client *Client, plan *Plan) error {
 	out := cmd.OutOrStdout()
 	for _, step := range plan.Steps {
-		fmt.Fprintln(out, step.Verb, cli.Visible(step.Object.String()))
+		fmt.Fprintln(out, step.Verb, Visible(step.Object.String()))
 		f.printPatch(out, step)
 	}
 	for _, what := range plan.LeftOut {
-		fmt.Fprintln(out, "left out: "+cli.Visible(what))
+		fmt.Fprintln(out, "left out: "+Visible(what))
 	}
 	if len(plan.Steps) == 0 {
 		fmt.Fprintln(out, "nothing to do")
@@ -243,20 +240,20 @@ func (f *writeFlags) carryOut(cmd *cobra.Command, client *plugin.Client, plan *p
 	}
 	failed := 0
 	for _, step := range plan.Steps {
-		object := cli.Visible(step.Object.String())
+		object := Visible(step.Object.String())
 		err := client.Do(cmd.Context(), plan, step, f.isDry())
 		for _, what := range step.LeftOut {
-			fmt.Fprintf(out, "left out of %s: %s\n", object, cli.Visible(what))
+			fmt.Fprintf(out, "left out of %s: %s\n", object, Visible(what))
 		}
 		isNamespace := step.Object.Resource.Resource == "namespaces"
 		switch {
-		case errors.Is(err, plugin.ErrExists):
+		case errors.Is(err, ErrExists):
 			continue
 		case err != nil && (isNamespace || cmd.Context().Err() != nil):
 			return err
 		case err != nil:
 			failed++
-			fmt.Fprintf(cmd.ErrOrStderr(), "%s %s: %s\n", step.Verb, object, cli.Visible(err.Error()))
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s %s: %s\n", step.Verb, object, Visible(err.Error()))
 			continue
 		}
 		f.done(out, object+" is "+pastOf[step.Verb])

@@ -23,12 +23,11 @@ import (
 	"k8s.io/client-go/rest"
 
 	"byre/apiserver/query"
-	"byre/cmd/byre/cli"
 )
 
 func newSQLCommand(owners ...*cobra.Command) *cobra.Command {
 	var flags ClusterFlags
-	var output cli.Output
+	var output Output
 	var file, at string
 	var parameters []string
 	cmd := &cobra.Command{
@@ -148,7 +147,7 @@ func newSQLClient(config *rest.Config) (*sqlClient, error) {
 }
 
 // print asks a query until ctx ends, prints the answer, and returns how many rows it has.
-func (c *sqlClient) print(ctx context.Context, cmd *cobra.Command, q *query.Query, output *cli.Output) (rows int, err error) {
+func (c *sqlClient) print(ctx context.Context, cmd *cobra.Command, q *query.Query, output *Output) (rows int, err error) {
 	accept := runtime.ContentTypeJSON
 	switch output.Format {
 	case "csv":
@@ -274,12 +273,12 @@ func printRows(out io.Writer, result *query.Status) error {
 	for i, column := range result.Columns {
 		cells[i] = strings.ToUpper(column.Name)
 	}
-	cli.PrintRow(rows, cells)
+	PrintRow(rows, cells)
 	for _, row := range result.Rows {
 		for i, value := range row {
 			cells[i] = cell(value)
 		}
-		cli.PrintRow(rows, cells)
+		PrintRow(rows, cells)
 	}
 	return rows.Flush()
 }

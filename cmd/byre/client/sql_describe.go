@@ -7,7 +7,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"byre/apiserver/query"
-	"byre/cmd/byre/cli"
 )
 
 // The statements that list the tables and the columns. Of a description they have the first sentence.
@@ -19,7 +18,7 @@ const (
 
 func newSQLTablesCommand() *cobra.Command {
 	var flags ClusterFlags
-	var output cli.Output
+	var output Output
 	cmd := &cobra.Command{
 		Use:   "tables",
 		Short: "List the tables that SQL can ask",
@@ -36,7 +35,7 @@ func newSQLTablesCommand() *cobra.Command {
 
 func newSQLColumnsCommand() *cobra.Command {
 	var flags ClusterFlags
-	var output cli.Output
+	var output Output
 	cmd := &cobra.Command{
 		Use:     "columns TABLE",
 		Short:   "List the columns of a table that SQL can ask",
@@ -59,7 +58,7 @@ func newSQLColumnsCommand() *cobra.Command {
 	return cmd
 }
 
-func printDescription(cmd *cobra.Command, flags *ClusterFlags, output *cli.Output, statement string, parameters ...string) error {
+func printDescription(cmd *cobra.Command, flags *ClusterFlags, output *Output, statement string, parameters ...string) error {
 	client, err := flags.connectSQL()
 	if err != nil {
 		return err
@@ -68,7 +67,7 @@ func printDescription(cmd *cobra.Command, flags *ClusterFlags, output *cli.Outpu
 }
 
 // describe prints the rows of selectTables, or of selectColumns for a table.
-func (c *sqlClient) describe(ctx context.Context, cmd *cobra.Command, output *cli.Output, statement string, parameters ...string) error {
+func (c *sqlClient) describe(ctx context.Context, cmd *cobra.Command, output *Output, statement string, parameters ...string) error {
 	rows, err := c.print(ctx, cmd, query.NewQuery(statement, query.Texts(parameters...)...), output)
 	if err == nil && rows == 0 && len(parameters) > 0 {
 		err = fmt.Errorf("there is no table %q: \"byre sql tables\" lists them", parameters[0])

@@ -15,14 +15,13 @@ import (
 	"golang.org/x/term"
 
 	"byre/apiserver/query"
-	"byre/cmd/byre/cli"
 )
 
 // sqlShell reads statements from a terminal, and prints their answers.
 type sqlShell struct {
 	cmd      *cobra.Command
 	client   *sqlClient
-	output   *cli.Output
+	output   *Output
 	query    func(statement string) *query.Query
 	history  *sqlHistory
 	names    *sqlNames
@@ -48,7 +47,7 @@ Ctrl-C drops the statement, and cancels a query.
 var errInterrupted = errors.New("interrupted")
 
 // runSQLShell runs a shell, which asks the queries of newQuery, on the terminal of the process until its user ends it.
-func runSQLShell(cmd *cobra.Command, client *sqlClient, output *cli.Output, newQuery func(statement string) *query.Query) (err error) {
+func runSQLShell(cmd *cobra.Command, client *sqlClient, output *Output, newQuery func(statement string) *query.Query) (err error) {
 	s := &sqlShell{
 		cmd: cmd, client: client, output: output, query: newQuery,
 		history: newSQLHistory(cmd.ErrOrStderr()), names: &sqlNames{client: client},
@@ -174,7 +173,7 @@ func (s *sqlShell) command(ctx context.Context, words []string) (quit bool) {
 		s.ask(ctx, func(ctx context.Context) error { return s.client.describe(ctx, s.cmd, s.output, selectColumns, table) })
 	case name == ".output" && arguments == 1:
 		if !slices.Contains(s.output.Allowed, words[1]) {
-			s.report(fmt.Errorf(".output takes %s, not %q", cli.OneOf(s.output.Allowed), words[1]))
+			s.report(fmt.Errorf(".output takes %s, not %q", OneOf(s.output.Allowed), words[1]))
 			break
 		}
 		s.output.Format = words[1]
@@ -208,7 +207,7 @@ func (s *sqlShell) report(err error) {
 	if err == nil {
 		return
 	}
-	for _, line := range cli.Messages(err) {
+	for _, line := range Messages(err) {
 		fmt.Fprintln(s.terminal, "Error:", line)
 	}
 }

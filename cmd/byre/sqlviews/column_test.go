@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"byre/apiserver/query/catalog"
+	catalog "byre/apiserver/query"
 	"byre/sqlstore/postgres/pgtest"
 )
 

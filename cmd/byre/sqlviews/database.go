@@ -13,10 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	_ "modernc.org/sqlite" // the driver "sqlite"
 
-	"byre/apiserver/query/catalog"
+	"byre/apiserver/query"
 	"byre/migrations"
-	"byre/migrations/dbfile"
-	"byre/migrations/dbserver"
 )
 
 const (
@@ -52,7 +50,7 @@ func Open(ctx context.Context, endpoint string) (*Database, error) {
 		db, err := sql.Open("sqlite", migrations.SQLiteDSN(dsn)+"?mode=ro&_pragma=busy_timeout(10000)")
 		return &Database{db: db, path: dsn}, err
 	}
-	pool, err := dbserver.Parse(dsn)
+	pool, err := migrations.ParseDSN(dsn)
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +58,7 @@ func Open(ctx context.Context, endpoint string) (*Database, error) {
 	pool.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
 	d := &Database{db: stdlib.OpenDB(*pool.ConnConfig)}
 	if err := d.db.QueryRowContext(ctx, selectStore).Scan(&d.store); err != nil {
-		return nil, errors.Join(dbserver.Explain(pool.ConnConfig, err), d.db.Close())
+		return nil, errors.Join(migrations.Explain(pool.ConnConfig, err), d.db.Close())
 	}
 	return d, nil
 }
@@ -177,7 +175,7 @@ func (d *Database) CreateIndex(ctx context.Context, name string, tables []Table,
 	// hash index has no such bound.
 	views := Postgres{Store: d.store}
 	method := "btree"
-	if c.Type == catalog.Text {
+	if c.Type == query.Text {
 		method = "hash"
 	}
 	index := identifier(d.store) + "." + indexPrefix + name
@@ -208,7 +206,7 @@ func (d *Database) DropIndex(ctx context.Context, name string) error {
 
 // changeFile executes a statement in a file of SQLite that no server uses: writes would wait for it.
 func (d *Database) changeFile(ctx context.Context, statement string) (err error) {
-	lock, err := dbfile.Acquire(d.path)
+	lock, err := migrations.AcquireFile(d.path)
 	if err != nil {
 		return err
 	}

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"byre/apiserver/query"
-	"byre/apiserver/query/catalog"
 )
 
 // edge is an edge of queries, a table of what objects have several of, as a view.
@@ -166,7 +165,7 @@ func edges() (all []edge) {
 }
 
 // columns are the columns of the view.
-func (e *edge) columns() []catalog.Column { return shown(e.Columns) }
+func (e *edge) columns() []query.Column { return shown(e.Columns) }
 
 // dialect is what the two databases write in two ways.
 type dialect struct {
@@ -175,11 +174,11 @@ type dialect struct {
 	// json is the JSON of an element, or NULL; text is its text.
 	json, text func(of string) string
 	each       func(each) string
-	column     func(c *catalog.Column, json string) string
+	column     func(c *query.Column, json string) string
 }
 
 // view returns the query of the edge over the objects of tables, with the columns in their order.
-func (e *edge) view(d *dialect, tables []Table, columns []catalog.Column) string {
+func (e *edge) view(d *dialect, tables []Table, columns []query.Column) string {
 	var of, kinds []string
 	for i := range tables {
 		t := &tables[i]
@@ -220,7 +219,7 @@ func (e *edge) view(d *dialect, tables []Table, columns []catalog.Column) string
 }
 
 // column returns the expression of a column of the edge.
-func (e *edge) column(d *dialect, c *catalog.Column) string {
+func (e *edge) column(d *dialect, c *query.Column) string {
 	v, ok := e.values[c.Name]
 	switch {
 	case ok:
@@ -230,10 +229,10 @@ func (e *edge) column(d *dialect, c *catalog.Column) string {
 	case c.Name == "namespace", c.Name == "name":
 		return "o." + c.Name
 	}
-	return d.column(&catalog.Column{Type: c.Type, Path: c.Path[len(e.Paths[0]):]}, d.json("e"))
+	return d.column(&query.Column{Type: c.Type, Path: c.Path[len(e.Paths[0]):]}, d.json("e"))
 }
 
-func (v *value) expression(d *dialect, of catalog.Type) string {
+func (v *value) expression(d *dialect, of query.Type) string {
 	switch {
 	case len(v.first) > 0:
 		all := make([]string, len(v.first))
@@ -244,7 +243,7 @@ func (v *value) expression(d *dialect, of catalog.Type) string {
 	case v.sql != "":
 		return d.expression(v.sql)
 	}
-	return d.column(&catalog.Column{Type: of, Path: strings.Split(v.path, ".")}, d.json(v.of))
+	return d.column(&query.Column{Type: of, Path: strings.Split(v.path, ".")}, d.json(v.of))
 }
 
 var placeholder = regexp.MustCompile(`\{(text )?(\w)\}`)

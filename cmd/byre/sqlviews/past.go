@@ -3,7 +3,7 @@ package sqlviews
 import (
 	"fmt"
 
-	"byre/apiserver/query/catalog"
+	"byre/apiserver/query"
 )
 
 // revisionFunction is the name of the function that functions of the past call.
@@ -11,7 +11,7 @@ const revisionFunction = "byre_revision"
 
 // past returns the query of a table's objects at the moment $1, with the columns in their order. A query with conditions on the
 // key reads only what they select, because PostgreSQL inlines it.
-func (p *Postgres) past(t *Table, columns []catalog.Column) string {
+func (p *Postgres) past(t *Table, columns []query.Column) string {
 	now := Postgres{Store: p.Store} // an index is of the current objects
 	id := "(SELECT id FROM " + identifier(p.Store) + ".resources WHERE " + t.condition() + ")"
 	revision := fmt.Sprintf("(SELECT %s.%s($1, %s))", identifier(p.Schema), revisionFunction, id)

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"byre/apiserver/query/catalog"
+	"byre/apiserver/query"
 )
 
 // Postgres says how views on PostgreSQL are made.
@@ -49,10 +49,10 @@ const maxIdentifier = 63
 
 // postgresColumns are the columns of a view of PostgreSQL: with the names that it cuts, and without those whose name another one
 // has then.
-func postgresColumns(t *Table) (columns []catalog.Column) {
+func postgresColumns(t *Table) (columns []query.Column) {
 	for _, c := range t.columns() {
 		c.Name = strings.ToValidUTF8(c.Name[:min(len(c.Name), maxIdentifier)], "")
-		if !slices.ContainsFunc(columns, func(other catalog.Column) bool { return other.Name == c.Name }) {
+		if !slices.ContainsFunc(columns, func(other query.Column) bool { return other.Name == c.Name }) {
 			columns = append(columns, c)
 		}
 	}
@@ -60,13 +60,13 @@ func postgresColumns(t *Table) (columns []catalog.Column) {
 }
 
 // current returns the query of a table's objects, with the columns in their order.
-func (p *Postgres) current(t *Table, columns []catalog.Column) string {
+func (p *Postgres) current(t *Table, columns []query.Column) string {
 	return fmt.Sprintf("SELECT %s\nFROM %s.resources r JOIN %s.current_objects o ON o.resource_id = r.id\n  %s\nWHERE %s%s",
 		p.values(t, columns), identifier(p.Store), identifier(p.Store), p.parsed("o"), t.condition(), p.restriction("o"))
 }
 
 // values returns the expressions of columns over an object o and its parsed JSON jo.v.
-func (p *Postgres) values(t *Table, columns []catalog.Column) string {
+func (p *Postgres) values(t *Table, columns []query.Column) string {
 	values := make([]string, len(columns))
 	for i := range columns {
 		values[i] = p.column(t, &columns[i]) + " AS " + identifier(columns[i].Name)
@@ -97,7 +97,7 @@ func (p *Postgres) restriction(o string) string {
 	return " AND " + o + ".namespace IN (" + strings.Join(names, ", ") + ")"
 }
 
-func (p *Postgres) column(t *Table, c *catalog.Column) string {
+func (p *Postgres) column(t *Table, c *query.Column) string {
 	v := postgresElement("o")
 	if p.Indexed[t.names()[0]+" "+c.Name] {
 		v = p.value("o.")
@@ -106,7 +106,7 @@ func (p *Postgres) column(t *Table, c *catalog.Column) string {
 }
 
 // postgresColumn returns the expression of a column; v is the expression of the object's JSON.
-func postgresColumn(c *catalog.Column, v string) string {
+func postgresColumn(c *query.Column, v string) string {
 	switch c.Source() {
 	case "metadata.namespace":
 		return "o.namespace"
@@ -120,7 +120,7 @@ func postgresColumn(c *catalog.Column, v string) string {
 		return "jsonb_path_query_first(" + v + ", '$.metadata.ownerReferences[*] ? (@.controller == true)." + strings.TrimPrefix(c.Name, "owner_") + "') #>> '{}'"
 	case containersPath:
 		result := "coalesce(sum((s ->> 'restartCount')::bigint), 0)::bigint"
-		if c.Type == catalog.Text {
+		if c.Type == query.Text {
 			result = "count(*) FILTER (WHERE s -> 'ready' = 'true') || '/' || count(*)"
 		}
 		return "CASE jsonb_typeof(" + v + " #> '{status,containerStatuses}') WHEN 'array' THEN (SELECT " + result +
@@ -131,19 +131,19 @@ func postgresColumn(c *catalog.Column, v string) string {
 	kind := "jsonb_typeof(" + raw + ")"
 	scalar := "CASE WHEN " + kind + " IN ('string', 'number') THEN " + text + " END"
 	switch c.Type {
-	case catalog.Quantity:
+	case query.Quantity:
 		return fmt.Sprintf(postgresQuantity, scalar)
-	case catalog.Integer:
+	case query.Integer:
 		return "CASE " + kind + " WHEN 'number' THEN CASE WHEN " + text + " NOT LIKE '%.%' AND (" + text +
 			")::numeric BETWEEN -9223372036854775808 AND 9223372036854775807 THEN (" + text + ")::bigint END END" //nolint:dupword // SQL
-	case catalog.Real: // a number that is too great, or too near to 0, is an error of double precision
+	case query.Real: // a number that is too great, or too near to 0, is an error of double precision
 		return "CASE " + kind + " WHEN 'number' THEN CASE WHEN (" + text + ")::numeric = 0 OR abs((" + text +
 			")::numeric) BETWEEN 1e-300 AND 1e300 THEN (" + text + ")::double precision END END" //nolint:dupword // SQL
-	case catalog.Boolean:
+	case query.Boolean:
 		return "CASE " + raw + " WHEN 'true' THEN true WHEN 'false' THEN false END"
-	case catalog.JSON:
+	case query.JSON:
 		return "nullif(" + raw + ", 'null')"
-	case catalog.Time: // a fraction with six digits
+	case query.Time: // a fraction with six digits
 		return "CASE WHEN " + kind + " = 'string' AND " + text + ` ~ '^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$' THEN ` +
 			"CASE WHEN " + text + " LIKE '%.%' THEN rpad(rtrim(" + text + ", 'Z'), 26, '0') || 'Z' ELSE " + text + " END END" //nolint:dupword // SQL
 	}

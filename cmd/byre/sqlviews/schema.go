@@ -13,7 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"byre/apiserver/query/catalog"
+	"byre/apiserver/query"
 )
 
 // Schema is a schema of PostgreSQL that has a view for each name of each table, and a function of the same name that returns
@@ -87,8 +87,8 @@ func (s *Schema) Update(ctx context.Context, tables []Table) (map[string]error, 
 			t := &tables[i]
 			left[name] = s.keep(ctx, name, kept{
 				t.Description, postgresColumns(t),
-				func(columns []catalog.Column) string { return s.views.current(t, columns) },
-				func(columns []catalog.Column) string { return s.views.past(t, columns) },
+				func(columns []query.Column) string { return s.views.current(t, columns) },
+				func(columns []query.Column) string { return s.views.past(t, columns) },
 			})
 		}
 	}
@@ -96,8 +96,8 @@ func (s *Schema) Update(ctx context.Context, tables []Table) (map[string]error, 
 		wanted[e.name] = true
 		left[e.name] = s.keep(ctx, e.name, kept{
 			e.Description, e.columns(),
-			func(columns []catalog.Column) string { return e.view(s.views.dialect(), tables, columns) },
-			func(columns []catalog.Column) string { return e.view(s.views.pastDialect(), tables, columns) },
+			func(columns []query.Column) string { return e.view(s.views.dialect(), tables, columns) },
+			func(columns []query.Column) string { return e.view(s.views.pastDialect(), tables, columns) },
 		})
 	}
 	for name, r := range s.found {
@@ -194,9 +194,9 @@ var errForeign = errors.New("byre has not made what has the name: drop it")
 // kept is what keep keeps under a name.
 type kept struct {
 	description string
-	columns     []catalog.Column
+	columns     []query.Column
 	// view returns the query of the view, with columns in their order, and past that of the function.
-	view, past func(columns []catalog.Column) string
+	view, past func(columns []query.Column) string
 }
 
 // keep makes the view and the function of a name, unless they are up to date. A view that only gets more columns is replaced,
@@ -220,20 +220,20 @@ func (s *Schema) keep(ctx context.Context, name string, k kept) error {
 }
 
 // inOrder returns columns in an order that names some of them; the others follow.
-func inOrder(columns []catalog.Column, names []string) []catalog.Column {
-	at := func(c *catalog.Column) int {
+func inOrder(columns []query.Column, names []string) []query.Column {
+	at := func(c *query.Column) int {
 		if i := slices.Index(names, c.Name); i >= 0 {
 			return i
 		}
 		return len(names)
 	}
 	columns = slices.Clone(columns)
-	slices.SortStableFunc(columns, func(a, b catalog.Column) int { return at(&a) - at(&b) })
+	slices.SortStableFunc(columns, func(a, b query.Column) int { return at(&a) - at(&b) })
 	return columns
 }
 
 // definition returns the statements that make the view and the function of a name, with a hash in their comments.
-func (s *Schema) definition(name string, k kept, columns []catalog.Column, hash string) string {
+func (s *Schema) definition(name string, k kept, columns []query.Column, hash string) string {
 	var b strings.Builder
 	object := identifier(s.Name) + "." + identifier(name)
 	fmt.Fprintf(&b, "CREATE OR REPLACE VIEW %s AS\n%s;\n", object, k.view(columns))

@@ -6,7 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"byre/apiserver/query/catalog"
+	"byre/apiserver/query"
 	"byre/migrations"
 	"byre/sqlstore/postgres/pgtest"
 )
@@ -31,9 +31,9 @@ func TestSchema_CutsLongColumns(t *testing.T) {
 	long := "spec_" + strings.Repeat("long_", 12)
 	update := func(names ...string) {
 		t.Helper()
-		table := catalog.Table{Resource: schema.GroupResource{Group: "example.com", Resource: "gears"}, Kind: "Gear"}
+		table := query.Table{Resource: schema.GroupResource{Group: "example.com", Resource: "gears"}, Kind: "Gear"}
 		for _, name := range names {
-			table.Columns = append(table.Columns, catalog.NewColumn(name, catalog.Text, "", "spec", name))
+			table.Columns = append(table.Columns, query.NewColumn(name, query.Text, "", "spec", name))
 		}
 		left, err := s.Update(t.Context(), []Table{{Table: &table, IsCustom: true}})
 		if err != nil || left["gears.example.com"] != nil {

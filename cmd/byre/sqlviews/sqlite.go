@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"byre/apiserver/query/catalog"
+	"byre/apiserver/query"
 )
 
 // sqliteValue is the JSON of an object; NULL if it is none.
@@ -36,7 +36,7 @@ func SQLiteStatements(tables []Table) string {
 
 // sqliteColumn returns the expression of a column over current_objects, which an index can have too: SQLite finds it in a
 // query of the view, because no view is between the two. v is the expression of the object's JSON, or NULL.
-func sqliteColumn(c *catalog.Column, v string) string {
+func sqliteColumn(c *query.Column, v string) string {
 	// Where a table of its own has a column "value". An index takes no name of a table.
 	const qualified = "CASE WHEN json_valid(current_objects.value) THEN current_objects.value END"
 	switch c.Source() {
@@ -53,7 +53,7 @@ func sqliteColumn(c *catalog.Column, v string) string {
 		return "(SELECT r.value ->> " + member + " FROM json_each(" + qualified + ", '$.metadata.ownerReferences') r WHERE json_type(r.value, '$.controller') = 'true' LIMIT 1)"
 	case containersPath:
 		result := "coalesce(sum(s.value ->> '$.restartCount'), 0)"
-		if c.Type == catalog.Text {
+		if c.Type == query.Text {
 			result = "coalesce(sum(json_type(s.value, '$.ready') = 'true'), 0) || '/' || count(*)"
 		}
 		return "CASE json_type(" + v + ", '$.status.containerStatuses') WHEN 'array' THEN (SELECT " + result + " FROM json_each(" + qualified + ", '$.status.containerStatuses') s) END"
@@ -62,17 +62,17 @@ func sqliteColumn(c *catalog.Column, v string) string {
 	kind, value, raw := "json_type("+v+", "+path+")", v+" ->> "+path, v+" -> "+path
 	scalar := "CASE " + kind + " WHEN 'text' THEN " + value + " WHEN 'integer' THEN " + raw + " WHEN 'real' THEN " + raw + " END"
 	switch c.Type {
-	case catalog.Quantity:
+	case query.Quantity:
 		return fmt.Sprintf(sqliteQuantity, scalar)
-	case catalog.Integer: // a number that is too great becomes a real one
+	case query.Integer: // a number that is too great becomes a real one
 		return "CASE WHEN " + kind + " = 'integer' AND typeof(" + value + ") = 'integer' THEN " + value + " END"
-	case catalog.Real:
+	case query.Real:
 		return "CASE WHEN " + kind + " IN ('integer', 'real') THEN CAST(" + value + " AS REAL) END"
-	case catalog.Boolean:
+	case query.Boolean:
 		return "CASE " + kind + " WHEN 'true' THEN 1 WHEN 'false' THEN 0 END"
-	case catalog.JSON:
+	case query.JSON:
 		return "nullif(" + raw + ", 'null')"
-	case catalog.Time: // in UTC, a fraction with six digits
+	case query.Time: // in UTC, a fraction with six digits
 		return "CASE WHEN " + kind + " = 'text' AND " + value + " GLOB '[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]T[0-9][0-9]:[0-9][0-9]:[0-9][0-9]*' THEN " +
 			"CASE WHEN " + value + " LIKE '%.%Z' THEN substr(rtrim(" + value + ", 'Z') || '00000', 1, 26) || 'Z' WHEN " + value + " LIKE '%Z' THEN " + value +
 			" ELSE strftime('%Y-%m-%dT%H:%M:%SZ', " + value + ") END END" //nolint:dupword // SQL

@@ -5,19 +5,19 @@ import (
 	"slices"
 	"strings"
 
-	"byre/apiserver/query/catalog"
+	"byre/apiserver/query"
 )
 
 // Table is a table with where its objects are.
 type Table struct {
-	*catalog.Table
+	*query.Table
 	// IsCustom is true for the instances of a CustomResourceDefinition.
 	IsCustom bool
 }
 
 // names returns the names of the table in queries: a built-in resource has its plural too.
 func (t *Table) names() []string {
-	full := catalog.FullName(t.Resource)
+	full := query.FullName(t.Resource)
 	if t.IsCustom || full == t.Resource.Resource {
 		return []string{full}
 	}
@@ -37,21 +37,21 @@ func (t *Table) definedBy() string {
 }
 
 // columns are the columns of the view.
-func (t *Table) columns() []catalog.Column { return shown(t.Columns) }
+func (t *Table) columns() []query.Column { return shown(t.Columns) }
 
 // shown are the columns that a view has: not those that are arguments of a table.
-func shown(columns []catalog.Column) []catalog.Column {
-	return slices.DeleteFunc(slices.Clone(columns), func(c catalog.Column) bool { return c.IsHidden() })
+func shown(columns []query.Column) []query.Column {
+	return slices.DeleteFunc(slices.Clone(columns), func(c query.Column) bool { return c.IsHidden() })
 }
 
 // find returns the table and the column of a name.
-func find(tables []Table, table, column string) (*Table, *catalog.Column, error) {
+func find(tables []Table, table, column string) (*Table, *query.Column, error) {
 	i := slices.IndexFunc(tables, func(t Table) bool { return slices.Contains(t.names(), table) })
 	if i < 0 {
 		return nil, nil, fmt.Errorf("there is no table %q", table)
 	}
 	columns := tables[i].columns()
-	j := slices.IndexFunc(columns, func(c catalog.Column) bool { return c.Name == column })
+	j := slices.IndexFunc(columns, func(c query.Column) bool { return c.Name == column })
 	if j < 0 {
 		return nil, nil, fmt.Errorf("the table %s has no column %q", table, column)
 	}
@@ -65,12 +65,12 @@ const (
 )
 
 // isScalar reports whether a column is one value at its path, which an expression index can be on.
-func isScalar(c *catalog.Column) bool {
+func isScalar(c *query.Column) bool {
 	switch c.Source() {
 	case "", "metadata.namespace", "metadata.name", "metadata.resourceVersion", ownerPath, containersPath:
 		return false
 	}
-	return c.Type != catalog.JSON && c.Type != catalog.Quantity
+	return c.Type != query.JSON && c.Type != query.Quantity
 }
 
 func literal(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }

@@ -13,7 +13,7 @@ import (
 )
 
 // NewOpener returns a function that returns the object in a stored value as JSON. It needs no running
-// server, but the transformers, which are those of factory.Backend. It fails if a server could not read
+// server, but the transformers, which are those of storage.Backend. It fails if a server could not read
 // the object: the value cannot be decrypted with the keys of its resource and its path, or the result
 // cannot be decoded.
 func NewOpener(ctx context.Context, transformers func(schema.GroupResource) value.Transformer) (func(key sqlstore.Key, stored []byte) ([]byte, error), error) {

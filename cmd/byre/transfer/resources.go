@@ -14,7 +14,7 @@ import (
 
 	"byre/apiserver/handlers"
 	"byre/apiserver/registry"
-	"byre/apiserver/storage/factory"
+	"byre/apiserver/storage"
 	"byre/sqlstore"
 )
 
@@ -24,7 +24,7 @@ const DefaultPrefix = "/registry"
 // resource is a resource whose types a scheme knows.
 type resource struct {
 	schema.GroupResource
-	resources *factory.SchemeResources
+	resources *storage.SchemeResources
 	// mediaType is the media type in which a stock server stores the objects.
 	mediaType string
 	// codec is made with the first object, because it depends on the object's kind.
@@ -47,7 +47,7 @@ func newTable(prefix string) (*table, error) {
 		byName:   map[schema.GroupResource]*resource{},
 	}
 	for _, gr := range registry.Resources() {
-		if err := t.add(gr, factory.BuiltinResources(effective), runtime.ContentTypeProtobuf); err != nil {
+		if err := t.add(gr, storage.BuiltinResources(effective), runtime.ContentTypeProtobuf); err != nil {
 			return nil, err
 		}
 	}
@@ -57,7 +57,7 @@ func newTable(prefix string) (*table, error) {
 		apiregistration.Resource("apiservices"):             apiregistrationinstall.Install,
 	} {
 		scheme := handlers.NewScheme(install)
-		resources := factory.GroupResources(scheme, handlers.NewCodecs(scheme), effective, gr)
+		resources := storage.GroupResources(scheme, handlers.NewCodecs(scheme), effective, gr)
 		if err := t.add(gr, resources, runtime.ContentTypeJSON); err != nil {
 			return nil, err
 		}
@@ -65,7 +65,7 @@ func newTable(prefix string) (*table, error) {
 	return t, nil
 }
 
-func (t *table) add(gr schema.GroupResource, resources *factory.SchemeResources, mediaType string) error {
+func (t *table) add(gr schema.GroupResource, resources *storage.SchemeResources, mediaType string) error {
 	stored := resources.StoredAs(gr)
 	prefix := resources.ResourcePrefix(stored)
 	if other := t.byPrefix[prefix]; other != nil && other.GroupResource != stored {

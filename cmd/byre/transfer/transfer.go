@@ -13,7 +13,7 @@ import (
 	"byre/sqlstore/etcd"
 )
 
-// Source is a key space of etcd at one revision: an etcd.Snapshot or a kine.Database.
+// Source is a key space of etcd at one revision: an etcd.Snapshot or a etcd.KineDatabase.
 type Source interface {
 	// Revision is the last revision of the key space.
 	Revision() int64

@@ -21,9 +21,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"byre/aggregator"
-	"byre/apiserver"
-	"byre/apiserver/delegation"
-	"byre/apiserver/options"
+	"byre/apiserver/process"
+	apiserver "byre/apiserver/server"
+
 	"byre/crd"
 	"byre/e2e/robustness/vfs"
 	"byre/migrations"
@@ -71,7 +71,7 @@ func prepareVFS() error {
 }
 
 func serve(ctx context.Context, args []string) error {
-	o := options.New()
+	o := apiserver.NewOptions()
 	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 	for _, set := range o.Flags().FlagSets {
 		flags.AddFlagSet(set)
@@ -90,11 +90,11 @@ func serve(ctx context.Context, args []string) error {
 	server, err := apiserver.New(ctx, apiserver.Config{
 		Options:      completed,
 		OpenDatabase: open,
-		CustomResources: func(d delegation.Dependencies, next http.Handler) (delegation.Server, error) {
+		CustomResources: func(d process.Dependencies, next http.Handler) (process.ChainServer, error) {
 			custom, err = crd.New(d, next)
 			return custom, err
 		},
-		Aggregator: func(d delegation.Dependencies, next http.Handler) (delegation.Server, error) {
+		Aggregator: func(d process.Dependencies, next http.Handler) (process.ChainServer, error) {
 			return aggregator.New(d, aggregator.Options{CustomSynced: custom.Synced()}, next)
 		},
 	})
@@ -105,7 +105,7 @@ func serve(ctx context.Context, args []string) error {
 }
 
 // open opens SQLite with a driver that ends the process at the point of KILL_AT.
-func open(ctx context.Context, o options.StoreOptions) (apiserver.Database, error) {
+func open(ctx context.Context, o apiserver.StoreOptions) (apiserver.Database, error) {
 	dsn, err := o.DSN()
 	if err != nil {
 		return apiserver.Database{}, err

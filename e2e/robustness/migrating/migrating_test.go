@@ -19,9 +19,9 @@ import (
 	"byre/e2e/robustness/vfs"
 	"byre/migrations"
 	"byre/sqlstore"
+	"byre/sqlstore/backup"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/postgres/pgtest"
-	"byre/sqlstore/snapshot"
 	"byre/sqlstore/sqlite"
 )
 
@@ -111,7 +111,7 @@ func killed(t *testing.T, direction, endpoint string, do func(kill func()), env 
 // contents are what a migrated database has: the schema and a digest of all rows.
 type contents struct {
 	schema []string
-	rows   snapshot.Digest
+	rows   backup.Digest
 }
 
 func (c contents) equal(other contents) bool {
@@ -146,7 +146,7 @@ type database struct {
 	kind, endpoint string
 	how            string
 	schema         func() []string
-	rows           func() snapshot.Digest
+	rows           func() backup.Digest
 	// run runs a migration that is killed at the n-th point, and reports whether it was
 	// killed: a migration with fewer points ends by itself.
 	run func(direction string, n int) bool
@@ -254,7 +254,7 @@ func sqliteDatabase(t *testing.T, path, name string, env []string) database {
 	return database{
 		kind: "sqlite", endpoint: endpoint, how: name + " before a change of a file",
 		schema: func() []string { return sqliteSchema(t, path) },
-		rows: func() (d snapshot.Digest) {
+		rows: func() (d backup.Digest) {
 			if err := sqlite.ReadSnapshot(t.Context(), path, digestInto(&d)); err != nil {
 				t.Fatal(err)
 			}
@@ -267,9 +267,9 @@ func sqliteDatabase(t *testing.T, path, name string, env []string) database {
 }
 
 // digestInto returns a function that sets d to the digest of a snapshot.
-func digestInto(d *snapshot.Digest) func(sqlstore.Snapshot) error {
+func digestInto(d *backup.Digest) func(sqlstore.Snapshot) error {
 	return func(s sqlstore.Snapshot) (err error) {
-		*d, err = snapshot.DigestOf(s)
+		*d, err = backup.DigestOf(s)
 		return err
 	}
 }
@@ -322,7 +322,7 @@ func TestPostgres_MigrationMayBeKilled(t *testing.T) {
 			killAtEachPoint(t, database{
 				kind: "postgres", endpoint: dsn, how: "kill -9 " + name,
 				schema: func() []string { return postgresSchema(t, dsn) },
-				rows: func() (d snapshot.Digest) {
+				rows: func() (d backup.Digest) {
 					if err := postgres.ReadSnapshot(t.Context(), dsn, digestInto(&d)); err != nil {
 						t.Fatal(err)
 					}

@@ -14,7 +14,7 @@ import (
 
 	"byre/migrations"
 	"byre/sqlstore"
-	"byre/sqlstore/snapshot"
+	"byre/sqlstore/backup"
 	"byre/sqlstore/sqlite"
 	"byre/sqlstore/storetest"
 )
@@ -71,7 +71,7 @@ func inspect(ctx context.Context, path string) error {
 	var findings []error
 	err := sqlite.Inspect(ctx, path, func(f sqlstore.Finding) { findings = append(findings, fmt.Errorf("%+v", f)) })
 	readErr := sqlite.ReadSnapshot(ctx, path, func(s sqlstore.Snapshot) error {
-		_, err := snapshot.DigestOf(s)
+		_, err := backup.DigestOf(s)
 		return err
 	})
 	return errors.Join(append(findings, err, readErr)...)

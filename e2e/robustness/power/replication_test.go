@@ -13,9 +13,9 @@ import (
 	"byre/e2e/robustness/vfs"
 	"byre/migrations"
 	"byre/sqlstore"
-	"byre/sqlstore/backup/location"
+	"byre/sqlstore/backup"
+	"byre/sqlstore/bucket"
 	"byre/sqlstore/replication"
-	"byre/sqlstore/snapshot"
 	"byre/sqlstore/sqlite"
 )
 
@@ -34,7 +34,7 @@ func replicate(t *testing.T) *replicated {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Replicator, err = replication.New([]string{r.place}, location.S3{}, slog.New(slog.DiscardHandler)); err != nil {
+	if r.Replicator, err = replication.New([]string{r.place}, bucket.S3{}, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	r.Sync = true
@@ -85,7 +85,7 @@ func (r *replicated) expectCopied(t *testing.T, name string) {
 	if err := r.create(t, name, 1, 10); err != nil {
 		t.Fatal(err)
 	}
-	copies, err := replication.Copies(t.Context(), r.place, location.S3{})
+	copies, err := replication.Copies(t.Context(), r.place, bucket.S3{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func (r *replicated) expectCopied(t *testing.T, name string) {
 		t.Fatal(err)
 	}
 	restored := filepath.Join(t.TempDir(), "restored.db")
-	if err := replication.Restore(t.Context(), r.place, location.S3{}, latest, restored); err != nil {
+	if err := replication.Restore(t.Context(), r.place, bucket.S3{}, latest, restored); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := digest(t, restored), digest(t, r.path); got != want {
@@ -102,10 +102,10 @@ func (r *replicated) expectCopied(t *testing.T, name string) {
 	}
 }
 
-func digest(t *testing.T, path string) (d snapshot.Digest) {
+func digest(t *testing.T, path string) (d backup.Digest) {
 	t.Helper()
 	if err := sqlite.ReadSnapshot(t.Context(), path, func(s sqlstore.Snapshot) (err error) {
-		d, err = snapshot.DigestOf(s)
+		d, err = backup.DigestOf(s)
 		return err
 	}); err != nil {
 		t.Fatal(err)

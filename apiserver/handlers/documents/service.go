@@ -1,0 +1,241 @@
+package documents
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"net/url"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+	"k8s.io/kube-openapi/pkg/handler3"
+)
+
+// OpenAPI serves the documents of all sources. Sources may be set and removed while it
+// serves.
+type OpenAPI struct {
+	now func() time.Time
+
+	mu      sync.Mutex
+	sources map[string]Source
+	// generation counts the changes of the sources' parts of OpenAPI v2, and builds the builds of that.
+	generation, builds int
+	v2                 *builtDocument            // the last one that was built; nil before the first request
+	v3                 map[string]*builtDocument // by path
+
+	// buildingV2 and buildingV3 are held during a build, so that one document of each
+	// version is built at a time: its tree takes tens of megabytes.
+	buildingV2, buildingV3 *semaphore.Weighted
+}
+
+// builtDocument is an encoded document.
+type builtDocument struct {
+	hash  string
+	built time.Time
+	json  []byte // gzip
+	// protobuf is made from json when a client requests it first.
+	protobuf []byte // gzip
+	// partial says that a part is missing. The document is sent but not kept.
+	partial bool
+	// generation and build are those of Service, of OpenAPI v2.
+	generation, build int
+}
+
+// NewOpenAPI returns a service without sources.
+func NewOpenAPI() *OpenAPI {
+	return &OpenAPI{
+		now: time.Now, sources: map[string]Source{}, v3: map[string]*builtDocument{},
+		buildingV2: semaphore.NewWeighted(1), buildingV3: semaphore.NewWeighted(1),
+	}
+}
+
+// Set adds a source or replaces the one with the same name.
+func (s *OpenAPI) Set(name string, source Source) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last, ok := s.sources[name]
+	s.sources[name] = source
+	s.invalidate(!ok || !last.sameV2(source))
+}
+
+// sameV2 reports whether the hashes say that both sources have the same part of OpenAPI v2.
+func (s Source) sameV2(other Source) bool {
+	if s.V2 == nil || other.V2 == nil {
+		return s.V2 == nil && other.V2 == nil
+	}
+	return s.V2Hash != "" && s.V2Hash == other.V2Hash
+}
+
+// Remove removes a source.
+func (s *OpenAPI) Remove(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.sources[name]; ok {
+		delete(s.sources, name)
+		s.invalidate(true)
+	}
+}
+
+// invalidate drops the OpenAPI v3 documents whose hash has changed and, if v2 is true, the
+// OpenAPI v2 document. The caller holds mu.
+func (s *OpenAPI) invalidate(v2 bool) {
+	if v2 {
+		s.generation++
+	}
+	for path, built := range s.v3 {
+		if current, ok := s.findV3(path); !ok || current.Hash != built.hash {
+			delete(s.v3, path)
+		}
+	}
+}
+
+// findV3 returns the document at path, from the first source by name that has one. The
+// caller holds mu.
+func (s *OpenAPI) findV3(path string) (Document, bool) {
+	for _, name := range slices.Sorted(maps.Keys(s.sources)) {
+		if d, ok := s.sources[name].V3[path]; ok {
+			return d, true
+		}
+	}
+	return Document{}, false
+}
+
+// index returns the index of OpenAPI v3 documents and their URLs as JSON.
+func (s *OpenAPI) index() ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	paths := map[string]handler3.OpenAPIV3DiscoveryGroupVersion{}
+	for _, source := range s.sources {
+		for path := range source.V3 {
+			if d, ok := s.findV3(path); ok {
+				paths[path] = handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: location(path, d.Hash)}
+			}
+		}
+	}
+	return json.Marshal(handler3.OpenAPIV3Discovery{Paths: paths})
+}
+
+// location returns the URL of a document. It has the document's hash, so that a client may
+// cache the response forever.
+func location(path, hash string) string {
+	u := url.URL{Path: "/openapi/v3/" + path, RawQuery: url.Values{"hash": {hash}}.Encode()}
+	return u.String()
+}
+
+// knownV3 returns the document at path, if a source has it, and what was built of it last.
+func (s *OpenAPI) knownV3(path string) (source Document, built *builtDocument, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	source, ok = s.findV3(path)
+	return source, s.v3[path], ok
+}
+
+// getV3 returns the document at path. It builds the document if there is no current one. It
+// returns nil if no source has the document.
+func (s *OpenAPI) getV3(ctx context.Context, path string, protobuf bool) (*builtDocument, error) {
+	source, built, ok := s.knownV3(path)
+	if !ok || built != nil && built.hash == source.Hash && (!protobuf || built.protobuf != nil) {
+		return built, nil
+	}
+	if err := s.buildingV3.Acquire(ctx, 1); err != nil {
+		return nil, err
+	}
+	defer s.buildingV3.Release(1)
+	if source, built, ok = s.knownV3(path); !ok {
+		return nil, nil
+	}
+	if built == nil || built.hash != source.Hash {
+		text, err := source.JSON(ctx)
+		partial := errors.Is(err, ErrPartial)
+		if err != nil && !partial {
+			return nil, err
+		}
+		compressed, err := Compress(text)
+		if err != nil {
+			return nil, err
+		}
+		built = &builtDocument{hash: source.Hash, built: s.now(), json: compressed, partial: partial}
+		if partial {
+			built.hash = Hash(string(text))
+		}
+	}
+	if protobuf && built.protobuf == nil {
+		var err error
+		if built, err = built.withProtobuf(handler3.ToV3ProtoBinary); err != nil {
+			return nil, err
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if current, ok := s.findV3(path); ok && current.Hash == built.hash && !built.partial {
+		s.v3[path] = built
+	}
+	return built, nil
+}
+
+// getV2 returns the OpenAPI v2 document. It builds the document if there is neither a current one, nor one whose
+// build began after the call: sources may change faster than a document is built.
+func (s *OpenAPI) getV2(ctx context.Context, protobuf bool) (*builtDocument, error) {
+	s.mu.Lock()
+	last := s.builds
+	s.mu.Unlock()
+	if err := s.buildingV2.Acquire(ctx, 1); err != nil {
+		return nil, err
+	}
+	defer s.buildingV2.Release(1)
+
+	s.mu.Lock()
+	built, generation, sources := s.v2, s.generation, maps.Clone(s.sources)
+	isCurrent := built != nil && (built.build > last || built.generation == generation && !built.partial)
+	if !isCurrent {
+		s.builds++
+		last = s.builds
+	}
+	s.mu.Unlock()
+	if !isCurrent {
+		// With many CustomResourceDefinitions the build may take longer than a
+		// request's deadline. It is therefore not cancelled: the client's retry gets
+		// the result.
+		whole, partial, err := merge(context.WithoutCancel(ctx), sources)
+		if err != nil {
+			return nil, err
+		}
+		hash, compressed, err := whole.encode()
+		if err != nil {
+			return nil, err
+		}
+		built = &builtDocument{hash: hash, built: s.now(), json: compressed, partial: partial, generation: generation, build: last}
+		// The tree of the built-in API takes tens of megabytes, more than the rest of an
+		// idle server. Without this call the process would keep them for minutes.
+		defer debug.FreeOSMemory()
+	}
+	if protobuf && built.protobuf == nil {
+		var err error
+		if built, err = built.withProtobuf(ToProtobufV2); err != nil {
+			return nil, err
+		}
+		defer debug.FreeOSMemory()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.v2 = built
+	return built, nil
+}
+
+func (e *builtDocument) withProtobuf(convert func([]byte) ([]byte, error)) (*builtDocument, error) {
+	text, err := Decompress(e.json)
+	if err != nil {
+		return nil, err
+	}
+	binary, err := convert(text)
+	if err != nil {
+		return nil, err
+	}
+	both := *e
+	both.protobuf, err = Compress(binary)
+	return &both, err
+}

@@ -1,8 +1,0 @@
-//go:build !go1.27
-
-package serving
-
-import "net/http"
-
-// setMaxHeaderValueCount does nothing: Go before 1.27 does not count header values.
-func setMaxHeaderValueCount(*http.Server) {}

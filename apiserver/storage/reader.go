@@ -1,0 +1,145 @@
+package storage
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	apistorage "k8s.io/apiserver/pkg/storage"
+
+	"byre/apiserver/storage/encoding"
+)
+
+// LookupTimeout bounds a read for an interface of upstream that passes no context, such as a
+// lister.
+const LookupTimeout = 10 * time.Second
+
+// LookupReader reads built-in objects. Each field reads those of one resource. It is
+// immutable and safe for concurrent use.
+type LookupReader struct {
+	ServiceAccounts    LookupResource[v1.ServiceAccount]
+	Pods               LookupResource[v1.Pod]
+	Secrets            LookupResource[v1.Secret]
+	Nodes              LookupResource[v1.Node]
+	Services           LookupResource[v1.Service]
+	EndpointSlices     LookupResource[discoveryv1.EndpointSlice]
+	ValidatingWebhooks LookupResource[admissionregistrationv1.ValidatingWebhookConfiguration]
+	MutatingWebhooks   LookupResource[admissionregistrationv1.MutatingWebhookConfiguration]
+}
+
+// NewLookupReader makes a Reader of stores. stores may return nil for a resource that is not
+// served yet; a read then fails with ServiceUnavailable.
+func NewLookupReader(stores func(schema.GroupResource) *Store) *LookupReader {
+	return &LookupReader{
+		ServiceAccounts:    LookupResource[v1.ServiceAccount]{stores, v1.Resource("serviceaccounts")},
+		Pods:               LookupResource[v1.Pod]{stores, v1.Resource("pods")},
+		Secrets:            LookupResource[v1.Secret]{stores, v1.Resource("secrets")},
+		Nodes:              LookupResource[v1.Node]{stores, v1.Resource("nodes")},
+		Services:           LookupResource[v1.Service]{stores, v1.Resource("services")},
+		EndpointSlices:     LookupResource[discoveryv1.EndpointSlice]{stores, discoveryv1.Resource("endpointslices")},
+		ValidatingWebhooks: LookupResource[admissionregistrationv1.ValidatingWebhookConfiguration]{stores, admissionregistrationv1.Resource("validatingwebhookconfigurations")},
+		MutatingWebhooks:   LookupResource[admissionregistrationv1.MutatingWebhookConfiguration]{stores, admissionregistrationv1.Resource("mutatingwebhookconfigurations")},
+	}
+}
+
+// LookupResource reads the objects of one resource. T is the Go type of its storage version.
+// Errors are API errors, such as NotFound. The caller owns the objects.
+type LookupResource[T any] struct {
+	stores   func(schema.GroupResource) *Store
+	resource schema.GroupResource
+}
+
+// Get reads the current object, like a GET without resourceVersion. For a resource
+// without namespaces, namespace is "".
+func (r LookupResource[T]) Get(ctx context.Context, namespace, name string) (*T, error) {
+	store, err := r.store()
+	if err != nil {
+		return nil, err
+	}
+	return r.get(ctx, store, namespace, name, "")
+}
+
+// GetCached reads the object from the watch cache, like a GET with resourceVersion "0".
+// It queries the database only to fill the cache, so reads of objects that do not exist
+// cause no queries. It may miss what another replica has just written.
+func (r LookupResource[T]) GetCached(ctx context.Context, namespace, name string) (*T, error) {
+	store, err := r.store()
+	if err != nil {
+		return nil, err
+	}
+	if err := store.Load(ctx); err != nil {
+		return nil, err
+	}
+	return r.get(ctx, store, namespace, name, "0")
+}
+
+// ListCached reads the objects of a namespace that the selector selects from the watch
+// cache. If namespace is "", it reads those of all namespaces.
+func (r LookupResource[T]) ListCached(ctx context.Context, namespace string, selector labels.Selector) ([]*T, error) {
+	store, err := r.store()
+	if err != nil {
+		return nil, err
+	}
+	predicate := apistorage.Everything
+	predicate.Label = selector
+	list, err := store.ListEncoded(ctx, store.Prefix()+keyOf(namespace, ""), apistorage.ListOptions{
+		ResourceVersion: "0", Predicate: predicate, Recursive: true,
+	}, store.Stored())
+	if err != nil {
+		return nil, err
+	}
+	var items []*T
+	for encoded, err := range list.Items {
+		if err != nil {
+			return nil, err
+		}
+		object, err := r.decode(encoded)
+		if err != nil {
+			return nil, err
+		}
+		items = append(items, object)
+	}
+	return items, nil
+}
+
+func (r LookupResource[T]) store() (*Store, error) {
+	if store := r.stores(r.resource); store != nil {
+		return store, nil
+	}
+	return nil, apierrors.NewServiceUnavailable(r.resource.String() + " are not served yet")
+}
+
+func (r LookupResource[T]) get(ctx context.Context, store *Store, namespace, name, resourceVersion string) (*T, error) {
+	encoded, err := store.GetEncoded(ctx, store.Prefix()+keyOf(namespace, name), apistorage.GetOptions{ResourceVersion: resourceVersion}, store.Stored())
+	switch {
+	case apistorage.IsNotFound(err):
+		return nil, apierrors.NewNotFound(r.resource, name)
+	case err != nil:
+		return nil, err
+	}
+	return r.decode(encoded)
+}
+
+func (r LookupResource[T]) decode(encoded encoding.Encoded) (*T, error) {
+	object := new(T)
+	if err := json.Unmarshal(encoded.AppendJSON(nil, true), object); err != nil {
+		return nil, fmt.Errorf("decode %s: %w", r.resource, err)
+	}
+	return object, nil
+}
+
+// keyOf returns the part of a key after the store's prefix, for an object, or, if name
+// is "", for all objects of a namespace.
+func keyOf(namespace, name string) string {
+	if namespace == "" {
+		return "/" + name
+	}
+	return "/" + namespace + "/" + name
+}

@@ -1,0 +1,214 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"byre/apiserver/history"
+)
+
+// Undelete is an object that is to be created again.
+type Undelete struct {
+	Object Object
+	// Content is what is created, and Revision that of the deletion. Content is nil if the object
+	// exists, so that there is nothing to do.
+	Content  *unstructured.Unstructured
+	Revision int64
+	// LeftOut are the fields of the last version that are not created again, with the reason.
+	LeftOut []string
+}
+
+// PlanUndelete returns how the last version of a deleted object is created again.
+func (c *Client) PlanUndelete(ctx context.Context, o Object) (*Undelete, error) {
+	u := &Undelete{Object: o}
+	if now, err := c.Now(ctx, o); err != nil || now != nil {
+		return u, err
+	}
+	changes, err := c.Changes(ctx, o.Query(true))
+	if err != nil {
+		return nil, err
+	}
+	deleted, err := c.deletion(ctx, o, changes)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := c.asStored(o, deleted.content.Object); err != nil {
+		return nil, err
+	}
+	u.Content, u.Revision = deleted.content, deleted.ended
+	return u, c.prepare(ctx, u, nil)
+}
+
+// deletion is how an object was deleted: content is what it was before the revision began, and ended
+// removed it. They differ if finalizers delayed the deletion.
+type deletion struct {
+	content      *unstructured.Unstructured
+	began, ended int64
+}
+
+// deletion returns the deletion that the last of the object's changes is, or ends.
+func (c *Client) deletion(ctx context.Context, o Object, changes []history.Change) (d deletion, err error) {
+	// A deletion that finalizers delayed began with an update that set the deletion timestamp, and
+	// the controllers have taken the object apart since.
+	for _, listed := range slices.Backward(changes) {
+		change, err := c.Change(ctx, o.changesIn(), listed.Revision)
+		if err != nil {
+			return d, err
+		}
+		v, err := version(change.Replaces, change, change.Before)
+		if err != nil {
+			return d, err
+		}
+		if v.Content == nil {
+			break
+		}
+		content := &unstructured.Unstructured{Object: v.Content}
+		if d.content == nil {
+			d.ended = change.Revision
+		} else if content.GetUID() != d.content.GetUID() {
+			break
+		}
+		d.content, d.began = content, change.Revision
+		if content.GetDeletionTimestamp() == nil {
+			break
+		}
+	}
+	if d.content == nil {
+		return d, fmt.Errorf("%s: %w", o, errNoVersion)
+	}
+	return d, nil
+}
+
+// setPerInstance are the fields that the server or a controller sets for one object only, by resource; "" is
+// every resource.
+var setPerInstance = map[schema.GroupResource][][]string{
+	{}:                                 {{"status"}},
+	{Resource: "pods"}:                 {{"spec", "nodeName"}},
+	{Group: "batch", Resource: "jobs"}: {{"spec", "selector"}, {"spec", "template", "metadata", "labels", "controller-uid"}, {"spec", "template", "metadata", "labels", "batch.kubernetes.io/controller-uid"}},
+	{Resource: "namespaces"}:           {{"spec", "finalizers"}},
+	{Resource: "services"}:             {{"spec", "healthCheckNodePort"}},
+	{Resource: "serviceaccounts"}:      {{"secrets"}},
+	{Resource: "persistentvolumeclaims"}: {
+		{"metadata", "annotations", "pv.kubernetes.io/bind-completed"}, {"metadata", "annotations", "pv.kubernetes.io/bound-by-controller"},
+	},
+	{Group: "apps", Resource: "deployments"}: {{"metadata", "annotations", "deployment.kubernetes.io/revision"}},
+}
+
+// instanceFields returns the paths of setPerInstance in an object of a resource.
+func instanceFields(resource schema.GroupResource, content map[string]any) [][]string {
+	if manual, _, _ := unstructured.NestedBool(content, "spec", "manualSelector"); manual {
+		return setPerInstance[schema.GroupResource{}] // a Job whose selector its author has set
+	}
+	return slices.Concat(setPerInstance[schema.GroupResource{}], setPerInstance[resource])
+}
+
+// prepare takes out of the content what can't be created again. owners has the UIDs of objects that have
+// been created again, by those that they had.
+func (c *Client) prepare(ctx context.Context, u *Undelete, owners map[types.UID]types.UID) error {
+	content := u.Content
+	// The content is in the version in which it was stored.
+	u.Object.Resource.Version = content.GroupVersionKind().Version
+	content.Object = strip(content.Object)
+	for _, path := range instanceFields(u.Object.Resource.GroupResource(), content.Object) {
+		if _, exists, _ := unstructured.NestedFieldNoCopy(content.Object, path...); exists {
+			unstructured.RemoveNestedField(content.Object, path...)
+			u.leaveOut(strings.Join(path, "."), "the server sets it")
+		}
+	}
+	return c.resolveOwners(ctx, u, owners)
+}
+
+// resolveOwners leaves out the owners that are gone, and gives the others the UIDs that they have.
+func (c *Client) resolveOwners(ctx context.Context, u *Undelete, owners map[types.UID]types.UID) error {
+	var kept []metav1.OwnerReference
+	for _, owner := range u.Content.GetOwnerReferences() {
+		uid, exists := owners[owner.UID]
+		if exists {
+			owner.UID = uid
+		} else {
+			var err error
+			if exists, err = c.exists(ctx, owner, u.Object.Namespace); err != nil {
+				return err
+			}
+		}
+		if exists {
+			kept = append(kept, owner)
+			continue
+		}
+		u.leaveOut("metadata.ownerReferences: "+owner.Kind+"/"+owner.Name, "it is gone")
+	}
+	u.Content.SetOwnerReferences(kept)
+	return nil
+}
+
+func (u *Undelete) leaveOut(what, why string) { u.LeftOut = append(u.LeftOut, what+" ("+why+")") }
+
+// exists reports whether an owner is still there.
+func (c *Client) exists(ctx context.Context, owner metav1.OwnerReference, namespace string) (bool, error) {
+	version, err := schema.ParseGroupVersion(owner.APIVersion)
+	if err != nil {
+		return false, err
+	}
+	mapping, err := c.mapper.RESTMapping(schema.GroupKind{Group: version.Group, Kind: owner.Kind}, version.Version)
+	if err != nil {
+		return false, nil //nolint:nilerr // a kind that is not served has no objects
+	}
+	o, err := c.objectOf(mapping.Resource, namespace, owner.Name)
+	if err != nil {
+		return false, err
+	}
+	object, err := c.client(o).Get(ctx, owner.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	return err == nil && object.GetUID() == owner.UID, err
+}
+
+// Create creates the object and returns its UID. If an address of a Service is taken, the Service gets
+// another one.
+func (c *Client) Create(ctx context.Context, u *Undelete, dryRun bool) (types.UID, error) {
+	create := func() (types.UID, error) {
+		created, err := c.client(u.Object).Create(ctx, u.Content, metav1.CreateOptions{DryRun: dryRunOption(dryRun), FieldManager: manager})
+		if err != nil {
+			return "", err
+		}
+		return created.GetUID(), nil
+	}
+	uid, err := create()
+	if !apierrors.IsInvalid(err) {
+		return uid, err
+	}
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || status.Status().Details == nil { // of a webhook
+		return "", err
+	}
+	again, fields := false, addresses[u.Object.Resource.GroupResource()]
+	for _, cause := range status.Status().Details.Causes {
+		if !slices.ContainsFunc(fields, func(path []string) bool { return strings.HasPrefix(cause.Field, strings.Join(path, ".")) }) {
+			continue
+		}
+		again = true
+		for _, field := range fields {
+			unstructured.RemoveNestedField(u.Content.Object, field...)
+		}
+		u.leaveOut(cause.Field, "it is taken")
+	}
+	if !again {
+		return "", err
+	}
+	return create()
+}
+
+// addresses are the fields of a resource whose values only one object may have.
+var addresses = map[schema.GroupResource][][]string{
+	{Resource: "services"}: {{"spec", "clusterIP"}, {"spec", "clusterIPs"}},
+}

@@ -1,8 +1,0 @@
-//go:build !linux
-
-package lease
-
-import "golang.org/x/sys/unix"
-
-// bootClock goes on while the machine is suspended.
-const bootClock = unix.CLOCK_MONOTONIC
