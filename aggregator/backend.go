@@ -2,14 +2,23 @@ package aggregator
 
 import (
 	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/transport"
 	"k8s.io/klog/v2"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	"k8s.io/utils/ptr"
 
 	"byre/apiserver/handlers/documents"
+	"byre/apiserver/process"
 )
 
 // refreshInterval is the time between two fetches of a backend's documents. firstRetry is
@@ -155,4 +164,134 @@ func (b *backend) describe(gv schema.GroupVersion) (documents.DiscoveryVersion, 
 		v.AggregatedResources = []apidiscoveryv2.APIResourceDiscovery{}
 	}
 	return v, b.openapi
+}
+
+// backendKey names a backend. APIServices with equal keys share one: they name the same
+// Service, and its certificate is verified the same way.
+type backendKey struct {
+	namespace, name string
+	port            int32
+	insecure        bool
+	caBundle        string
+}
+
+func backendKeyOf(service *apiregistrationv1.APIService) backendKey {
+	at := service.Spec.Service
+	return backendKey{
+		namespace: at.Namespace,
+		name:      at.Name,
+		port:      ptr.Deref(at.Port, 443),
+		insecure:  service.Spec.InsecureSkipTLSVerify,
+		caBundle:  string(service.Spec.CABundle),
+	}
+}
+
+// String names the Service, for logs.
+func (k backendKey) String() string { return fmt.Sprintf("%s/%s:%d", k.namespace, k.name, k.port) }
+
+// client makes requests to a backend. It is safe for concurrent use.
+type client struct {
+	key      backendKey
+	resolver *process.ServiceResolver
+	// connected is replaced when the client certificate of this server is rotated.
+	connected atomic.Pointer[connected]
+}
+
+// connected is the result of connect: a transport or an error.
+type connected struct {
+	transport *backendTransport
+	err       error
+}
+
+// connect makes the client use the current client certificate. Requests in flight go on
+// with the one before.
+func (c *client) connect(config *transportConfig, service *apiregistrationv1.APIService) error {
+	t, err := config.newBackendTransport(service)
+	c.closeIdle(c.connected.Swap(&connected{t, err}))
+	return err
+}
+
+// transport returns the transport that connect has made.
+func (c *client) transport() (*backendTransport, error) {
+	current := c.connected.Load()
+	return current.transport, current.err
+}
+
+// close closes the connections that no request uses.
+func (c *client) close() { c.closeIdle(c.connected.Load()) }
+
+func (*client) closeIdle(current *connected) {
+	if current != nil && current.transport != nil {
+		current.transport.closeIdle()
+	}
+}
+
+// locate returns the URL of a path and query at an endpoint of the backend's Service.
+func (c *client) locate(path, query string) (*url.URL, error) {
+	at, err := c.resolver.ResolveEndpoint(c.key.namespace, c.key.name, c.key.port)
+	if err != nil {
+		return nil, err
+	}
+	return &url.URL{Scheme: "https", Host: at.Host, Path: path, RawQuery: query}, nil
+}
+
+// fetchRequest is a request that this server makes to a backend for itself.
+type fetchRequest struct {
+	path, query string
+	accept      string
+	etag        string // of the document that is known; "" for none
+	user        string
+	groups      []string
+	timeout     time.Duration
+}
+
+// maxDocument bounds the size of a document in bytes. The OpenAPI document of all of Kubernetes
+// has four megabytes.
+const maxDocument = 8 << 20
+
+// fetchResponse is a backend's answer.
+type fetchResponse struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+// fetch makes a request. It fails if the answer takes longer than the timeout or is larger
+// than maxDocument.
+func (c *client) fetch(ctx context.Context, r fetchRequest) (*fetchResponse, error) {
+	t, err := c.transport()
+	if err != nil {
+		return nil, err
+	}
+	location, err := c.locate(r.path, r.query)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.timeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, location.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Accept", r.accept)
+	if r.etag != "" {
+		req.Header.Set("If-None-Match", r.etag)
+	}
+	client := http.Client{
+		Transport:     transport.NewAuthProxyRoundTripper(r.user, "", r.groups, nil, t.traced),
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	response, err := client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxDocument+1))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", r.path, err)
+	}
+	if len(body) > maxDocument {
+		return nil, fmt.Errorf("%s: the answer is larger than %d bytes", r.path, maxDocument)
+	}
+	return &fetchResponse{status: response.StatusCode, header: response.Header, body: body}, nil
 }

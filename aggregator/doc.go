@@ -1,6 +1,7 @@
 // Package aggregator is the first server of the delegation chain. It serves
 // apiregistration.k8s.io, proxies the requests that an APIService routes to another API
-// server (a backend), and passes all others on to its delegate.
+// server (a backend), and passes all others on to its delegate. On a server that only reads
+// it also forwards requests that write to the servers that write (forward.go).
 //
 // It takes the place of k8s.io/kube-aggregator/pkg/apiserver. The registry of
 // APIServices, the controllers of the condition Available, the registration of the group
@@ -29,15 +30,15 @@
 // The controller follows the APIServices with an informer and keeps the routes. APIServices
 // that name the same Service with the same CA bundle share a backend, which has one
 // transport and one goroutine that fetches its discovery and OpenAPI documents. When the
-// Service or the CA bundle changes, the next backend inherits the documents of the old one. The registrar
-// registers APIServices for the group versions that discovery has of this server itself.
+// Service or the CA bundle changes, the next backend inherits the documents of the old one. The
+// registrar registers APIServices for the group versions that discovery has of this server itself.
 //
 // # What the caller owes
 //
 // Requests have the context values that kube-apiserver's filters set. The store and the
 // feed run before Run is called, and the informers of process.Dependencies are started.
 //
-// # Shutting down
+// # How it shuts down
 //
 // Cancel Run's context before the loopback transport is closed. The workers of upstream's
 // controllers end shortly after Run has returned.

@@ -2,32 +2,44 @@ package aggregator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/apiserver/pkg/util/proxy"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/component-base/metrics"
+	"k8s.io/kube-aggregator/pkg/apis/apiregistration"
+	"k8s.io/kube-aggregator/pkg/apis/apiregistration/install"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	"k8s.io/kube-aggregator/pkg/apis/apiregistration/v1/helper"
 	"k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
 	"k8s.io/kube-aggregator/pkg/client/informers/externalversions"
 	registration "k8s.io/kube-aggregator/pkg/client/informers/externalversions/apiregistration/v1"
 	localstatus "k8s.io/kube-aggregator/pkg/controllers/status/local"
+	availability "k8s.io/kube-aggregator/pkg/controllers/status/metrics"
 	"k8s.io/kube-aggregator/pkg/controllers/status/remote"
+	generated "k8s.io/kube-aggregator/pkg/generated/openapi"
+	apiservice "k8s.io/kube-aggregator/pkg/registry/apiservice/etcd"
 
 	"byre/apiserver/handlers"
 	"byre/apiserver/handlers/documents"
 	"byre/apiserver/process"
-
 	"byre/apiserver/process/pki"
-
 	"byre/apiserver/query"
 )
 
@@ -298,4 +310,188 @@ func (s *Server) Checks() []process.HealthChecker {
 		checks = append(checks, healthz.NamedCheck("autoregister-completion", s.registrar.ready))
 	}
 	return checks
+}
+
+// Options are the dependencies of New beside those of every server. All are optional.
+type Options struct {
+	// CustomSynced is closed, by the server of custom resources, when Discovery lists
+	// all custom resources that existed at the start; nil if there is no such server.
+	CustomSynced <-chan struct{}
+	// Metrics is where New registers the package's metrics; nil for nowhere.
+	Metrics Registry
+}
+
+func validate(d process.Dependencies) error {
+	if err := d.Validate(); err != nil {
+		return fmt.Errorf("aggregator: %w", err)
+	}
+	switch {
+	case d.Client == nil, d.Informers == nil:
+		return errors.New("aggregator: Client and Informers are required")
+	case d.Backends.ProxyCert == "", d.Backends.ProxyKey == "":
+		return errors.New("aggregator: Backends.ProxyCert and ProxyKey are required")
+	default:
+		return nil
+	}
+}
+
+// apiServices is the resource of the APIServices. Its keys are those of a stock
+// kube-apiserver.
+var apiServices = schema.GroupResource{Group: apiregistration.GroupName, Resource: "apiservices"}
+
+// newGroup makes the handler of the API group apiregistration.k8s.io, and the table of its objects.
+func newGroup(d process.Dependencies, delegate http.Handler) (*handlers.API, *query.BuiltinTables, error) {
+	scheme := handlers.NewScheme(install.Install)
+	codecs := handlers.NewCodecs(scheme)
+	getter := d.RESTOptions(scheme, codecs, apiServices)
+	services := apiservice.NewREST(scheme, getter)
+	version := apiregistrationv1.SchemeGroupVersion.Version
+	group := handlers.Group{
+		Name:     apiregistration.GroupName,
+		Versions: []string{version},
+		Storage: map[string]map[string]rest.Storage{
+			version: {
+				"apiservices":        services,
+				"apiservices/status": apiservice.NewStatusREST(scheme, services),
+			},
+		},
+		Scheme:         scheme,
+		Codecs:         codecs,
+		ParameterCodec: metav1.ParameterCodec,
+	}
+	api, schemas, err := d.ServeGroup("registration", group, generated.GetOpenAPIDefinitions, delegate)
+	if err != nil {
+		return nil, nil, err
+	}
+	tables, err := query.NewBuiltinTables([]handlers.Group{group}, getter.Lookup, schemas)
+	return api, tables, err
+}
+
+// route is a group version that a backend serves, by an APIService. It is immutable.
+type route struct {
+	service   *apiregistrationv1.APIService
+	name      string // of service
+	gv        schema.GroupVersion
+	available bool
+	backend   *backend
+}
+
+func newRoute(service *apiregistrationv1.APIService, b *backend) *route {
+	return &route{
+		service:   service,
+		name:      service.Name,
+		gv:        schema.GroupVersion{Group: service.Spec.Group, Version: service.Spec.Version},
+		available: helper.IsAPIServiceConditionTrue(service, apiregistrationv1.Available),
+		backend:   b,
+	}
+}
+
+// legacy is the name of the APIService of the core group, /api.
+const legacy = "v1."
+
+// root is the path that is routed, with all paths below it.
+func (r *route) root() string {
+	if r.name == legacy {
+		return "/api"
+	}
+	return "/apis/" + r.gv.Group + "/" + r.gv.Version
+}
+
+// routes has the routes by root. Every set replaces all of them at once, so that a request
+// never sees a mix of two sets. The zero value is empty.
+type routes struct {
+	byRoot atomic.Pointer[map[string]*route]
+}
+
+func (r *routes) set(byRoot map[string]*route) { r.byRoot.Store(&byRoot) }
+
+func (r *routes) empty() bool {
+	byRoot := r.byRoot.Load()
+	return byRoot == nil || len(*byRoot) == 0
+}
+
+// find returns the route of a path, or nil.
+func (r *routes) find(path string) *route {
+	if r.empty() {
+		return nil // the common case
+	}
+	return (*r.byRoot.Load())[rootOf(path)]
+}
+
+// rootOf returns the part of a path that could be a route's root.
+func rootOf(path string) string {
+	if path == "/api" || strings.HasPrefix(path, "/api/") {
+		return "/api"
+	}
+	parts := strings.SplitN(path, "/", 5) // "", "apis", the group, the version and the rest
+	if len(parts) < 5 {
+		return path
+	}
+	return path[:len(path)-len(parts[4])-1]
+}
+
+// Registry registers the package's metrics. It is the part of component-base's registries
+// that this package calls.
+type Registry interface {
+	Register(metrics.Registerable) error
+	CustomRegister(metrics.StableCollector) error
+}
+
+// aggregatorMetrics are upstream's metrics under upstream's names, and a counter of
+// proxied requests.
+type aggregatorMetrics struct {
+	availability *availability.Metrics
+	requests     *metrics.CounterVec
+
+	missingSAN, insecureSHA1 *metrics.Counter
+}
+
+// newMetrics makes the metrics and registers them with r unless that is nil.
+func newMetrics(r Registry) (*aggregatorMetrics, error) {
+	m := &aggregatorMetrics{
+		availability: availability.New(),
+		requests: metrics.NewCounterVec(&metrics.CounterOpts{
+			Name: "byre_aggregator_requests_total",
+			Help: "Requests proxied to aggregated API servers, by APIService and status code. The code is 0 where the client " +
+				"got no answer, or took the connection over (an upgrade).",
+			StabilityLevel: metrics.ALPHA,
+		}, []string{"name", "code"}),
+		missingSAN: x509Counter("x509_missing_san_total",
+			"Counts the number of requests to servers missing SAN extension in their serving certificate OR the number of connection "+
+				"failures due to the lack of x509 certificate SAN extension missing (either/or, based on the runtime environment)"),
+		insecureSHA1: x509Counter("x509_insecure_sha1_total",
+			"Counts the number of requests to servers with insecure SHA1 signatures in their serving certificate OR the number of "+
+				"connection failures due to the insecure SHA1 signatures (either/or, based on the runtime environment)"),
+	}
+	if r == nil {
+		return m, nil
+	}
+	for _, counter := range []**metrics.Counter{&m.missingSAN, &m.insecureSHA1} {
+		err := r.Register(*counter)
+		// Upstream's aggregator registers the counters in init, where a program links it.
+		if registered := new(prometheus.AlreadyRegisteredError); errors.As(err, registered) {
+			if existing, ok := registered.ExistingCollector.(*metrics.Counter); ok {
+				*counter, err = existing, nil
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return m, errors.Join(r.Register(m.requests), m.availability.Register(r.Register, r.CustomRegister))
+}
+
+// x509Counter makes one of upstream's counters (k8s.io/kube-aggregator/pkg/apiserver/metrics.go).
+func x509Counter(name, help string) *metrics.Counter {
+	return metrics.NewCounter(&metrics.CounterOpts{
+		Namespace:      "apiserver",
+		Subsystem:      "kube_aggregator",
+		Name:           name,
+		Help:           help,
+		StabilityLevel: metrics.ALPHA,
+	})
+}
+
+func (m *aggregatorMetrics) countRequest(name string, code int) {
+	m.requests.WithLabelValues(name, strconv.Itoa(code)).Inc()
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
@@ -29,11 +30,9 @@ import (
 	"byre/apiserver/handlers"
 	"byre/apiserver/handlers/documents"
 	"byre/apiserver/process"
-
 	"byre/apiserver/storage"
 	"byre/sqlstore"
 	"byre/sqlstore/storetest"
-
 	"byre/watch"
 )
 
@@ -227,4 +226,15 @@ func ignoreNotFound(err error) error {
 		return nil
 	}
 	return err
+}
+
+// TestMain checks that no goroutine outlives the servers of the tests. They run with a proxy in the environment, which
+// nobody reaches, and which is for all requests but those to backends.
+func TestMain(m *testing.M) {
+	for name, value := range map[string]string{"HTTPS_PROXY": "http://192.0.2.1:1", "NO_PROXY": namespace + ".svc"} {
+		if err := os.Setenv(name, value); err != nil {
+			panic(err)
+		}
+	}
+	goleak.VerifyTestMain(m)
 }

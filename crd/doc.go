@@ -12,10 +12,10 @@
 //     database. Where the informer lags, the server reads the store.
 //   - A definition may change or be deleted at any time. All handlers of its instances
 //     derive from one stored state of it. A write takes effect only by the spec that is
-//     stored when it is committed: otherwise it is executed again (redo.go). What another
-//     server has written by a newer spec is shown by that spec. When the spec
-//     changes, watches end, and their clients resume where they were; except for changes
-//     that change no answer (instances.SpecHash).
+//     stored when it is committed: otherwise it is executed again
+//     (Server.serveRepeatedly). What another server has written by a newer spec is shown
+//     by that spec. When the spec changes, watches end, and their clients resume where
+//     they were; except for changes that change no answer (instances.SpecHash).
 //   - When a definition is deleted, watches of its instances deliver every DELETED, on
 //     every server of the database, and then end.
 //   - What a definition owns, only its deletion removes, and all of it: no instance is
@@ -39,18 +39,17 @@
 //
 // # Parts
 //
-// Package definition is the core: what a definition serves, and what a change of it
-// means. Package instances has the handlers of one definition's instances. The resolver
-// holds both by name and finds them for a request. The controller feeds the resolver from an
-// informer, and publishes discovery and OpenAPI. The informer reads the stored bytes and
-// decodes no schemas.
+// Package instances says what a definition serves and what a change of it means, and has the
+// handlers of one definition's instances. The resolver holds both by name and finds them for a
+// request. The controller feeds the resolver from an informer, and publishes discovery and OpenAPI.
+// The informer reads the stored bytes and decodes no schemas.
 //
 // # What the caller owes
 //
 // Requests have the context values that package handlers needs. The store and the feed
 // run before Run is called. Run must be running for a definition to become established.
 //
-// # Shutting down
+// # How it shuts down
 //
 // Cancel Run's context before the loopback transport is closed. When Run has returned,
 // this package does not use the store any more, except by requests: upstream offers no way

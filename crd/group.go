@@ -4,8 +4,11 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"runtime"
 	"strings"
+	"time"
 
+	"golang.org/x/sync/errgroup"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/install"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -14,12 +17,14 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/registry/rest"
 	apistorage "k8s.io/apiserver/pkg/storage"
 	storeerr "k8s.io/apiserver/pkg/storage/errors"
+	"k8s.io/client-go/tools/cache"
 
 	"byre/apiserver/handlers"
 	"byre/apiserver/process"
@@ -27,7 +32,6 @@ import (
 	"byre/apiserver/storage"
 	"byre/apiserver/storage/changes"
 	"byre/apiserver/storage/encoding"
-
 	"byre/crd/instances"
 	"byre/sqlstore"
 	"byre/watch"
@@ -35,7 +39,7 @@ import (
 
 // group is the API group apiextensions.k8s.io: the registry of definitions.
 type group struct {
-	scheme *runtime.Scheme
+	scheme *apiruntime.Scheme
 	codecs serializer.CodecFactory
 	rest   *customresourcedefinition.REST
 	store  *storage.Store // of rest
@@ -69,7 +73,7 @@ func newGroup(d process.Dependencies) (*group, error) {
 type definitionStorage struct{ storage.Resources }
 
 // StoreConfig implements storage.Resources.
-func (s definitionStorage) StoreConfig(gr schema.GroupResource, example runtime.Object) (storage.Config, runtime.GroupVersioner, error) {
+func (s definitionStorage) StoreConfig(gr schema.GroupResource, example apiruntime.Object) (storage.Config, apiruntime.GroupVersioner, error) {
 	config, versioner, err := s.Resources.StoreConfig(gr, example)
 	config.Generation = instances.Generation
 	config.Contents = func(name string) *sqlstore.Resource {
@@ -83,7 +87,7 @@ func (s definitionStorage) StoreConfig(gr schema.GroupResource, example runtime.
 // instances can be selected that all versions share are moved out of the versions, and so is a schema that they
 // share. Validation looks for the schema of such fields beside them, and refuses a definition whose versions share
 // the fields and have different schemas. The conversion to what is stored gives the same for both.
-func perVersion(object runtime.Object) {
+func perVersion(object apiruntime.Object) {
 	spec := &object.(*apiextensions.CustomResourceDefinition).Spec
 	if len(spec.SelectableFields) == 0 || spec.Validation != nil {
 		return
@@ -101,13 +105,13 @@ type (
 )
 
 // PrepareForCreate implements rest.RESTCreateStrategy.
-func (s definitionCreation) PrepareForCreate(ctx context.Context, object runtime.Object) {
+func (s definitionCreation) PrepareForCreate(ctx context.Context, object apiruntime.Object) {
 	s.RESTCreateStrategy.PrepareForCreate(ctx, object)
 	perVersion(object)
 }
 
 // PrepareForUpdate implements rest.RESTUpdateStrategy. Upstream's compares the objects as they were converted.
-func (s definitionUpdate) PrepareForUpdate(ctx context.Context, object, old runtime.Object) {
+func (s definitionUpdate) PrepareForUpdate(ctx context.Context, object, old apiruntime.Object) {
 	s.RESTUpdateStrategy.PrepareForUpdate(ctx, object, old)
 	perVersion(object)
 }
@@ -118,7 +122,7 @@ func (s definitionUpdate) PrepareForUpdate(ctx context.Context, object, old runt
 type definitionREST struct{ *customresourcedefinition.REST }
 
 // DeleteCollection implements rest.CollectionDeleter.
-func (r definitionREST) DeleteCollection(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions, selected *internalversion.ListOptions) (runtime.Object, error) {
+func (r definitionREST) DeleteCollection(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions, selected *internalversion.ListOptions) (apiruntime.Object, error) {
 	list, err := r.List(ctx, selected)
 	if err != nil {
 		return nil, err
@@ -225,6 +229,103 @@ func (g *group) Source(ctx context.Context, name, resourceVersion string) (insta
 	decoder := g.codecs.UniversalDecoder(apiextensionsv1.SchemeGroupVersion)
 	return func() (*apiextensionsv1.CustomResourceDefinition, error) {
 		crd := &apiextensionsv1.CustomResourceDefinition{}
-		return crd, runtime.DecodeInto(decoder, text.AppendJSON(make([]byte, 0, text.Len()), true), crd)
+		return crd, apiruntime.DecodeInto(decoder, text.AppendJSON(make([]byte, 0, text.Len()), true), crd)
 	}, nil
+}
+
+// listWatch lists and watches the stripped definitions for the informer. It reads the store
+// and not the API: over HTTP every definition would be decoded as a whole.
+//
+// Each watch has a goroutine, which Stop joins; the informer calls Stop.
+type listWatch struct{ *cache.ListWatch }
+
+// newInformer makes the informer of the definitions.
+func (g *group) newInformer(resync time.Duration) cache.SharedIndexInformer {
+	reader := &cache.ListWatch{ListWithContextFunc: g.list, WatchFuncWithContext: g.watch}
+	return cache.NewSharedIndexInformer(listWatch{reader}, &apiextensionsv1.CustomResourceDefinition{}, resync,
+		cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+}
+
+// IsWatchListSemanticsUnSupported makes the reflector call List, which decodes on all
+// processors.
+func (listWatch) IsWatchListSemanticsUnSupported() bool { return true }
+
+// selectionOf converts the informer's options to the store's. It asks for no pages.
+func selectionOf(options metav1.ListOptions) apistorage.ListOptions {
+	predicate := apistorage.Everything
+	predicate.AllowWatchBookmarks = options.AllowWatchBookmarks
+	return apistorage.ListOptions{
+		ResourceVersion:      options.ResourceVersion,
+		ResourceVersionMatch: options.ResourceVersionMatch,
+		Predicate:            predicate,
+		Recursive:            true,
+	}
+}
+
+func (g *group) list(ctx context.Context, options metav1.ListOptions) (apiruntime.Object, error) {
+	listed, err := g.store.ListEncoded(ctx, g.store.Prefix(), selectionOf(options), g.store.Stored())
+	if err != nil {
+		return nil, storeerr.InterpretListError(err, definitions)
+	}
+	var texts []encoding.Encoded
+	for text, err := range listed.Items {
+		if err != nil {
+			return nil, storeerr.InterpretListError(err, definitions)
+		}
+		texts = append(texts, text)
+	}
+	list := &apiextensionsv1.CustomResourceDefinitionList{
+		ListMeta: metav1.ListMeta{ResourceVersion: listed.ResourceVersion},
+		Items:    make([]apiextensionsv1.CustomResourceDefinition, len(texts)),
+	}
+	var decoders errgroup.Group
+	decoders.SetLimit(runtime.GOMAXPROCS(0))
+	for i, text := range texts {
+		decoders.Go(func() error {
+			crd, err := instances.DecodeStripped(text.Body(), text.ResourceVersion())
+			if err != nil {
+				return apierrors.NewInternalError(err)
+			}
+			list.Items[i] = *crd
+			return nil
+		})
+	}
+	return list, decoders.Wait()
+}
+
+func (g *group) watch(ctx context.Context, options metav1.ListOptions) (apiwatch.Interface, error) {
+	events, err := g.store.WatchEncoded(ctx, g.store.Prefix(), selectionOf(options), g.store.Stored())
+	if err != nil {
+		return nil, err
+	}
+	stream, ctx := storage.NewEventStream(ctx)
+	go stream.Run(ctx, func(ctx context.Context) error {
+		defer events.Close()
+		for {
+			batch, err := events.Next(ctx)
+			if err != nil {
+				return err
+			}
+			for _, event := range batch {
+				crd, err := instances.DecodeStripped(event.Object.Body(), event.Object.ResourceVersion())
+				if err != nil {
+					return apierrors.NewInternalError(err)
+				}
+				if err := stream.Send(ctx, apiwatch.Event{Type: event.Type, Object: crd}); err != nil {
+					return err
+				}
+			}
+		}
+	})
+	return definitionWatch{stream}, nil
+}
+
+// definitionWatch is a watch of the stripped definitions.
+type definitionWatch struct{ storage.EventStream }
+
+// Stop implements watch.Interface. It waits for the goroutine.
+func (w definitionWatch) Stop() {
+	w.EventStream.Stop()
+	for range w.ResultChan() { // until it is closed
+	}
 }

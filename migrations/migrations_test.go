@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -16,7 +17,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"byre/migrations"
-
 	"byre/sqlstore/postgres/pgtest"
 )
 
@@ -431,5 +431,139 @@ func TestSQLiteDSN_EscapesPaths(t *testing.T) {
 	}
 	if _, err := url.Parse(migrations.SQLiteDSN("/a")); err != nil {
 		t.Error(err)
+	}
+}
+
+// FuzzParseEndpoint: ParseEndpoint returns a file, a connection string, or an error that does not
+// contain a password. SQLiteDSN escapes the path of a file so that unescaping returns the path.
+func FuzzParseEndpoint(f *testing.F) {
+	for _, endpoint := range []string{
+		"", ":", "sqlite:", "sqlite://", "sqlite:///var/lib/byre.db", "sqlite:relative.db", "sqlite://%3Fmode=memory", "sqlite:///a%00b", "sqlite:///%zz",
+		"sqlite:///a?mode=ro", "sqlite:///a#b", "sqlite:////", "sqlite::memory:", "byre.db", "SQLITE:///x",
+		"postgres://u:secret@h/db", "postgresql://h1,h2:5433/db?sslmode=disable", "host=h password='se cret' user=u", "mysql://u:secret@h/db", "postgres:", "=",
+	} {
+		f.Add(endpoint)
+	}
+	f.Fuzz(func(t *testing.T, endpoint string) {
+		dialect, place, err := migrations.ParseEndpoint(endpoint)
+		switch {
+		case err != nil:
+			// The error may contain the three bytes of a malformed escape.
+			said, escape, _ := strings.Cut(err.Error(), "invalid URL escape ")
+			if len(escape) > len(`"%zz"`)+len(`\x00`)*3 || strings.Contains(said, "secret") {
+				t.Errorf("the error repeats the endpoint: %v", err)
+			}
+		case place == "":
+			t.Error("an endpoint without a place is accepted")
+		case dialect == migrations.SQLite:
+			name, parameters, some := strings.Cut(strings.TrimPrefix(migrations.SQLiteDSN(place), "file:"), "?")
+			if path, err := url.PathUnescape(name); err != nil || path != place || some || strings.Contains(name, "#") {
+				t.Errorf("the file %q is opened as %q with parameters %q: %v", place, path, parameters, err)
+			}
+		case dialect == migrations.Postgres:
+			if place != endpoint {
+				t.Errorf("the connection string %q became %q", endpoint, place)
+			}
+		default:
+			t.Errorf("dialect %q", dialect)
+		}
+	})
+}
+
+// If the connection of a migration breaks after any of its statements, before the answer
+// arrives, the schema is either the old or the new one, and the next migration completes. The
+// same holds if the process is killed.
+func TestUp_BrokenAtAnyStatement(t *testing.T) {
+	t.Parallel()
+	d := postgresDatabase(t)
+	latest, err := migrations.Latest(migrations.Postgres)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := migrations.Up(t.Context(), d.endpoint); err != nil {
+		t.Fatal(err)
+	}
+	want := d.query(t, postgresSchema)
+	broken := 0
+	for skip, isOver := 0, false; !isOver; skip++ {
+		for state, err := migrations.Status(t.Context(), d.endpoint); state.Current > 1; state, err = migrations.Down(t.Context(), d.endpoint, false) {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		proxy := pgtest.NewProxy(t, d.endpoint)
+		triggered := proxy.Set(pgtest.Failpoint{Point: pgtest.Answered, Skip: skip, Do: func() pgtest.Action { return pgtest.Drop }})
+		_, upErr := migrations.Up(t.Context(), proxy.DSN())
+		select {
+		case <-triggered:
+			broken++
+		default:
+			if upErr != nil {
+				t.Fatal(upErr)
+			}
+			isOver = true
+		}
+		state, err := migrations.Status(t.Context(), d.endpoint)
+		if err != nil || state.Current != 1 && state.Current != latest {
+			t.Fatalf("statement %d broke: %+v, %v", skip, state, err)
+		}
+		if state, err = migrations.Up(t.Context(), d.endpoint); err != nil || state.Current != latest {
+			t.Fatalf("the next migration after statement %d: %+v, %v", skip, state, err)
+		}
+		if got := d.query(t, postgresSchema); !slices.Equal(got, want) {
+			t.Fatalf("the schema after statement %d is %q, want %q", skip, got, want)
+		}
+	}
+	if broken < 10 {
+		t.Errorf("broken at %d points only", broken)
+	}
+	t.Logf("broken at %d points", broken)
+}
+
+// Down asks for consent before the first step only, which deletes all data: no other step deletes rows,
+// in neither direction. One that has to needs a DeletesError of its own.
+func TestSteps_OnlyTheFirstDeletesRows(t *testing.T) {
+	t.Parallel()
+	deletes := regexp.MustCompile(`(?i)\b(DELETE\s+FROM|TRUNCATE|DROP\s+(TABLE|COLUMN|SCHEMA))\b`)
+	files, err := filepath.Glob("*/[0-9]*.sql")
+	if err != nil || len(files) < 4 {
+		t.Fatalf("%v, %v", files, err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		isFirstDown := strings.HasSuffix(file, "/0001_store.down.sql")
+		if found := deletes.Find(text); (found != nil) != isFirstDown {
+			t.Errorf("%s has %q", file, found)
+		}
+	}
+}
+
+// The values of a new database are compressed by lz4 where the server was built with it, also after all data
+// was deleted.
+func TestPostgres_CompressesValues(t *testing.T) {
+	t.Parallel()
+	db := postgresDatabase(t)
+	want := db.query(t, `
+SELECT t.name || CASE WHEN s.name IS NULL THEN ' ' ELSE ' l' END
+FROM (VALUES ('current_objects'), ('undo_log')) t(name)
+LEFT JOIN pg_settings s ON s.name = 'default_toast_compression' AND 'lz4' = ANY (s.enumvals) ORDER BY 1`)
+	for range 2 {
+		if _, err := migrations.Up(t.Context(), db.endpoint); err != nil {
+			t.Fatal(err)
+		}
+		// PostgreSQL 13 has no column attcompression.
+		got := db.query(t, `
+SELECT c.relname || ' ' || coalesce(to_jsonb(a) ->> 'attcompression', '')
+FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r' AND a.attname = 'value' ORDER BY 1`)
+		if !slices.Equal(got, want) {
+			t.Errorf("the columns are %q, want %q", got, want)
+		}
+		if _, err := migrations.Down(t.Context(), db.endpoint, true); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

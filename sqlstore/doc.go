@@ -21,6 +21,11 @@
 // The store and the caller share the byte slices that they give each other: neither
 // writes to them.
 //
+// # Progress
+//
+// ReportElapsed reports the progress of operations that take longer than two seconds
+// (ReportAfter), for the packages that use a store.
+//
 // # Shutting down
 //
 // The caller cancels Run's context. Run finishes the transaction under way, fails the

@@ -2,6 +2,7 @@ package sqlstore
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
@@ -230,4 +231,259 @@ func isStorableTime(t time.Time) bool {
 func NextEpoch(revision int64) int64 {
 	const shortest, longest = 1_000_000, 1_000_000_000
 	return revision + shortest + rand.Int64N(longest-shortest) //nolint:gosec // no secret
+}
+
+// DamagedRow is the error of one row, or of rows beside each other, that can't be read. A
+// sequence of a Snapshot that yields it goes on after it.
+type DamagedRow struct {
+	Finding
+	// Key is the row's key; zero if nothing that can be read tells it.
+	Key Key
+	// Revision is that of a change, or of the last one of several; 0 for an object.
+	Revision int64
+}
+
+// Error implements error.
+func (e *DamagedRow) Error() string { return e.String() }
+
+// Salvage returns what another store can hold of a snapshot whose sequences may yield DamagedRows.
+// It leaves out those and the rows that no store can have, and calls report for each. Where a
+// change is left out or is missing, it leaves out the history up to it. It reads both sequences
+// before it returns.
+func (s Snapshot) Salvage(report func(Finding)) (Snapshot, error) {
+	header, objects, changes := s.Header, s.Objects, s.Changes
+	soundObjects := func(skip func(*DamagedRow)) iter.Seq2[*ObjectRow, error] {
+		return soundRows(objects, skip, func(r *ObjectRow) *DamagedRow {
+			if err := r.check(header); err != nil {
+				return &DamagedRow{Finding{"objects: " + r.Display(), err.Error()}, r.Key, 0}
+			}
+			return nil
+		})
+	}
+	soundChanges := func(skip func(*DamagedRow)) iter.Seq2[*ChangeRow, error] {
+		return soundRows(changes, skip, func(r *ChangeRow) *DamagedRow {
+			if err := r.check(header, r.Revision-1); err != nil {
+				return &DamagedRow{Finding{fmt.Sprintf("changes: revision %d, %s", r.Revision, r.Display()), err.Error()}, r.Key, r.Revision}
+			}
+			return nil
+		})
+	}
+	s.ObjectCount = 0
+	for _, err := range soundObjects(func(d *DamagedRow) { report(d.Finding) }) {
+		if err != nil {
+			return Snapshot{}, err
+		}
+		s.ObjectCount++
+	}
+	last, hole := s.Compacted, int64(0) // hole is the last revision whose change is left out or missing
+	skip := func(d *DamagedRow) {
+		report(d.Finding)
+		hole = max(hole, d.Revision)
+	}
+	for row, err := range soundChanges(skip) {
+		if err != nil {
+			return Snapshot{}, err
+		}
+		if row.Revision > last+1 {
+			hole = row.Revision - 1
+		}
+		last = max(last, row.Revision)
+	}
+	if last < s.Revision {
+		hole = s.Revision
+	}
+	s.Objects, s.Changes = soundObjects(ignore), soundChanges(ignore)
+	if hole > 0 {
+		report(Finding{"changes", fmt.Sprintf("the history up to revision %d, because not all of it is there", hole)})
+		s.Compacted, s.Retained = max(s.Compacted, hole), nil
+		s.Changes = after(s.Compacted, s.Changes)
+	}
+	return s, nil
+}
+
+func ignore(*DamagedRow) {}
+
+// soundRows yields the rows that can be read and in which check finds nothing, and calls skip
+// for the others.
+func soundRows[T any](rows iter.Seq2[*T, error], skip func(*DamagedRow), check func(*T) *DamagedRow) iter.Seq2[*T, error] {
+	return func(yield func(*T, error) bool) {
+		for row, err := range rows {
+			var damaged *DamagedRow
+			if err == nil {
+				damaged = check(row)
+			} else {
+				errors.As(err, &damaged)
+			}
+			switch {
+			case damaged != nil:
+				skip(damaged)
+			case !yield(row, err) || err != nil:
+				return
+			}
+		}
+	}
+}
+
+// after yields the changes after a revision.
+func after(revision int64, changes iter.Seq2[*ChangeRow, error]) iter.Seq2[*ChangeRow, error] {
+	return func(yield func(*ChangeRow, error) bool) {
+		for row, err := range changes {
+			if err == nil && row.Revision <= revision {
+				continue
+			}
+			if !yield(row, err) {
+				return
+			}
+		}
+	}
+}
+
+// Finding is one thing that an integrity check has found wrong.
+type Finding struct {
+	// Row names the table and the row, such as "objects: pods default/web", or else the
+	// part of the database that is wrong.
+	Row string `json:"row"`
+	// Reason says what is wrong with the row.
+	Reason string `json:"reason"`
+}
+
+// String returns one line for an operator.
+func (f Finding) String() string { return f.Row + ": " + f.Reason }
+
+// Display returns the key as operators read it: "deployments.apps default/web".
+func (k Key) Display() string {
+	resource, name := k.Resource, k.Name
+	if k.Group != "" {
+		resource += "." + k.Group
+	}
+	if k.Owner != BuiltIn {
+		resource += fmt.Sprintf(" (%v)", k.Owner)
+	}
+	if k.Namespace != "" {
+		name = k.Namespace + "/" + name
+	}
+	return resource + " " + name
+}
+
+// Numbering gives ids to the resources of a snapshot, for a driver that loads its rows.
+type Numbering struct {
+	header *Header
+	ids    map[Resource]int64
+}
+
+// NewNumbering returns a Numbering of a snapshot with a header.
+func NewNumbering(h *Header) *Numbering {
+	return &Numbering{header: h, ids: make(map[Resource]int64)}
+}
+
+// ID returns the id of a resource: 1, 2 and so on, in the order of the first calls.
+func (n *Numbering) ID(of Resource) int64 {
+	id, ok := n.ids[of]
+	if !ok {
+		id = int64(len(n.ids) + 1)
+		n.ids[of] = id
+	}
+	return id
+}
+
+// All calls yield with each resource, its id and its Retained.
+func (n *Numbering) All(yield func(of Resource, id int64, r Retained) error) error {
+	for of, id := range n.ids {
+		if err := yield(of, id, n.header.RetainedOf(of)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// LastBackup is the record, in a database, of the last backup that was made of it.
+type LastBackup struct {
+	// Time is when the backup was complete, by the clock of the process that made it.
+	Time time.Time `json:"time"`
+	// Revision is the revision of the snapshot in the backup.
+	Revision int64 `json:"revision"`
+	// Location is the name that the operator gave the backup's file. It has no secrets.
+	Location string `json:"location"`
+}
+
+// LastBackupKey is the key of the record of the last backup, which no API serves, in a database
+// that has it as a row. Its resource is one that the migrations take for a built-in one, in all
+// versions of the schema. The record is of the database in which it was made: a restore replaces
+// its value by NoBackup.
+var LastBackupKey = Key{Group: "byre", Resource: "foundations", Owner: BuiltIn, Name: "last-backup"}
+
+// lastBackupRecord is the stored form of a LastBackup: JSON with apiVersion and kind.
+type lastBackupRecord struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	LastBackup
+}
+
+// Encode returns the text that drivers store.
+func (b LastBackup) Encode() ([]byte, error) {
+	record := lastBackupRecord{"byre/1", "LastBackup", b}
+	record.Time = b.Time.UTC().Truncate(time.Second)
+	text, err := json.Marshal(record)
+	if err != nil {
+		return nil, fmt.Errorf("last backup: %w", err)
+	}
+	return text, nil
+}
+
+// NoBackup returns the text of a record that says that there was no backup: one without a time.
+func NoBackup() []byte { return []byte(`{"apiVersion":"byre/1","kind":"LastBackup"}`) }
+
+// DecodeLastBackup decodes a text of Encode. It fails with ErrNotFound if the text is NoBackup.
+func DecodeLastBackup(text []byte) (LastBackup, error) {
+	var record lastBackupRecord
+	if err := json.Unmarshal(text, &record); err != nil {
+		return LastBackup{}, fmt.Errorf("last backup: %w", err)
+	}
+	if record.Time.IsZero() {
+		return LastBackup{}, fmt.Errorf("last backup: %w", ErrNotFound)
+	}
+	return record.LastBackup, nil
+}
+
+// Fork is the record, in a database, that its objects are those that another store had at a moment,
+// and that it is not a cluster of its own yet: it tells a server to change and call nothing by itself.
+type Fork struct {
+	// Revision and Time are the moment, in the other store.
+	Revision int64     `json:"revision"`
+	Time     time.Time `json:"time"`
+}
+
+// ForkKey is the key of the record, which no API serves.
+var ForkKey = Key{Group: "byre", Resource: "foundations", Owner: BuiltIn, Name: "fork"}
+
+// forkRecord is the stored form of a Fork: JSON with apiVersion and kind.
+type forkRecord struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Fork
+}
+
+// Record returns the record at a revision of the new store.
+func (f Fork) Record(revision int64) (Record, error) {
+	value, err := json.Marshal(forkRecord{"byre/1", "Fork", f})
+	if err != nil {
+		return Record{}, fmt.Errorf("fork: %w", err)
+	}
+	return Record{Key: ForkKey, Created: revision, Revision: revision, Encoding: "byre/1", Value: value}, nil
+}
+
+// ReadFork reads the record by the Get of a Driver. It returns nil if the database is no fork.
+func ReadFork(ctx context.Context, get func(context.Context, Key) (Record, int64, error)) (*Fork, error) {
+	record, _, err := get(ctx, ForkKey)
+	if errors.Is(err, ErrNotFound) {
+		return nil, nil
+	}
+	var stored forkRecord
+	if err == nil {
+		err = json.Unmarshal(record.Value, &stored)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("fork: %w", err)
+	}
+	return &stored.Fork, nil
 }

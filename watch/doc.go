@@ -15,10 +15,23 @@
 //   - Latest is linearizable: it returns a revision that is not older than any change that
 //     any process acknowledged before the call.
 //
+// # Representations
+//
+// Representations caches the formats in which clients get records: JSON of another version,
+// protobuf, metadata alone. Each Entry has a RepresentationSet.
+//
+//   - A representation is made once for all concurrent callers, and again only after it
+//     was evicted. A scan (Representations.Scan) of more than fits may make it again.
+//   - The bodies of all representations together stay within one budget. The cache evicts
+//     those first that nobody has read recently, and DropUnused drops those that nobody
+//     reads. Those of freed records count until the next sweep.
+//
 // # What the caller owes
 //
 // The caller calls Run in a goroutine: the other methods wait for it. It gives Publish to the
-// sqlstore.Store of this process. Records and their Values are shared: nobody writes to them.
+// sqlstore.Store of this process. Records and their Values are shared: nobody writes to them,
+// nor to a Representation. The representations of a record in one Format always have the same
+// bytes, except those that expire.
 //
 // # Shutting down
 //

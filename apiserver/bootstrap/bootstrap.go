@@ -6,21 +6,31 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap"
 	"k8s.io/apiserver/pkg/server/healthz"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
+	schedulingv1 "k8s.io/kubernetes/pkg/apis/scheduling/v1"
 	"k8s.io/kubernetes/pkg/controlplane/controller/clusterauthenticationtrust"
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
+	"k8s.io/kubernetes/pkg/registry/flowcontrol/ensurer"
 
 	"byre/apiserver/process"
 )
@@ -310,4 +320,177 @@ func createIfMissing[T metav1.Object](ctx context.Context, client creator[T], ob
 		return nil // another replica has created it meanwhile
 	}
 	return err
+}
+
+// ensureNamespaces creates the system namespaces that are missing: those that every cluster has.
+func (b *Bootstrap) ensureNamespaces(ctx context.Context) error {
+	var failed []error
+	for _, name := range []string{metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease, metav1.NamespaceDefault} {
+		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if err := createIfMissing(ctx, b.config.Client.CoreV1().Namespaces(), namespace); err != nil {
+			failed = append(failed, fmt.Errorf("namespace %s: %w", name, err))
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// defaultServiceCIDR is the name of the ServiceCIDR with the ranges of the flags.
+const defaultServiceCIDR = "kubernetes"
+
+// ensureServiceCIDR creates the default ServiceCIDR and sets its condition Ready. It
+// follows upstream's defaultservicecidr controller: it changes an existing ServiceCIDR
+// only from single-stack to dual-stack, and sets the condition only if it is missing or
+// unknown, so that changes by an administrator stay.
+func (b *Bootstrap) ensureServiceCIDR(ctx context.Context) error {
+	client := b.config.Client.NetworkingV1().ServiceCIDRs()
+	var want []string
+	for _, cidr := range b.config.ServiceCIDRs {
+		want = append(want, cidr.String())
+	}
+	current, err := client.Get(ctx, defaultServiceCIDR, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		current, err = client.Create(ctx, &networkingv1.ServiceCIDR{
+			ObjectMeta: metav1.ObjectMeta{Name: defaultServiceCIDR},
+			Spec:       networkingv1.ServiceCIDRSpec{CIDRs: want},
+		}, metav1.CreateOptions{})
+	case err == nil && len(want) == 2 && slices.Equal(current.Spec.CIDRs, want[:1]):
+		current = current.DeepCopy()
+		current.Spec.CIDRs = want
+		current, err = client.Update(ctx, current, metav1.UpdateOptions{})
+	}
+	if err != nil {
+		return err
+	}
+	return b.ensureServiceCIDRReady(ctx, current, want)
+}
+
+func (b *Bootstrap) ensureServiceCIDRReady(ctx context.Context, current *networkingv1.ServiceCIDR, want []string) error {
+	if current.DeletionTimestamp != nil {
+		return nil // kube-controller-manager completes the deletion
+	}
+	if cidrs := current.Spec.CIDRs; !slices.Equal(cidrs, want) {
+		if !slices.Equal(cidrs, b.differentCIDRs) {
+			b.config.Logger.Info("The default ServiceCIDR differs from the configured ranges and is not changed", "is", cidrs, "configured", want)
+			b.differentCIDRs = cidrs
+		}
+		return nil
+	}
+	ready := meta.FindStatusCondition(current.Status.Conditions, networkingv1.ServiceCIDRConditionReady)
+	if ready != nil && ready.Status != metav1.ConditionUnknown {
+		return nil
+	}
+	current = current.DeepCopy()
+	meta.SetStatusCondition(&current.Status.Conditions, metav1.Condition{
+		Type:    networkingv1.ServiceCIDRConditionReady,
+		Status:  metav1.ConditionTrue,
+		Message: "Kubernetes default Service CIDR is ready",
+	})
+	_, err := b.config.Client.NetworkingV1().ServiceCIDRs().UpdateStatus(ctx, current, metav1.UpdateOptions{})
+	return err
+}
+
+const (
+	// serviceName is the name of the Service in the namespace default.
+	serviceName = "kubernetes"
+	// portName is the name of the Service's port.
+	portName = "https"
+)
+
+// ensureService creates the Service default/kubernetes if it is missing. It does not
+// change an existing Service.
+func (b *Bootstrap) ensureService(ctx context.Context) error {
+	return createIfMissing(ctx, b.config.Client.CoreV1().Services(metav1.NamespaceDefault), b.service())
+}
+
+func (b *Bootstrap) service() *corev1.Service {
+	singleStack := corev1.IPFamilyPolicySingleStack
+	service := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:      serviceName,
+			Namespace: metav1.NamespaceDefault,
+			Labels:    map[string]string{"provider": "kubernetes", "component": "apiserver"},
+		},
+		Spec: corev1.ServiceSpec{
+			Ports: []corev1.ServicePort{{
+				Protocol:   corev1.ProtocolTCP,
+				Port:       443,
+				Name:       portName,
+				TargetPort: intstr.FromInt32(int32(b.config.Service.AdvertisePort)),
+			}},
+			// No selector: PublishEndpoints writes the endpoints.
+			ClusterIP:       b.config.Service.ClusterIP.String(),
+			IPFamilyPolicy:  &singleStack,
+			SessionAffinity: corev1.ServiceAffinityNone,
+			Type:            corev1.ServiceTypeClusterIP,
+		},
+	}
+	if b.config.Service.NodePort > 0 {
+		service.Spec.Type = corev1.ServiceTypeNodePort
+		service.Spec.Ports[0].NodePort = int32(b.config.Service.NodePort)
+	}
+	return service
+}
+
+// ensurePriorityClasses creates the system priority classes that are missing.
+func (b *Bootstrap) ensurePriorityClasses(ctx context.Context) error {
+	for _, class := range schedulingv1.SystemPriorityClasses() {
+		if err := createIfMissing(ctx, b.config.Client.SchedulingV1().PriorityClasses(), class); err != nil {
+			return fmt.Errorf("priority class %s: %w", class.Name, err)
+		}
+	}
+	return nil
+}
+
+// ensureFlowControl creates the suggested flow schemas and priority levels that are
+// missing, creates or repairs the mandatory ones, and deletes those that an older release
+// has created and nobody has changed.
+func (b *Bootstrap) ensureFlowControl(ctx context.Context) error {
+	client, cached := b.config.Client.FlowcontrolV1(), b.config.Informers.Flowcontrol().V1()
+	levels, schemas := cached.PriorityLevelConfigurations(), cached.FlowSchemas()
+	if !levels.Informer().HasSynced() || !schemas.Informer().HasSynced() {
+		return errors.New("the informers of priority levels and flow schemas have not synced")
+	}
+	levelOps := ensurer.NewPriorityLevelConfigurationOps(client.PriorityLevelConfigurations(), levels.Lister())
+	schemaOps := ensurer.NewFlowSchemaOps(client.FlowSchemas(), schemas.Lister())
+
+	// The flow schemas follow the priority levels, because a schema names a level.
+	err := ensureAll(ctx, levelOps, bootstrap.SuggestedPriorityLevelConfigurations, bootstrap.MandatoryPriorityLevelConfigurations)
+	if err != nil {
+		return fmt.Errorf("priority levels: %w", err)
+	}
+	if err := ensureAll(ctx, schemaOps, bootstrap.SuggestedFlowSchemas, bootstrap.MandatoryFlowSchemas); err != nil {
+		return fmt.Errorf("flow schemas: %w", err)
+	}
+
+	allSchemas := slices.Concat(bootstrap.MandatoryFlowSchemas, bootstrap.SuggestedFlowSchemas)
+	if err := ensurer.RemoveUnwantedObjects(ctx, schemaOps, allSchemas); err != nil {
+		return fmt.Errorf("remove flow schemas: %w", err)
+	}
+	allLevels := slices.Concat(bootstrap.MandatoryPriorityLevelConfigurations, bootstrap.SuggestedPriorityLevelConfigurations)
+	if err := ensurer.RemoveUnwantedObjects(ctx, levelOps, allLevels); err != nil {
+		return fmt.Errorf("remove priority levels: %w", err)
+	}
+	return nil
+}
+
+// configuration is an object of flow control.
+type configuration interface {
+	*flowcontrolv1.PriorityLevelConfiguration | *flowcontrolv1.FlowSchema
+	metav1.Object
+	runtime.Object
+}
+
+// ensureAll ensures the objects of one kind side by side: concurrent writes share a commit, and
+// so its fsync.
+func ensureAll[T configuration](ctx context.Context, ops ensurer.ObjectOps[T], suggested, mandatory []T) error {
+	var writes errgroup.Group
+	ensure := func(objects []T, strategy ensurer.EnsureStrategy[T]) {
+		for _, object := range objects {
+			writes.Go(func() error { return ensurer.EnsureConfiguration(ctx, ops, object, strategy) })
+		}
+	}
+	ensure(suggested, ensurer.NewSuggestedEnsureStrategy[T]())
+	ensure(mandatory, ensurer.NewMandatoryEnsureStrategy[T]())
+	return writes.Wait()
 }

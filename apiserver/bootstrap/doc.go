@@ -21,16 +21,14 @@
 // its own: about 250 on a first start. A server is to be ready within 300 ms
 // (docs/performance.md); the steps here run side by side, and their writes share transactions.
 // The controllers of namespaces, ServiceCIDRs and the kubernetes Service return no errors, so
-// that readiness could not name them, and start goroutines that nobody waits for. What hooks and
-// steps have in common is upstream's: the policy, the reconciliation of roles, the ensurer of
-// flow schemas, the reconciler of endpoints.
+// that readiness could not name them, and start goroutines that nobody waits for. The policy, the
+// reconciliation of roles, the ensurer of flow schemas and the reconciler of endpoints are upstream's.
 //
 // # What the caller owes
 //
-// The server answers the given client while Run and PublishEndpoints run. The given informers
-// are started after New.
-// PublishEndpoints makes one more request after its context has ended, which removes the
-// server from the endpoints.
+// The server answers the given client while Run and PublishEndpoints run. The caller starts the
+// given informers after New. PublishEndpoints makes one more request after its context has ended,
+// which removes the server from the endpoints.
 //
 // # How it shuts down
 //

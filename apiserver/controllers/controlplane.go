@@ -2,21 +2,37 @@ package controllers
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/base32"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
+	"time"
 
+	"github.com/google/uuid"
+	"golang.org/x/crypto/cryptobyte"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/features"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/component-base/featuregate"
+	"k8s.io/component-helpers/apimachinery/lease"
 	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/controlplane/controller/apiserverleasegc"
+	"k8s.io/kubernetes/pkg/controlplane/controller/leaderelection"
 	"k8s.io/kubernetes/pkg/controlplane/controller/legacytokentracking"
+	"k8s.io/utils/clock"
 
 	"byre/apiserver/process"
 )
@@ -121,4 +137,238 @@ func (p *ControlPlane) Run(ctx context.Context) error {
 	<-ctx.Done()
 	running.Wait()
 	return nil
+}
+
+// Name, label and periods of the identity Lease are upstream's, because tools find the
+// Lease by them.
+const (
+	identityLabel    = "apiserver.kubernetes.io/identity"
+	identityName     = "kube-apiserver"
+	identityDuration = time.Hour
+	identityRenewal  = 10 * time.Second
+	identityGCPeriod = time.Hour
+)
+
+// upstreamPort is the default of --secure-port.
+const upstreamPort = "6443"
+
+// ServerID returns the ID of the server on the given host and port. On the default port it is the
+// one that upstream computes, from the host alone; servers on one host would renew one Lease then,
+// and each would take the other's renewals for conflicts.
+func ServerID(hostname, port string) (string, error) {
+	b := cryptobyte.NewBuilder(nil)
+	parts := []string{hostname, identityName}
+	if port != upstreamPort {
+		parts = append(parts, port)
+	}
+	for _, part := range parts {
+		b.AddUint16LengthPrefixed(func(b *cryptobyte.Builder) { b.AddBytes([]byte(part)) })
+	}
+	data, err := b.Bytes()
+	if err != nil {
+		return "", fmt.Errorf("server identity: %w", err)
+	}
+	hash := sha256.Sum256(data)
+	return "apiserver-" + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(hash[:16])), nil
+}
+
+// runIdentityLease renews the identity Lease until ctx ends, and then deletes it.
+func (c *ControlPlane) runIdentityLease(ctx context.Context) {
+	controller := lease.NewController(clock.RealClock{}, c.config.Client, c.config.ServerID+"_"+uuid.NewString(),
+		int32(identityDuration/time.Second), nil, identityRenewal, c.config.ServerID, metav1.NamespaceSystem, c.setLeaseMetadata)
+	// Start first deletes a Lease that an earlier process has left.
+	if err := controller.Start(ctx.Done()); err != nil {
+		c.config.Logger.Error(err, "Could not start the controller of the identity Lease")
+		return
+	}
+	<-ctx.Done()
+	controller.Stop()
+}
+
+// setLeaseMetadata sets the labels and annotations of the identity Lease.
+func (c *ControlPlane) setLeaseMetadata(identity *coordinationv1.Lease) error {
+	set := func(all *map[string]string, key, value string) {
+		if *all == nil {
+			*all = map[string]string{}
+		}
+		(*all)[key] = value
+	}
+	set(&identity.Labels, identityLabel, identityName)
+	set(&identity.Labels, corev1.LabelHostname, c.config.Hostname)
+	// Upstream does so only with the gate UnknownVersionInteroperabilityProxy. In byre this is where servers that only read
+	// send writes, whatever release this one emulates.
+	if c.config.PeerAddress != "" {
+		set(&identity.Annotations, corev1.AnnotationPeerAdvertiseAddress, c.config.PeerAddress)
+	}
+	return nil
+}
+
+// runIdentityLeaseGC deletes the expired Leases of servers that were killed.
+func (c *ControlPlane) runIdentityLeaseGC(ctx context.Context) {
+	apiserverleasegc.NewAPIServerLeaseGC(c.config.Client, identityGCPeriod, metav1.NamespaceSystem,
+		identityLabel+"="+identityName).RunWithContext(ctx)
+}
+
+// HostsConfigMap is the ConfigMap in kube-system in which each server publishes its ServerHosts under its ID. The
+// identity Lease would not do: a server deletes it when it stops, and its names must not become another's meanwhile.
+const HostsConfigMap = "byre-apiserver-hosts"
+
+const (
+	// hostsLifetime is that of the certificates that byre issues: for so long after its last start a server that is gone
+	// may have one for its names.
+	hostsLifetime = 365 * 24 * time.Hour
+	// hostsInterval is the time between two looks at the files of certificates. The server reloads them every minute.
+	hostsInterval = time.Minute
+	hostsRetry    = 2 * time.Second
+)
+
+// ServerHosts are the names and addresses under which an API server is reached. No node may have a certificate for
+// them, unless it is proven that it is on the server's host.
+type ServerHosts struct {
+	// Hostname is the name of the server's host.
+	Hostname string `json:"hostname"`
+	// Hosts are the names and addresses in the certificates that the server serves with, and those of its flags.
+	Hosts []string `json:"hosts"`
+	// Until is when the entry ends unless it is renewed.
+	Until metav1.Time `json:"until"`
+}
+
+// PublishedHosts returns what the servers of a cluster have published, by their IDs.
+func PublishedHosts(ctx context.Context, client kubernetes.Interface) (map[string]ServerHosts, error) {
+	published, err := client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, HostsConfigMap, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return nil, err
+	}
+	all := make(map[string]ServerHosts, len(published.Data))
+	for id, text := range published.Data {
+		var hosts ServerHosts
+		if err := json.Unmarshal([]byte(text), &hosts); err != nil {
+			return nil, fmt.Errorf("ConfigMap %s/%s: %s: %w", metav1.NamespaceSystem, HostsConfigMap, id, err)
+		}
+		all[id] = hosts
+	}
+	return all, nil
+}
+
+// runHosts publishes the names and addresses of this server until ctx ends.
+func (c *ControlPlane) runHosts(ctx context.Context) {
+	for isReported := false; ; {
+		next := hostsInterval
+		if err := c.publishHosts(ctx); err == nil {
+			isReported = false
+		} else {
+			next = hostsRetry
+			if !isReported && ctx.Err() == nil {
+				c.config.Logger.Error(err, "Could not publish the names and addresses of this server; will try again")
+				isReported = true
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(next):
+		}
+	}
+}
+
+// publishHosts writes the entry of this server if it has changed or half of its lifetime is over, and deletes those
+// that have ended.
+func (c *ControlPlane) publishHosts(ctx context.Context) error {
+	hosts, err := c.config.Hosts()
+	if err != nil {
+		return err
+	}
+	published, err := PublishedHosts(ctx, c.config.Client)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	data := make(map[string]*string)
+	for id, entry := range published {
+		if id != c.config.ServerID && entry.Until.Time.Before(now) {
+			data[id] = nil
+		}
+	}
+	entry := published[c.config.ServerID]
+	if entry.Hostname != c.config.Hostname || !slices.Equal(entry.Hosts, hosts) || entry.Until.Time.Before(now.Add(hostsLifetime/2)) {
+		text, err := json.Marshal(ServerHosts{c.config.Hostname, hosts, metav1.NewTime(now.Add(hostsLifetime))})
+		if err != nil {
+			return err
+		}
+		data[c.config.ServerID] = new(string(text))
+	}
+	if len(data) == 0 {
+		return nil
+	}
+	return PatchConfigMap(ctx, c.config.Client, HostsConfigMap, data)
+}
+
+// PatchConfigMap sets and, where a value is nil, deletes keys of a ConfigMap in kube-system. It creates the ConfigMap
+// if there is none.
+func PatchConfigMap(ctx context.Context, client kubernetes.Interface, name string, data map[string]*string) error {
+	maps := client.CoreV1().ConfigMaps(metav1.NamespaceSystem)
+	patch, err := json.Marshal(map[string]any{"data": data})
+	if err != nil {
+		return err
+	}
+	_, err = maps.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+	if !apierrors.IsNotFound(err) {
+		return err
+	}
+	made := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: make(map[string]string)}
+	for key, value := range data {
+		if value != nil {
+			made.Data[key] = *value
+		}
+	}
+	_, err = maps.Create(ctx, made, metav1.CreateOptions{})
+	return err
+}
+
+// LeaderElectionTimers are the timers of the election of the server that runs the
+// coordinated leader election.
+type LeaderElectionTimers struct{ LeaseDuration, RenewDeadline, RetryPeriod time.Duration }
+
+// DefaultLeaderElectionTimers returns kube-apiserver's defaults.
+func DefaultLeaderElectionTimers() LeaderElectionTimers {
+	return LeaderElectionTimers{LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second}
+}
+
+// Validate returns one error for each invalid flag.
+func (t LeaderElectionTimers) Validate() []error {
+	var errs []error
+	if t.LeaseDuration <= t.RenewDeadline {
+		errs = append(errs, errors.New("--coordinated-leadership-lease-duration must be greater than --coordinated-leadership-renew-deadline"))
+	}
+	if t.RenewDeadline <= t.RetryPeriod {
+		errs = append(errs, errors.New("--coordinated-leadership-renew-deadline must be greater than --coordinated-leadership-retry-period"))
+	}
+	if t.RetryPeriod <= 0 {
+		errs = append(errs, errors.New("--coordinated-leadership-retry-period must be positive"))
+	}
+	return errs
+}
+
+// candidateGCPeriod is the time between two garbage collections of LeaseCandidates, as in
+// kube-apiserver.
+const candidateGCPeriod = 30 * time.Minute
+
+// runCoordinatedLeaderElection runs upstream's controller, which selects leaders among
+// LeaseCandidates, while this server is the elected coordinator.
+func (c *ControlPlane) runCoordinatedLeaderElection(ctx context.Context) {
+	leases := c.config.Informers.Coordination().V1().Leases()
+	candidates := c.config.Informers.Coordination().V1beta1().LeaseCandidates()
+	leaderelection.RunWithLeaderElection(ctx, c.config.Loopback, func() (func(context.Context, int), error) {
+		controller, err := leaderelection.NewController(leases, candidates, c.config.Client.CoordinationV1(), c.config.Client.CoordinationV1beta1())
+		if err != nil {
+			return nil, err
+		}
+		gc := leaderelection.NewLeaseCandidateGC(c.config.Client, candidateGCPeriod, candidates)
+		return func(ctx context.Context, workers int) {
+			var collecting sync.WaitGroup
+			defer collecting.Wait()
+			collecting.Go(func() { gc.Run(ctx) })
+			controller.Run(ctx, workers)
+		}, nil
+	}, leaderelection.LeaderElectionTimers(c.config.LeaderElection))
 }

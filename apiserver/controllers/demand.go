@@ -16,8 +16,32 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
+	"k8s.io/client-go/informers/admissionregistration"
+	"k8s.io/client-go/informers/apiserverinternal"
+	"k8s.io/client-go/informers/apps"
+	"k8s.io/client-go/informers/autoscaling"
+	"k8s.io/client-go/informers/batch"
+	"k8s.io/client-go/informers/certificates"
+	"k8s.io/client-go/informers/coordination"
+	"k8s.io/client-go/informers/core"
+	"k8s.io/client-go/informers/discovery"
+	"k8s.io/client-go/informers/events"
+	"k8s.io/client-go/informers/extensions"
+	"k8s.io/client-go/informers/flowcontrol"
+	"k8s.io/client-go/informers/internalinterfaces"
+	"k8s.io/client-go/informers/lifecycle"
+	"k8s.io/client-go/informers/networking"
+	"k8s.io/client-go/informers/node"
+	"k8s.io/client-go/informers/policy"
+	"k8s.io/client-go/informers/rbac"
+	"k8s.io/client-go/informers/resource"
+	"k8s.io/client-go/informers/scheduling"
+	storageinformers "k8s.io/client-go/informers/storage"
+	"k8s.io/client-go/informers/storagemigration"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"byre/apiserver/process"
 	"byre/apiserver/storage"
 )
 
@@ -146,4 +170,157 @@ func newInformers(root clients, controllers map[string]descriptor) informers.Sha
 		}
 	}
 	return informers.NewSharedInformerFactoryWithOptions(root.kube, wait.Jitter(minResyncPeriod, 1), informers.WithTransform(transform))
+}
+
+// gate holds the events for a controller back while its constructor runs.
+//
+// Invariant: no event reaches a handler before the constructor that has added it has
+// returned. Upstream's constructors add handlers before they set all that these read:
+// kube-controller-manager starts its informers after it has built all controllers. Here a
+// controller may be built while informers run. Without the gate an EndpointSlice that came
+// too early ended the process: the handler of upstream's controller found no reconciler.
+type gate struct {
+	built, ended <-chan struct{}
+}
+
+// wait returns true when the constructor has returned, and false if the controllers ended
+// before.
+func (g gate) wait() bool {
+	select {
+	case <-g.built:
+		return true
+	case <-g.ended:
+		return false
+	}
+}
+
+// gatedInformer is an informer whose new handlers wait at the gate.
+type gatedInformer struct {
+	cache.SharedIndexInformer
+	gate gate
+}
+
+func (i gatedInformer) AddEventHandler(h cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+	return i.SharedIndexInformer.AddEventHandler(gatedHandler{h, i.gate})
+}
+
+func (i gatedInformer) AddEventHandlerWithResyncPeriod(h cache.ResourceEventHandler, resync time.Duration) (cache.ResourceEventHandlerRegistration, error) {
+	return i.SharedIndexInformer.AddEventHandlerWithResyncPeriod(gatedHandler{h, i.gate}, resync)
+}
+
+func (i gatedInformer) AddEventHandlerWithOptions(h cache.ResourceEventHandler, options cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
+	return i.SharedIndexInformer.AddEventHandlerWithOptions(gatedHandler{h, i.gate}, options)
+}
+
+// gatedHandler has its events wait at the gate, in the goroutine that the informer has for
+// this handler.
+type gatedHandler struct {
+	cache.ResourceEventHandler
+	gate gate
+}
+
+func (h gatedHandler) OnAdd(object any, isInInitialList bool) {
+	if h.gate.wait() {
+		h.ResourceEventHandler.OnAdd(object, isInInitialList)
+	}
+}
+
+func (h gatedHandler) OnUpdate(before, after any) {
+	if h.gate.wait() {
+		h.ResourceEventHandler.OnUpdate(before, after)
+	}
+}
+
+func (h gatedHandler) OnDelete(object any) {
+	if h.gate.wait() {
+		h.ResourceEventHandler.OnDelete(object)
+	}
+}
+
+// gatedFactory has the informers of the factory below it for one constructor. The handlers that
+// the constructor adds wait at the gate.
+//
+// Invariant: each method that returns informers asks InformerFor of this factory for them. A method
+// of the embedded factory would ask its own, without the gate.
+type gatedFactory struct {
+	informers.SharedInformerFactory
+	gate gate
+}
+
+// InformerFor implements informers.SharedInformerFactory.
+func (f gatedFactory) InformerFor(object runtime.Object, newInformer internalinterfaces.NewInformerFunc) cache.SharedIndexInformer {
+	return gatedInformer{f.SharedInformerFactory.InformerFor(object, newInformer), f.gate}
+}
+
+// ForResource implements informers.SharedInformerFactory. No controller with a gate needs it.
+func (f gatedFactory) ForResource(schema.GroupVersionResource) (informers.GenericInformer, error) {
+	return nil, errors.ErrUnsupported
+}
+
+func (f gatedFactory) Apps() apps.Interface                 { return apps.New(f, "", nil) }
+func (f gatedFactory) Autoscaling() autoscaling.Interface   { return autoscaling.New(f, "", nil) }
+func (f gatedFactory) Batch() batch.Interface               { return batch.New(f, "", nil) }
+func (f gatedFactory) Certificates() certificates.Interface { return certificates.New(f, "", nil) }
+func (f gatedFactory) Coordination() coordination.Interface { return coordination.New(f, "", nil) }
+func (f gatedFactory) Core() core.Interface                 { return core.New(f, "", nil) }
+func (f gatedFactory) Discovery() discovery.Interface       { return discovery.New(f, "", nil) }
+func (f gatedFactory) Events() events.Interface             { return events.New(f, "", nil) }
+func (f gatedFactory) Extensions() extensions.Interface     { return extensions.New(f, "", nil) }
+func (f gatedFactory) Flowcontrol() flowcontrol.Interface   { return flowcontrol.New(f, "", nil) }
+func (f gatedFactory) Lifecycle() lifecycle.Interface       { return lifecycle.New(f, "", nil) }
+func (f gatedFactory) Networking() networking.Interface     { return networking.New(f, "", nil) }
+func (f gatedFactory) Node() node.Interface                 { return node.New(f, "", nil) }
+func (f gatedFactory) Policy() policy.Interface             { return policy.New(f, "", nil) }
+func (f gatedFactory) Rbac() rbac.Interface                 { return rbac.New(f, "", nil) }
+func (f gatedFactory) Resource() resource.Interface         { return resource.New(f, "", nil) }
+func (f gatedFactory) Scheduling() scheduling.Interface     { return scheduling.New(f, "", nil) }
+func (f gatedFactory) Storage() storageinformers.Interface  { return storageinformers.New(f, "", nil) }
+
+func (f gatedFactory) Admissionregistration() admissionregistration.Interface {
+	return admissionregistration.New(f, "", nil)
+}
+
+func (f gatedFactory) Internal() apiserverinternal.Interface {
+	return apiserverinternal.New(f, "", nil)
+}
+
+func (f gatedFactory) Storagemigration() storagemigration.Interface {
+	return storagemigration.New(f, "", nil)
+}
+
+func stripManagedFields(object any) (any, error) { return process.StripManagedFields(object) }
+
+// trimPod removes from a Pod what no cluster controller reads: most of the containers,
+// their statuses and the annotations. What remains is about a fifth of a usual Pod.
+//
+// The controllers for endpoints read ports, addresses and conditions; the garbage
+// collector of Pods and the eviction by taints read the node, the phase and the
+// tolerations, and write statuses by patches; the protection of claims reads the volumes.
+func trimPod(object any) (any, error) {
+	pod, ok := object.(*v1.Pod)
+	if !ok {
+		return process.StripManagedFields(object)
+	}
+	pod.ManagedFields = nil
+	pod.Annotations = nil
+	pod.Spec.Containers = trimContainers(pod.Spec.Containers)
+	pod.Spec.InitContainers = trimContainers(pod.Spec.InitContainers)
+	pod.Spec.EphemeralContainers = nil
+	pod.Spec.Affinity = nil
+	pod.Spec.TopologySpreadConstraints = nil
+	pod.Spec.Volumes = slices.DeleteFunc(slices.Clone(pod.Spec.Volumes), func(v v1.Volume) bool {
+		return v.PersistentVolumeClaim == nil && v.Ephemeral == nil
+	})
+	pod.Status.ContainerStatuses = nil
+	pod.Status.InitContainerStatuses = nil
+	pod.Status.EphemeralContainerStatuses = nil
+	return pod, nil
+}
+
+func trimContainers(containers []v1.Container) []v1.Container {
+	var trimmed []v1.Container
+	for _, c := range containers {
+		trimmed = append(trimmed, v1.Container{Name: c.Name, Ports: c.Ports, RestartPolicy: c.RestartPolicy})
+	}
+	return trimmed
 }

@@ -3,14 +3,19 @@ package handlers
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
 	"net/http"
 	"reflect"
 	"sync"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1beta1 "k8s.io/apimachinery/pkg/apis/meta/v1beta1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 	"k8s.io/apiserver/pkg/util/apihelpers"
 
@@ -218,4 +223,281 @@ func (e *encoded) negotiate(req *http.Request, partial string) format {
 func (e *encoded) streams(req *http.Request, f format) bool {
 	info, err := negotiation.NegotiateOutputMediaTypeStream(req, e.resource.scope.Serializer, e.resource.scope)
 	return err == nil && info.MediaType == f.mediaType()
+}
+
+// jsonFormat is JSON, either of whole objects or of their metadata only.
+type jsonFormat struct {
+	e      *encoded
+	stored *encoding.Format
+	// head is the text with which a list begins.
+	head string
+	// partial is true for metadata. item is the text with which an item begins, in
+	// version.
+	partial bool
+	version schema.GroupVersion
+	item    string
+}
+
+func (f *jsonFormat) objects() *encoding.Format { return f.stored }
+
+func (f *jsonFormat) mediaType() string { return runtime.ContentTypeJSON }
+
+func (f *jsonFormat) streamType() string { return runtime.ContentTypeJSON }
+
+func (f *jsonFormat) append(dst []byte, o encoding.Encoded, typeMeta bool) []byte {
+	if !f.partial {
+		return o.AppendJSON(dst, typeMeta)
+	}
+	dst = append(dst, f.item...)
+	return append(o.AppendMetadataJSON(dst), '}')
+}
+
+func (f *jsonFormat) appendObject(dst []byte, o encoding.Encoded) []byte {
+	return append(f.append(dst, o, true), '\n')
+}
+
+func (f *jsonFormat) appendEvent(dst []byte, event string, o encoding.Encoded) ([]byte, int) {
+	start := len(dst)
+	dst = append(dst, `{"type":"`...)
+	dst = append(dst, event...)
+	dst = append(dst, `","object":`...)
+	dst = f.append(dst, o, true)
+	dst = append(dst, "}\n"...)
+	return dst, len(dst) - start
+}
+
+// appendError appends a Status, which can always be encoded.
+func (f *jsonFormat) appendError(dst []byte, status *metav1.Status) []byte {
+	text, _ := json.Marshal(status)
+	dst = append(dst, `{"type":"`...)
+	dst = append(dst, apiwatch.Error...)
+	dst = append(dst, `","object":`...)
+	dst = append(dst, text...)
+	return append(dst, "}\n"...)
+}
+
+func (f *jsonFormat) writeList(_ context.Context, out *answerWriter, list *storage.EncodedList) error {
+	out.buf = f.appendHead(out.buf, list)
+	isEmpty := true
+	for object, err := range list.Items {
+		if err != nil {
+			return err
+		}
+		switch {
+		case !isEmpty:
+			out.buf = append(out.buf, ',')
+		case f.partial:
+			out.buf = append(out.buf, '[')
+		}
+		isEmpty = false
+		out.buf = f.append(out.buf, object, false)
+		if out.flush(); out.err != nil {
+			return nil // the client is gone
+		}
+	}
+	switch {
+	case !isEmpty || !f.partial:
+		out.buf = append(out.buf, "]}\n"...)
+	default:
+		out.buf = append(out.buf, "null}\n"...) // upstream's empty list of metadata has null
+	}
+	out.close()
+	return nil
+}
+
+// listHead returns the text with which a list of a kind begins, up to the value of its
+// metadata.
+func (e *encoded) listHead(gv schema.GroupVersion, kind string) string {
+	return `{"kind":"` + kind + `","apiVersion":"` + gv.String() + `","metadata":`
+}
+
+// appendHead appends the text of the list up to its first item. Encoding the list's
+// metadata can't fail.
+func (f *jsonFormat) appendHead(dst []byte, list *storage.EncodedList) []byte {
+	head := listMeta(list)
+	meta, _ := json.Marshal(head)
+	if f.e.unstructured && !f.partial {
+		meta, _ = json.Marshal(unstructuredListMeta{head, list.Continue})
+	}
+	dst = append(dst, f.head...)
+	dst = append(dst, meta...)
+	dst = append(dst, `,"items":`...)
+	if !f.partial {
+		dst = append(dst, '[')
+	}
+	return dst
+}
+
+func listMeta(list *storage.EncodedList) metav1.ListMeta {
+	return metav1.ListMeta{
+		ResourceVersion:    list.ResourceVersion,
+		Continue:           list.Continue,
+		RemainingItemCount: list.RemainingItemCount,
+	}
+}
+
+// unstructuredListMeta is the metadata of a list of objects without a Go type. It has
+// the member continue even if that is empty.
+type unstructuredListMeta struct {
+	metav1.ListMeta `json:",inline"`
+	Continue        string `json:"continue"`
+}
+
+// marshalJSON encodes as upstream's serializer does, but without the newline at the
+// end.
+func marshalJSON(object any) ([]byte, error) {
+	var buf bytes.Buffer
+	err := json.NewEncoder(&buf).Encode(object)
+	return bytes.TrimRight(buf.Bytes(), "\n"), err
+}
+
+// protobufFormat is Kubernetes' protobuf: four magic bytes, followed by a
+// runtime.Unknown that contains the object's message
+// (k8s.io/apimachinery/pkg/runtime/serializer/protobuf).
+type protobufFormat struct {
+	stored       *encoding.Format
+	object, list envelope
+	// swapped is true for a list whose items have the field number 1, and its metadata
+	// 2.
+	swapped bool
+}
+
+func newProtobufFormat(stored *encoding.Format, gv schema.GroupVersion, kind, listKind string) *protobufFormat {
+	return &protobufFormat{
+		stored:  stored,
+		object:  newEnvelope(gv, kind),
+		list:    newEnvelope(gv, listKind),
+		swapped: gv.Version == "v1beta1" && kind == partialObjectMetadata,
+	}
+}
+
+const (
+	protobufMagic = "k8s\x00"
+	// The tags of the fields with the numbers 1 and 2 that have a length.
+	tagFirst, tagSecond = 1<<3 | 2, 2<<3 | 2
+	streamSuffix        = ";stream=watch"
+)
+
+// envelope is the constant part of a runtime.Unknown. head comes before the length of
+// the message in it, tail after the message.
+type envelope struct{ head, tail string }
+
+func newEnvelope(gv schema.GroupVersion, kind string) envelope {
+	unknown := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: gv.String(), Kind: kind}, Raw: []byte{}}
+	text, err := unknown.Marshal()
+	if err != nil {
+		panic(err) // a message of two strings can always be encoded
+	}
+	typeMeta := unknown.TypeMeta.Size()
+	at := 1 + protowire.SizeBytes(typeMeta) + 1 // after the tag of Raw
+	return envelope{protobufMagic + string(text[:at]), string(text[at+1:])}
+}
+
+// size is the size of an envelope with a message of n bytes, in bytes.
+func (v envelope) size(n int) int { return len(v.head) + protowire.SizeBytes(n) + len(v.tail) }
+
+func (v envelope) append(dst, message []byte) []byte {
+	dst = append(dst, v.head...)
+	dst = protowire.AppendBytes(dst, message)
+	return append(dst, v.tail...)
+}
+
+var errNotProtobuf = errors.New("the encoder of protobuf has given something else")
+
+// messageIn returns the message inside an encoded object.
+func messageIn(text []byte) ([]byte, error) {
+	rest, ok := bytes.CutPrefix(text, []byte(protobufMagic))
+	if !ok {
+		return nil, errNotProtobuf
+	}
+	var unknown runtime.Unknown
+	if err := unknown.Unmarshal(rest); err != nil {
+		return nil, err
+	}
+	return unknown.Raw, nil
+}
+
+func (f *protobufFormat) objects() *encoding.Format { return f.stored }
+
+func (f *protobufFormat) mediaType() string { return runtime.ContentTypeProtobuf }
+
+func (f *protobufFormat) streamType() string { return runtime.ContentTypeProtobuf + streamSuffix }
+
+func (f *protobufFormat) appendObject(dst []byte, o encoding.Encoded) []byte {
+	return f.object.append(dst, o.Body())
+}
+
+// appendEvent appends the length of a metav1.WatchEvent and the event: its type, and the
+// object in a runtime.RawExtension.
+func (f *protobufFormat) appendEvent(dst []byte, event string, o encoding.Encoded) ([]byte, int) {
+	message := o.Body()
+	dst, size := appendEventHead(dst, event, f.object.size(len(message)))
+	return f.object.append(dst, message), size
+}
+
+// appendEventHead appends a WatchEvent up to its object, which has object bytes. It
+// returns the size of the whole event in bytes.
+func appendEventHead(dst []byte, event string, object int) ([]byte, int) {
+	raw := 1 + protowire.SizeBytes(object)
+	size := 1 + protowire.SizeBytes(len(event)) + 1 + protowire.SizeBytes(raw)
+	dst = binary.BigEndian.AppendUint32(dst, uint32(size))
+	dst = append(dst, tagFirst)
+	dst = protowire.AppendString(dst, event)
+	dst = append(dst, tagSecond)
+	dst = protowire.AppendVarint(dst, uint64(raw))
+	dst = append(dst, tagFirst)
+	return protowire.AppendVarint(dst, uint64(object)), size
+}
+
+// appendError appends a Status, which can always be encoded.
+func (f *protobufFormat) appendError(dst []byte, status *metav1.Status) []byte {
+	text, _ := status.Marshal()
+	object := statusEnvelope.append(nil, text)
+	dst, _ = appendEventHead(dst, string(apiwatch.Error), len(object))
+	return append(dst, object...)
+}
+
+var statusEnvelope = newEnvelope(schema.GroupVersion{Version: "v1"}, "Status")
+
+// writeList writes the items while they are read. Before the items it writes the length
+// of the whole list, for which it reads the lengths of all items.
+func (f *protobufFormat) writeList(ctx context.Context, out *answerWriter, list *storage.EncodedList) error {
+	total, err := list.MessagesBytes(ctx)
+	if err != nil {
+		return err
+	}
+	head := listMeta(list)
+	meta, err := head.Marshal()
+	if err != nil {
+		return err
+	}
+	tagMeta, tagItem := byte(tagFirst), byte(tagSecond)
+	if f.swapped {
+		tagMeta, tagItem = tagItem, tagMeta
+	}
+	out.buf = append(out.buf, f.list.head...)
+	out.buf = protowire.AppendVarint(out.buf, uint64(1+protowire.SizeBytes(len(meta))+total))
+	appendMeta := func() {
+		out.buf = append(out.buf, tagMeta)
+		out.buf = protowire.AppendBytes(out.buf, meta)
+	}
+	if !f.swapped {
+		appendMeta()
+	}
+	for object, err := range list.Items {
+		if err != nil {
+			return err
+		}
+		out.buf = append(out.buf, tagItem)
+		out.buf = protowire.AppendBytes(out.buf, object.Body())
+		if out.flush(); out.err != nil {
+			return nil // the client is gone
+		}
+	}
+	if f.swapped {
+		appendMeta()
+	}
+	out.buf = append(out.buf, f.list.tail...)
+	out.close()
+	return nil
 }

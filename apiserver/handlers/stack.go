@@ -1,21 +1,3 @@
-// Package stack grows the stack of a fresh goroutine once, before a request uses it.
-//
-// What upstream does: nothing. A goroutine starts with a small stack; the Go runtime
-// doubles it each time it overflows and copies every frame on it. A request runs on
-// two fresh goroutines: the connection's, and the one that the timeout filter starts. By
-// then dozens of frames have to be adjusted; this took a sixth of the processor time of a
-// GET.
-//
-// What is done instead: the goroutine calls a function with a large frame while its
-// stack is nearly empty, so that the runtime grows the stack once and copies almost
-// nothing.
-//
-// What it relies on: the Go runtime checks a function's frame size on entry, and does
-// not shrink a stack before the next garbage collection. TestGrow_HasTheSizeAskedFor fails
-// when that changes.
-//
-// What it earns: a tenth of the processor time of the handler of a small Pod's
-// create (BenchmarkCreate in apiserver/handlers).
 package handlers
 
 // The frame sizes in bytes. Together with a few more frames each is just below a power

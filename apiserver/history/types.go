@@ -1,10 +1,18 @@
 package history
 
 import (
+	"fmt"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/kube-openapi/pkg/common"
+
+	"byre/apiserver/handlers"
+	"byre/apiserver/handlers/documents"
+	"byre/apiserver/storage/changes"
 )
 
 // Change is one change of one object: a revision.
@@ -81,4 +89,60 @@ func (l *ChangeList) DeepCopyObject() runtime.Object {
 		l.Items[i].DeepCopyInto(&out.Items[i])
 	}
 	return out
+}
+
+// GroupName is the name of the group.
+const GroupName = changes.Group
+
+var (
+	groupVersion  = schema.GroupVersion{Group: GroupName, Version: "v1"}
+	groupResource = schema.GroupResource{Group: GroupName, Resource: changes.Resource}
+)
+
+// newScheme returns a scheme with the types of the group.
+func newScheme() *runtime.Scheme {
+	scheme := runtime.NewScheme()
+	scheme.AddKnownTypes(groupVersion, &Change{}, &ChangeList{})
+	// The types of metav1 are those of the core group: with another version of them the OpenAPI
+	// documents of this and of other servers would define them differently.
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	scheme.AddUnversionedTypes(schema.GroupVersion{Version: "v1"}, &metav1.WatchEvent{})
+	err := scheme.AddFieldLabelConversionFunc(groupVersion.WithKind("Change"), func(label, value string) (string, string, error) {
+		if !slices.Contains(selectable, label) {
+			return "", "", fmt.Errorf("%q is not a known field selector: only %q", label, selectable)
+		}
+		return label, value, nil
+	})
+	if err != nil {
+		panic(err) // the function is the only one of the kind
+	}
+	return scheme
+}
+
+// NewGroup returns the group that a Storage serves.
+func NewGroup(s *Storage) handlers.Group {
+	return handlers.NewTextGroup(groupVersion, newScheme(), map[string]rest.Storage{groupResource.Resource: s})
+}
+
+const modelPrefix = "dev.byre.history.v1."
+
+// OpenAPIModelName names the type in OpenAPI documents.
+func (Change) OpenAPIModelName() string { return modelPrefix + "Change" }
+
+// OpenAPIModelName names the type in OpenAPI documents.
+func (ChangeList) OpenAPIModelName() string { return modelPrefix + "ChangeList" }
+
+// OpenAPIModelName names the type in OpenAPI documents.
+func (ObjectReference) OpenAPIModelName() string { return modelPrefix + "ObjectReference" }
+
+// OpenAPIModelName names the type in OpenAPI documents.
+func (FieldChange) OpenAPIModelName() string { return modelPrefix + "FieldChange" }
+
+// Definitions is what upstream's generator would make of the types.
+func Definitions(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
+	return documents.Definitions(ref,
+		documents.Model{Type: Change{}, Description: "Change is one change of one object: a revision."},
+		documents.Model{Type: ChangeList{}, Description: "ChangeList is a list of changes, in the order of their revisions."},
+		documents.Model{Type: ObjectReference{}, Description: "ObjectReference names an object."},
+		documents.Model{Type: FieldChange{}, Description: "FieldChange is the change of one field."})
 }

@@ -1,18 +1,24 @@
 package history
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	genericstorage "k8s.io/apiserver/pkg/storage"
 	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
 	"byre/apiserver/storage"
@@ -258,3 +264,420 @@ func watchError(err error) error {
 func expiredSince(revision int64, histories []sqlstore.History) error {
 	return expired(revision, lastCompacted(histories))
 }
+
+const (
+	// tailChanges and tailBytes bound what the tail reads at once.
+	tailChanges = 2048
+	tailBytes   = 4 << 20
+	// wholeChanges bounds how many changes are read together for the values that they replaced.
+	wholeChanges = 128
+	// windowChanges and windowBytes bound the changes in memory, by number and by the bytes of
+	// their values.
+	windowChanges = 4096
+	windowBytes   = 8 << 20
+	// pause is the least time between two additions to the window. It bounds what watches cost the
+	// database, however often it is written to; a change that comes later than that after the
+	// last is added at once.
+	pause = 100 * time.Millisecond
+	// retryInterval is how long the tail waits after a read that has failed.
+	retryInterval = time.Second
+)
+
+// tail has each change once for all watches of the process, while there are any. It reads those of other processes.
+type tail struct {
+	driver sqlstore.Driver
+	feed   *watch.Feed
+	// joined receives when the first watch has joined.
+	joined chan struct{}
+
+	mu sync.Mutex
+	// window is nil while nobody watches.
+	window *window
+	// published has changes that this process has made and the window lacks, in order. They lack the values that
+	// they replaced.
+	published []sqlstore.Change
+	closed    bool
+	// watches are the goroutines of the watches.
+	watches sync.WaitGroup
+
+	// whole guards, and has, the changes that were read last for entries without the values that they replaced.
+	whole struct {
+		sync.Mutex
+		changes []sqlstore.Change
+	}
+}
+
+// readWhole reads a change with the value that it replaced, and those that follow on it, which are probably asked for
+// next. It fails with the code 410 if the change is deleted.
+func (t *tail) readWhole(ctx context.Context, revision int64) (*sqlstore.Change, error) {
+	t.whole.Lock()
+	defer t.whole.Unlock()
+	find := func() *sqlstore.Change {
+		i, found := slices.BinarySearchFunc(t.whole.changes, revision, func(c sqlstore.Change, r int64) int { return int(c.Revision - r) })
+		if !found {
+			return nil
+		}
+		return &t.whole.changes[i]
+	}
+	if c := find(); c != nil {
+		return c, nil
+	}
+	var err error
+	t.whole.changes, err = t.driver.Changes(ctx, sqlstore.ChangesQuery{After: revision - 1, Limit: wholeChanges, Size: tailBytes, Kept: true})
+	if err != nil {
+		return nil, changes.APIError(err)
+	}
+	if c := find(); c != nil {
+		return c, nil
+	}
+	return nil, expired(revision, revision)
+}
+
+// window has the changes that the tail has read last.
+//
+// Invariant: it has every change after the revision after, up to last, in order. Watches send what
+// it has, and would otherwise miss changes. The tail keeps it: it adds what was published or is read after last, without
+// a selection, and ends the window if a revision is missing.
+type window struct {
+	after int64
+	last  watch.Position
+	// entries is replaced and never changed in place: watches hold parts of it.
+	entries []*entry
+	bytes   int
+	// created is that of the entries which come next.
+	created *changes.Creations
+	// changed is closed at the next change of the window, which makes another one.
+	changed chan struct{}
+	// ended is the error with which the watches end; nil while the window lives.
+	ended   error
+	watches int
+}
+
+func newTail(driver sqlstore.Driver, feed *watch.Feed) *tail {
+	t := &tail{driver: driver, feed: feed, joined: make(chan struct{}, 1)}
+	feed.FollowPublished(t.publish)
+	return t
+}
+
+// publish keeps changes that this process has made, so that read need not read them from the database.
+func (t *tail) publish(found []sqlstore.Change) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.window == nil {
+		return
+	}
+	if len(t.published) > tailChanges { // the window is far behind, and reads them
+		t.published = nil
+	}
+	t.published = append(t.published, found...)
+}
+
+// next returns published changes that follow on a revision, without a gap. If there are none, it returns how many
+// changes are to be read before the first published one.
+func (t *tail) next(after int64) (found []sqlstore.Change, missing int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n, size := 0, 0
+	for n < len(t.published) && t.published[n].Revision <= after {
+		n++
+	}
+	t.published = t.published[n:]
+	if len(t.published) == 0 {
+		return nil, tailChanges
+	}
+	if first := t.published[0].Revision; first > after+1 {
+		return nil, int(min(first-after-1, tailChanges))
+	}
+	for n = 0; n < len(t.published) && n < tailChanges && size < tailBytes && t.published[n].Revision == after+1+int64(n); n++ {
+		size += t.published[n].Size()
+	}
+	found, t.published = t.published[:n:n], t.published[n:]
+	return found, 0
+}
+
+// run reads changes until ctx ends. Then it ends the watches, and waits for their goroutines.
+func (t *tail) run(ctx context.Context) {
+	isFailing := false
+	for t.awaitWatch(ctx) {
+		err := t.read(ctx)
+		if ctx.Err() != nil {
+			break
+		}
+		interval := pause
+		if err != nil {
+			interval = retryInterval
+		}
+		if (err != nil) != isFailing {
+			isFailing = err != nil
+			klog.InfoS("Watches of changes wait for the database", "failing", isFailing, "err", err)
+		}
+		select {
+		case <-time.After(interval):
+		case <-ctx.Done():
+		}
+	}
+	t.mu.Lock()
+	t.closed = true
+	if t.window != nil {
+		t.window.end(watch.ErrClosed)
+	}
+	t.mu.Unlock()
+	t.watches.Wait()
+}
+
+// awaitWatch waits until there is a watch. It returns false when ctx ends.
+func (t *tail) awaitWatch(ctx context.Context) bool {
+	for ctx.Err() == nil {
+		t.mu.Lock()
+		watched := t.window != nil
+		t.mu.Unlock()
+		if watched {
+			return true
+		}
+		select {
+		case <-t.joined:
+		case <-ctx.Done():
+		}
+	}
+	return false
+}
+
+// join adds a watch, which calls leave when it ends. run waits until then.
+func (t *tail) join(ctx context.Context) (*window, error) {
+	// The position comes before the state that the watch reads next: so that the window has what is
+	// later than that state.
+	at, err := t.feed.Position(ctx)
+	if err != nil {
+		return nil, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return nil, watch.ErrClosed
+	}
+	if t.window == nil {
+		t.window, t.published = &window{changed: make(chan struct{})}, nil
+		t.window.restart(at, t.driver)
+		select {
+		case t.joined <- struct{}{}:
+		default:
+		}
+	}
+	t.window.watches++
+	t.watches.Add(1)
+	return t.window, nil
+}
+
+func (t *tail) leave(w *window) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if w.watches--; w.watches == 0 && t.window == w {
+		t.window = nil
+	}
+	t.watches.Done()
+}
+
+// read waits for changes after the window, and reads them.
+func (t *tail) read(ctx context.Context) error {
+	t.mu.Lock()
+	w := t.window
+	if w == nil {
+		t.mu.Unlock()
+		return nil
+	}
+	after := w.last
+	t.mu.Unlock()
+	err := t.feed.AwaitChange(ctx, after)
+	var found []sqlstore.Change
+	if err == nil && t.isWatched(w) {
+		var missing int
+		if found, missing = t.next(after.Revision); missing > 0 {
+			found, err = t.driver.Changes(ctx, sqlstore.ChangesQuery{After: after.Revision, Limit: missing, Size: tailBytes})
+		}
+		if errors.Is(err, sqlstore.ErrCompacted) {
+			return t.restart(ctx, w)
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case errors.Is(err, watch.ErrCompacted) || err == nil && !areDense(found, after.Revision):
+		// The watches end with 410, as all watches of the process do.
+		w.end(watch.ErrCompacted)
+		if t.window == w {
+			t.window = nil
+		}
+		return nil
+	case err != nil:
+		return changes.APIError(err)
+	}
+	w.add(found, t.driver)
+	return nil
+}
+
+func (t *tail) isWatched(w *window) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.window == w
+}
+
+// restart begins the window again, because retention has deleted changes that it lacks. The
+// watches read what is left from the database, and end if something that they select is not.
+func (t *tail) restart(ctx context.Context, w *window) error {
+	at, err := t.feed.Position(ctx)
+	if err != nil {
+		return changes.APIError(err)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	w.restart(at, t.driver)
+	w.change()
+	return nil
+}
+
+// areDense reports whether the changes are those after a revision, and none is missing.
+func areDense(found []sqlstore.Change, after int64) bool {
+	for i := range found {
+		if found[i].Revision != after+int64(i)+1 {
+			return false
+		}
+	}
+	return true
+}
+
+func (w *window) restart(at watch.Position, driver sqlstore.Driver) {
+	w.after, w.last, w.entries, w.bytes = at.Revision, at, nil, 0
+	w.created = changes.NewCreations(driver)
+}
+
+// change wakes the watches.
+func (w *window) change() {
+	close(w.changed)
+	w.changed = make(chan struct{})
+}
+
+func (w *window) end(err error) {
+	if w.ended == nil {
+		w.ended = err
+		w.change()
+	}
+}
+
+// add adds changes, and drops the oldest ones that are too many.
+func (w *window) add(found []sqlstore.Change, driver sqlstore.Driver) {
+	if len(found) == 0 {
+		return
+	}
+	if slices.ContainsFunc(found, func(c sqlstore.Change) bool { return changes.AreChanged(&c) }) {
+		w.created = changes.NewCreations(driver)
+	}
+	added := make([]*entry, len(found))
+	for i := range found {
+		added[i] = &entry{Change: found[i], created: w.created}
+		w.bytes += found[i].Size()
+	}
+	w.last.Revision = added[len(added)-1].Revision
+	all, dropped := slices.Concat(w.entries, added), 0
+	for len(all)-dropped > windowChanges || w.bytes > windowBytes && dropped < len(all) {
+		w.after = all[dropped].Revision
+		w.bytes -= all[dropped].Size()
+		dropped++
+	}
+	w.entries = slices.Clone(all[dropped:])
+	w.change()
+}
+
+// view is what a watch at a revision finds in the window.
+type view struct {
+	// isBehind: changes after the revision are not in the window any more.
+	isBehind bool
+	entries  []*entry
+	// last is the last revision of the window.
+	last    int64
+	changed <-chan struct{}
+}
+
+// view returns what the window has after a revision. It fails with the error that has ended it.
+func (t *tail) view(w *window, after int64) (view, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if w.ended != nil {
+		return view{}, w.ended
+	}
+	v := view{isBehind: after < w.after, last: w.last.Revision, changed: w.changed}
+	if !v.isBehind {
+		first, _ := slices.BinarySearchFunc(w.entries, after+1, func(e *entry, revision int64) int { return int(e.Revision - revision) })
+		v.entries = w.entries[first:]
+	}
+	return v, nil
+}
+
+// entry is a change as watches share it: its item is made once, and each encoding of it.
+type entry struct {
+	sqlstore.Change
+	created *changes.Creations
+
+	// mu guards what follows.
+	mu      sync.Mutex
+	item    *Change
+	encoded map[runtime.Identifier][]byte
+}
+
+var _ runtime.CacheableObject = (*entry)(nil)
+
+// prepare makes the item, unless it is there. It fails if what the change replaced can't be read; the next call tries
+// that again.
+func (e *entry) prepare(ctx context.Context, s *Storage) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.item != nil {
+		return nil
+	}
+	c := &e.Change
+	if c.Old != nil && c.Old.Value == nil { // as it was published
+		whole, err := s.tail.readWhole(ctx, c.Revision)
+		if err != nil {
+			return err
+		}
+		c = whole
+	}
+	var err error
+	e.item, err = s.item(ctx, c, false)
+	return err
+}
+
+// GetObject implements runtime.CacheableObject. The caller has called prepare.
+func (e *entry) GetObject() runtime.Object { return e.item.DeepCopyObject() }
+
+// CacheEncode implements runtime.CacheableObject.
+func (e *entry) CacheEncode(id runtime.Identifier, encode func(runtime.Object, io.Writer) error, w io.Writer) error {
+	data, err := e.encoding(id, encode)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(data)
+	return err
+}
+
+func (e *entry) encoding(id runtime.Identifier, encode func(runtime.Object, io.Writer) error) ([]byte, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if data, known := e.encoded[id]; known {
+		return data, nil
+	}
+	var data bytes.Buffer
+	if err := encode(e.GetObject(), &data); err != nil {
+		return nil, err
+	}
+	if e.encoded == nil {
+		e.encoded = make(map[runtime.Identifier][]byte)
+	}
+	e.encoded[id] = data.Bytes()
+	return data.Bytes(), nil
+}
+
+// GetObjectKind implements runtime.Object.
+func (e *entry) GetObjectKind() schema.ObjectKind { return e.item.GetObjectKind() }
+
+// DeepCopyObject implements runtime.Object.
+func (e *entry) DeepCopyObject() runtime.Object { return e.GetObject() }

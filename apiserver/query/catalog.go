@@ -3,8 +3,12 @@ package query
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"fmt"
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -14,7 +18,57 @@ import (
 
 	"byre/apiserver/handlers"
 	"byre/apiserver/storage"
+	"byre/apiserver/storage/transcode"
+	"byre/sqlstore"
 )
+
+// Table is a resource that SQL can ask. It is immutable.
+type Table struct {
+	// Resource and Version are what the authorizer is asked about.
+	Resource schema.GroupResource
+	Version  string
+	// Kind is the kind of the objects.
+	Kind string
+	// Description says what the objects are.
+	Description string
+	// Columns begin with those that every table has; see NewColumns.
+	Columns []Column
+	// Store has the objects; nil for a resource whose definition is gone, of which there are past ones only.
+	Store *storage.Store
+	// Gone is that resource.
+	Gone sqlstore.Resource
+}
+
+// Of identifies the resource to the store.
+func (t *Table) Of() sqlstore.Resource {
+	if t.Store == nil {
+		return t.Gone
+	}
+	return t.Store.Resource()
+}
+
+// Tables finds tables. It is safe for concurrent use.
+type Tables interface {
+	// Names returns the names of all tables, each in lower case, in any order.
+	Names() []string
+	// Table returns the table with a name, or nil if there is none any more.
+	Table(ctx context.Context, name string) (*Table, error)
+}
+
+// maxName is the length of the longest name of a table, in bytes. It is that of PostgreSQL's
+// identifiers.
+const maxName = 63
+
+// FullName returns the name of the table of a resource that only its group and plural decide:
+// "deployments.apps". A name that is too long is cut off, and ends with a hash of the whole.
+func FullName(r schema.GroupResource) string {
+	name := strings.ToLower(r.String())
+	if len(name) <= maxName {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	return fmt.Sprintf("%s~%x", name[:maxName-1-8], sum[:4])
+}
 
 // Servers has the Tables of several servers. Where two have a table of one name, the first counts.
 type Servers []Tables
@@ -162,4 +216,74 @@ func (b *BuiltinTables) Table(_ context.Context, name string) (*Table, error) {
 	}
 	tables, err := b.tables()
 	return tables[name], err
+}
+
+// printedColumns are the columns that kubectl get prints of a built-in resource, where they are fields under
+// another name: "name=path", of a text, or with # after the name of an integer.
+var printedColumns = map[string]string{
+	"pods":                                 "phase=status.phase ip=status.podIP node=spec.nodeName nominated_node=status.nominatedNodeName",
+	"nodes":                                "unschedulable?=spec.unschedulable kubelet_version=status.nodeInfo.kubeletVersion os_image=status.nodeInfo.osImage kernel_version=status.nodeInfo.kernelVersion container_runtime=status.nodeInfo.containerRuntimeVersion",
+	"namespaces":                           "phase=status.phase",
+	"services":                             "type=spec.type cluster_ip=spec.clusterIP external_name=spec.externalName",
+	"persistentvolumes":                    "phase=status.phase storage_class=spec.storageClassName reclaim_policy=spec.persistentVolumeReclaimPolicy",
+	"persistentvolumeclaims":               "phase=status.phase volume=spec.volumeName storage_class=spec.storageClassName",
+	"deployments.apps":                     "replicas#=spec.replicas ready#=status.readyReplicas up_to_date#=status.updatedReplicas available#=status.availableReplicas",
+	"replicasets.apps":                     "desired#=spec.replicas current#=status.replicas ready#=status.readyReplicas",
+	"statefulsets.apps":                    "replicas#=spec.replicas ready#=status.readyReplicas",
+	"daemonsets.apps":                      "desired#=status.desiredNumberScheduled current#=status.currentNumberScheduled ready#=status.numberReady up_to_date#=status.updatedNumberScheduled available#=status.numberAvailable",
+	"jobs.batch":                           "completions#=spec.completions active#=status.active succeeded#=status.succeeded failed#=status.failed",
+	"cronjobs.batch":                       "schedule=spec.schedule timezone=spec.timeZone suspend?=spec.suspend",
+	"horizontalpodautoscalers.autoscaling": "min_pods#=spec.minReplicas max_pods#=spec.maxReplicas replicas#=status.currentReplicas",
+	"poddisruptionbudgets.policy":          "min_available=spec.minAvailable max_unavailable=spec.maxUnavailable allowed_disruptions#=status.disruptionsAllowed",
+	"ingresses.networking.k8s.io":          "class=spec.ingressClassName",
+	"leases.coordination.k8s.io":           "holder=spec.holderIdentity",
+}
+
+// printed returns the columns that kubectl get prints of a built-in resource.
+func printed(r schema.GroupResource) (columns []Column) {
+	for field := range strings.FieldsSeq(printedColumns[r.String()]) {
+		name, path, _ := strings.Cut(field, "=")
+		of := Text
+		switch name[len(name)-1] {
+		case '#':
+			of = Integer
+		case '?':
+			of = Boolean
+		}
+		columns = append(columns, NewColumn(strings.TrimRight(name, "#?"), of, "", strings.Split(path, ".")...))
+	}
+	if r.String() == "pods" {
+		containers := []string{"status", "containerStatuses"}
+		columns = append(columns,
+			Column{"ready", Text, "How many containers are ready, of how many.", containers, func(statuses []byte) any {
+				all, ready := countContainers(statuses, "ready", func(value []byte) int64 {
+					if string(value) == "true" {
+						return 1
+					}
+					return 0
+				})
+				return strconv.FormatInt(ready, 10) + "/" + strconv.FormatInt(all, 10)
+			}},
+			Column{"restarts", Integer, "How often containers were started again.", containers, func(statuses []byte) any {
+				_, restarts := countContainers(statuses, "restartCount", func(value []byte) int64 {
+					n, _ := integer(value).(int64)
+					return n
+				})
+				return restarts
+			}})
+	}
+	return columns
+}
+
+// countContainers returns the number of container statuses, and the sum of what a member of each counts.
+func countContainers(statuses []byte, member string, count func([]byte) int64) (all, sum int64) {
+	for status := range transcode.Elements(statuses) {
+		all++
+		for key, value := range transcode.Members(status) {
+			if key == member {
+				sum += count(value)
+			}
+		}
+	}
+	return all, sum
 }

@@ -15,15 +15,22 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/registry/generic"
+	"k8s.io/apiserver/pkg/util/compatibility"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	api "k8s.io/kubernetes/pkg/apis/core"
+	_ "k8s.io/kubernetes/pkg/apis/core/install"
 	"k8s.io/kubernetes/pkg/registry/core/service/ipallocator"
 
 	"byre/apiserver/registry"
+	"byre/apiserver/storage"
+	"byre/sqlstore"
+	"byre/sqlstore/dbtest"
 	"byre/sqlstore/storetest"
+	"byre/watch"
 )
 
 func cidr(t *testing.T, s string) net.IPNet {
@@ -234,7 +241,7 @@ func TestClusterIPs_FirstRepairIsTriedAgain(t *testing.T) {
 
 // suspended returns an allocator whose informer has no Service until one is sent to the watcher, as in a server that was
 // suspended, and the IPAddress of the Service restored.
-func suspended(t *testing.T, there ...runtime.Object) (*registry.ClusterIPs, *fake.Clientset, *watch.FakeWatcher) {
+func suspended(t *testing.T, there ...runtime.Object) (*registry.ClusterIPs, *fake.Clientset, *apiwatch.FakeWatcher) {
 	t.Helper()
 	client, services := newClient("10.9.0.0/24", "", append(there, &networkingv1.IPAddress{
 		ObjectMeta: metav1.ObjectMeta{
@@ -242,7 +249,7 @@ func suspended(t *testing.T, there ...runtime.Object) (*registry.ClusterIPs, *fa
 			Labels: map[string]string{networkingv1.LabelIPAddressFamily: "IPv4", networkingv1.LabelManagedBy: ipallocator.ControllerName},
 		},
 		Spec: networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{Resource: "services", Namespace: "default", Name: "restored"}},
-	})...), watch.NewFake()
+	})...), apiwatch.NewFake()
 	client.PrependReactor("list", "services", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, &corev1.ServiceList{}, nil
 	})
@@ -278,4 +285,18 @@ func TestClusterIPs_RepairDeletesTheAddressThatItHasRead(t *testing.T) {
 		}
 	}
 	t.Error("the IPAddress is not deleted")
+}
+
+// serve runs a store and its feed over a driver until the test ends, as one server does,
+// and returns the options that its registries would get.
+func serve(t *testing.T, driver sqlstore.Driver) generic.RESTOptionsGetter {
+	t.Helper()
+	store, feed := dbtest.RunStore(t, driver, watch.Options{})
+	return storage.NewRESTOptionsGetter(storage.Backend{Store: store, Feed: feed}, storage.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
+}
+
+// newOptions returns the options of a server over a database of its own.
+func newOptions(t *testing.T) generic.RESTOptionsGetter {
+	t.Helper()
+	return serve(t, storetest.NewModel())
 }

@@ -2,34 +2,48 @@ package server
 
 import (
 	"cmp"
+	"context"
+	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	endpointfilters "k8s.io/apiserver/pkg/endpoints/filters"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/egressselector"
 	"k8s.io/apiserver/pkg/server/mux"
 	"k8s.io/apiserver/pkg/util/compatibility"
 	"k8s.io/apiserver/pkg/util/notfoundhandler"
+	"k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 	basecompatibility "k8s.io/component-base/compatibility"
 	"k8s.io/component-base/tracing"
+	"k8s.io/kube-openapi/pkg/util"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	generated "k8s.io/kubernetes/pkg/generated/openapi"
 
+	"byre/apiserver/access/auth"
+	"byre/apiserver/controllers"
 	"byre/apiserver/handlers"
 	"byre/apiserver/handlers/documents"
 	"byre/apiserver/handlers/managedfields"
-	"byre/apiserver/process"
-
 	"byre/apiserver/history"
-
+	"byre/apiserver/process"
 	"byre/apiserver/process/pki"
 	"byre/apiserver/query"
-
 	"byre/apiserver/registry"
 	"byre/apiserver/storage"
 	"byre/apiserver/storage/changes"
@@ -238,4 +252,219 @@ func (c *chain) add(newServer process.NewChainServer, d process.Dependencies, bu
 		builtin.tables = append(builtin.tables, tables)
 	}
 	return nil
+}
+
+// newRegistry makes the REST storages of the groups of Kubernetes. files are the certificates
+// and keys that the server issues itself; the kubelet client uses them unless flags
+// name others.
+func newRegistry(o Completed, n network, s *storageBackend, files pki.Files, c clients, a *auth.Auth) (*registry.Builtin, error) {
+	kubelet := *o.Cluster.Kubelet
+	if kubelet.TLSClientConfig.CertFile == "" {
+		kubelet.TLSClientConfig.CertFile, kubelet.TLSClientConfig.KeyFile = files.KubeletClientCert, files.KubeletKey
+	}
+	if n.egress.cluster != nil {
+		kubelet.Lookup = func(egressselector.NetworkContext) (utilnet.DialFunc, error) { return n.egress.cluster, nil }
+	}
+	return registry.New(registry.Config{
+		RESTOptions:             s.getter,
+		APIResourceConfigSource: o.APIResources,
+		Emulation: genericapiserver.ResourceExpirationEvaluatorOptions{
+			CurrentVersion:                          effectiveVersion().EmulationVersion(),
+			EmulationForwardCompatible:              o.Generic.EmulationForwardCompatible,
+			RuntimeConfigEmulationForwardCompatible: o.Generic.RuntimeConfigEmulationForwardCompatible,
+		},
+		Client:         c.kube,
+		Informers:      c.informers,
+		Authenticator:  a.Authenticator,
+		APIAudiences:   a.APIAudiences,
+		Authorizer:     a.Authorizer,
+		EndpointSlices: process.NewEndpointSliceGetter(c.reader),
+		RuleResolver:   a.RuleResolver,
+		Tokens: registry.TokenConfig{
+			Issuer:                a.TokenIssuer.Generator,
+			MaxExpiration:         a.TokenIssuer.MaxExpiration,
+			ExtendExpiration:      a.TokenIssuer.ExtendExpiration,
+			MaxExtendedExpiration: a.TokenIssuer.MaxExtendedExpiration,
+		},
+		Services: registry.ServiceConfig{
+			ClusterIPRange:          o.ServiceIPRange,
+			SecondaryClusterIPRange: o.SecondaryServiceIPRange,
+			NodePortRange:           o.Cluster.NodePortRange,
+		},
+		EventTTL: o.Cluster.EventTTL,
+		Kubelet:  &kubelet,
+
+		ProxyTransport: newProxyTransport(n.egress.cluster),
+		StoreReady:     s.checkDatabase,
+		InProcess:      inProcess(o),
+	})
+}
+
+// inProcess returns the names, as component statuses have them, of the components whose work this process does.
+func inProcess(o Completed) (names []string) {
+	if len(o.EnabledControllers) > 0 {
+		names = append(names, "controller-manager")
+	}
+	if o.WithScheduler {
+		names = append(names, "scheduler")
+	}
+	return names
+}
+
+// Tables describes the tables of all built-in resources that have objects, enabled or not, as a server of the
+// effective version makes them, without Stores. They are in the order of their resources.
+func Tables(effective basecompatibility.EffectiveVersion) ([]*query.Table, error) {
+	resources, kinds, names := storage.BuiltinResources(effective), map[schema.GroupResource]schema.GroupVersionKind{}, []string{}
+	for gr, name := range registry.Kinds() {
+		if resources.StoredAs(gr) != gr {
+			continue // its objects are another resource's
+		}
+		kind, err := resources.StorageKind(gr, name)
+		if err != nil {
+			return nil, err
+		}
+		object, err := legacyscheme.Scheme.New(kind)
+		if err != nil {
+			return nil, err
+		}
+		kinds[gr] = kind
+		names = append(names, util.GetCanonicalTypeName(object))
+	}
+	slices.Sort(names)
+	models := documents.NewModels(effective.EmulationVersion().String(), generated.GetOpenAPIDefinitions, legacyscheme.Scheme)
+	definitions, err := models.Schemas(names...)()
+	if err != nil {
+		return nil, err
+	}
+	var tables []*query.Table
+	schemas := query.NewSchemas(definitions)
+	for gr, kind := range kinds {
+		tables = append(tables, schemas.Describe(gr, kind))
+	}
+	slices.SortFunc(tables, func(a, b *query.Table) int {
+		return cmp.Or(cmp.Compare(a.Resource.Group, b.Resource.Group), cmp.Compare(a.Resource.Resource, b.Resource.Resource))
+	})
+	return tables, nil
+}
+
+// clients send requests as the server itself: to the delegation chain within the process, and to webhooks.
+type clients struct {
+	transport *process.LoopbackTransport
+	loopback  *rest.Config
+	kube      kubernetes.Interface
+	dynamic   dynamic.Interface
+	// reader reads built-in objects from their stores, without a request.
+	reader *storage.LookupReader
+	// informers are started after every part of the server has registered its own.
+	informers informers.SharedInformerFactory
+	// resolver finds the Services of webhooks, in the store. webhooks chooses the credentials
+	// with which the server authenticates itself to a webhook.
+	resolver webhook.ServiceResolver
+	webhooks webhook.AuthenticationInfoResolverWrapper
+}
+
+// newClients makes the clients. Their requests within the process fail until their transport
+// serves the chain. stores finds the store of a resource.
+func newClients(o Completed, n network, stores func(schema.GroupResource) *storage.Store) (clients, error) {
+	transport := new(process.LoopbackTransport)
+	config, self, tracer := process.LoopbackConfig(transport), process.SelfConfig(transport), n.tracer
+	if tracer != nil {
+		config.Wrap(tracing.WrapperFor(tracer))
+		self.Wrap(tracing.WrapperFor(tracer))
+	} else {
+		tracer = tracing.NewNoopTracerProvider()
+	}
+	kube, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return clients{}, fmt.Errorf("loopback client: %w", err)
+	}
+	dynamicClient, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return clients{}, fmt.Errorf("loopback client: %w", err)
+	}
+	// Upstream's name of kube-apiserver's informers in their metrics. A process has it once: the
+	// informers of another server in it have no metrics.
+	name, _ := cache.NewInformerName("kube-apiserver")
+	reader := storage.NewLookupReader(stores)
+	return clients{
+		transport: transport,
+		loopback:  config,
+		kube:      kube,
+		dynamic:   dynamicClient,
+		reader:    reader,
+		informers: informers.NewSharedInformerFactoryWithOptions(kube, 0,
+			informers.WithTransform(process.StripManagedFields), informers.WithCustomResyncConfig(registry.AllocatorResync()),
+			informers.WithInformerName(name)),
+		resolver: process.NewServiceResolver(reader, o.Cluster.RouteToEndpoints, n.self),
+		webhooks: webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, n.egress.selector, self, tracer),
+	}, nil
+}
+
+// stop ends the requests within the process. Those that are left are watches of informers
+// that nobody reads any more.
+func (c clients) stop() {
+	c.transport.Close()
+	c.transport.Wait()
+	c.informers.Shutdown()
+}
+
+// checkLive requests this server's /livez, through all filters. It excludes the check
+// of the database: while the database is away, the server still answers reads from its
+// watch cache, and a restart would end that.
+func (c clients) checkLive(ctx context.Context) error {
+	return c.kube.Discovery().RESTClient().Get().AbsPath("/livez").Param("exclude", "etcd").Do(ctx).Error()
+}
+
+// as returns the configuration of clients whose requests are those of another user. Their user
+// agent is that of a Kubernetes component in upstream's form, from which its name gets into the
+// managed fields.
+func (c clients) as(component string, who user.Info) *rest.Config {
+	config := process.LoopbackAs(c.loopback, c.transport, who)
+	info := Version(effectiveVersion())
+	version, _, _ := strings.Cut(info.GitVersion, "+")
+	config.UserAgent = fmt.Sprintf("%s/%s (%s) kubernetes/%.7s", component, version, info.Platform, cmp.Or(info.GitCommit, "unknown"))
+	return config
+}
+
+// newControllers makes the runner of the controllers.
+func newControllers(o Completed, n network, s *storageBackend, certs *certificates, c clients, others *chain) (*controllers.Runner, error) {
+	files := certs.files
+	rootCA, err := os.ReadFile(cmp.Or(o.Serving.RootCAFile, files.CACert)) // the CA that clients verify the server by
+	if err != nil {
+		return nil, err
+	}
+	config := controllers.Config{
+		Controllers:           o.EnabledControllers,
+		ClientConfig:          c.as,
+		Self:                  c.kube,
+		RootCA:                rootCA,
+		WithControllerManager: o.WithControllerManager,
+		WithScheduler:         o.WithScheduler,
+		Files: controllers.Files{
+			CACert: files.CACert, CAKey: files.CAKey,
+			ServiceAccountKey: o.Auth.Authentication.SigningKeyFile,
+		},
+		NewMetadataWatch: func(gr schema.GroupResource) *storage.MetadataWatch { return watchStored(s.getter, others.servers, gr) },
+		ServerID:         n.id,
+		Hosts:            certs.hosts,
+		Shared:           s.database.Shared,
+		EpochEnded:       s.Feed.EpochEnded,
+	}
+	if s.fork != nil {
+		config.Controllers, config.WithControllerManager, config.WithScheduler = nil, false, false
+	}
+	return controllers.New(config)
+}
+
+// watchStored watches the metadata of a resource's objects in their stored bytes. It
+// returns nil for a resource that no server of the chain stores.
+func watchStored(getter *storage.RESTOptionsGetter, others []process.ChainServer, gr schema.GroupResource) *storage.MetadataWatch {
+	stores := getter.Lookup(gr) != nil
+	for _, server := range others {
+		stores = stores || server.Stores(gr)
+	}
+	if !stores {
+		return nil
+	}
+	return getter.WatchMetadata(gr)
 }

@@ -3,24 +3,38 @@ package server
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"net"
 	"net/http"
+	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"golang.org/x/time/rate"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/waitgroup"
+	"k8s.io/apiserver/pkg/authentication/request/union"
+	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	"k8s.io/apiserver/pkg/server/egressselector"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/component-base/tracing"
 	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
+	"byre/apiserver/access/admission"
+	"byre/apiserver/access/auth"
 	"byre/apiserver/access/filters"
 	"byre/apiserver/console"
-
+	"byre/apiserver/controllers"
 	"byre/apiserver/process"
-
 	"byre/apiserver/process/pki"
+	"byre/apiserver/query"
 )
 
 const (
@@ -206,4 +220,175 @@ func closeListener(listener net.Listener) error {
 		return nil
 	}
 	return listener.Close()
+}
+
+// access decides which requests are served: authentication, authorization, audit, admission, and
+// priority and fairness.
+type access struct {
+	auth      *auth.Auth
+	audit     *admission.Audit
+	admission *admission.Admission
+	flow      *filters.FlowControl // nil without priority and fairness
+}
+
+// newAccess makes its parts. ctx ends the goroutines that their constructors start.
+func newAccess(ctx context.Context, o Completed, n network, s *storageBackend, c clients) (*access, error) {
+	authenticated, err := auth.New(ctx, auth.Config{
+		Options:         o.Auth,
+		ServerID:        n.id,
+		Client:          c.kube,
+		Reader:          c.reader,
+		Informers:       c.informers,
+		RBAC:            auth.NewRBAC(s.getter.Lookup, s.Feed),
+		ExternalAddress: n.address,
+		Dial:            n.egress.controlPlane,
+		EgressSelector:  n.egress.selector,
+	})
+	if err != nil {
+		return nil, err
+	}
+	audited, err := admission.NewAudit(o.Audit, n.egress.selector)
+	if err != nil {
+		return nil, err
+	}
+	plugins := o.Admission
+	if s.fork != nil {
+		plugins = withoutWebhooks(*plugins)
+	}
+	admitted, err := admission.New(ctx, admission.Config{
+		Options:                           plugins,
+		ServerID:                          n.id,
+		Client:                            c.kube,
+		Reader:                            c.reader,
+		DynamicClient:                     c.dynamic,
+		Informers:                         c.informers,
+		Authorizer:                        authenticated.Authorizer,
+		FeatureGate:                       utilfeature.DefaultFeatureGate,
+		APIResourceConfigSource:           o.APIResources,
+		EffectiveVersion:                  effectiveVersion(),
+		ServiceResolver:                   c.resolver,
+		AuthenticationInfoResolverWrapper: c.webhooks,
+	})
+	if err != nil {
+		return nil, err
+	}
+	var flow *filters.FlowControl
+	if o.Features.EnablePriorityAndFairness {
+		flow = filters.NewFlowControl(o.Generic.MaxRequestsInFlight+o.Generic.MaxMutatingRequestsInFlight, c.informers, c.kube, s.getter.Stats,
+			schema.GroupResource{Group: query.GroupName, Resource: "queries"})
+	}
+	return &access{authenticated, audited, admitted, flow}, nil
+}
+
+// filterConfig configures the filters of requests of a lifecycle.
+func (a *access) filterConfig(o Completed, tracer tracing.TracerProvider, l filters.Lifecycle) filters.Config {
+	config := filters.Config{
+		Options:       o.Generic,
+		Serializer:    legacyscheme.Codecs,
+		Authenticator: process.LoopbackAuthenticator(),
+		APIAudiences:  a.auth.APIAudiences,
+		RequestHeader: a.auth.RequestHeader,
+		Authorizer:    a.auth.Authorizer,
+		AuditBackend:  a.audit.Backend,
+		AuditPolicy:   a.audit.Policy,
+		FlowControl:   a.flow,
+		FeatureGate:   utilfeature.DefaultFeatureGate,
+		HTTP2:         !o.Serving.DisableHTTP2,
+		Tracer:        tracer,
+		Lifecycle:     l,
+	}
+	if a.auth.Authenticator != nil {
+		config.Authenticator = union.New(process.LoopbackAuthenticator(), a.auth.Authenticator)
+	}
+	return config
+}
+
+// network is how the server is reached, and how it connects to others.
+type network struct {
+	// id names this server among the servers of a cluster.
+	id       string
+	listener net.Listener
+	insecure net.Listener // nil without --insecure-port
+	port     string       // the port that listener is bound to
+	// address is the host and port at which clients find this server; self is the URL at
+	// which it reaches its own listener.
+	address string
+	self    *url.URL
+	egress  egress
+	tracer  tracing.TracerProvider // nil without --tracing-config-file
+}
+
+// newNetwork binds the ports. A port in use is found at once, before the slow parts of a start, and
+// early clients wait in the listener's queue instead of being refused.
+// The caller closes what the network has, also after an error.
+func newNetwork(ctx context.Context, o Completed) (n network, err error) {
+	if n.egress, err = newEgress(o.Cluster.EgressSelectorFile); err != nil {
+		return n, err
+	}
+	if n.listener, err = process.Listen(ctx, o.Serving); err != nil {
+		return n, err
+	}
+	if n.insecure, err = process.ListenInsecure(ctx, o.Serving); err != nil {
+		return n, err
+	}
+	if _, n.port, err = net.SplitHostPort(n.listener.Addr().String()); err != nil {
+		return n, err
+	}
+	n.address = o.ExternalAddress(n.port)
+	if n.self, err = url.Parse(o.LocalURL(n.port)); err != nil {
+		return n, err
+	}
+	if n.id, err = newID(n.port); err != nil {
+		return n, err
+	}
+	n.tracer, err = newTracer(o.TracingFile, n.id, n.egress.selector)
+	return n, err
+}
+
+// newID makes the name of this server. Where servers have identity Leases, it derives from the
+// host name and the port; otherwise it is random.
+func newID(port string) (string, error) {
+	if !utilfeature.DefaultFeatureGate.Enabled(features.APIServerIdentity) {
+		return "byre-" + uuid.NewString(), nil
+	}
+	hostname, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("server identity: %w", err)
+	}
+	return controllers.ServerID(hostname, port)
+}
+
+// egress holds the dial functions of connections that the server makes. A nil dial
+// function connects directly.
+type egress struct {
+	selector *egressselector.EgressSelector // nil without --egress-selector-config-file
+	// controlPlane dials issuers, webhooks by URL and trace collectors; cluster dials
+	// nodes, Pods and Services.
+	controlPlane, cluster utilnet.DialFunc
+}
+
+// newEgress reads --egress-selector-config-file.
+func newEgress(file string) (egress, error) {
+	selector, err := ReadEgressSelector(file)
+	if selector == nil || err != nil {
+		return egress{}, err
+	}
+	e := egress{selector: selector}
+	if e.controlPlane, err = selector.Lookup(egressselector.ControlPlane.AsNetworkContext()); err != nil {
+		return egress{}, fmt.Errorf("--egress-selector-config-file: %w", err)
+	}
+	if e.cluster, err = selector.Lookup(egressselector.Cluster.AsNetworkContext()); err != nil {
+		return egress{}, fmt.Errorf("--egress-selector-config-file: %w", err)
+	}
+	return e, nil
+}
+
+// newProxyTransport makes the transport of the proxy subresources of Pods, Services and
+// nodes. It does not verify certificates, because it connects to IP addresses; see
+// kube-apiserver's CreateProxyTransport.
+func newProxyTransport(dial utilnet.DialFunc) *http.Transport {
+	return utilnet.SetTransportDefaults(&http.Transport{
+		DialContext:     dial,
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // see above
+	})
 }

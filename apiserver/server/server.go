@@ -4,15 +4,25 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/http"
+	"os"
+	"strconv"
 	"sync"
+	"time"
 
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/controlplane/controller/clusterauthenticationtrust"
 
 	"byre/apiserver/access/auth"
+	"byre/apiserver/bootstrap"
 	"byre/apiserver/controllers"
 	"byre/apiserver/process"
-
 	"byre/apiserver/registry"
+	"byre/apiserver/storage"
 	"byre/sqlstore"
 	"byre/sqlstore/replication"
 )
@@ -174,4 +184,395 @@ type Database struct {
 	// Fence fails when another process may serve a copy of it: requests that come then are refused. nil without
 	// --standby.
 	Fence func() error
+}
+
+// Run serves until ctx ends or a component fails, and then stops in order. It returns
+// nil when ctx ended, and otherwise the component's error.
+func (s *Server) Run(ctx context.Context) error {
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	defer closeTracer(s.network.tracer)
+	defer s.storage.close()
+
+	stages := process.NewStages(fail)
+	defer stages.Stop()
+	for _, stage := range s.stages() {
+		if err := stages.Start(ctx, stage); err != nil {
+			return err
+		}
+	}
+	klog.InfoS("Serving", "address", s.Address().String())
+
+	<-ctx.Done()
+	s.shutdown(stages)
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// after returns a function that calls run once done is closed.
+func after(done <-chan struct{}, run func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-done:
+			return run(ctx)
+		}
+	}
+}
+
+// readyInterval is how often awaitChecks runs the checks. Controllers and systemd's
+// notification wait for it.
+const readyInterval = 20 * time.Millisecond
+
+// awaitChecks returns true once all checks pass, and false if ctx ends before.
+func awaitChecks(ctx context.Context, checks []process.HealthChecker) bool {
+	tick := time.NewTicker(readyInterval)
+	defer tick.Stop()
+	for !process.AllPass(ctx, checks) {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-tick.C:
+		}
+	}
+	return true
+}
+
+// awaitReady signals HasBeenReady as soon as the start is done, whether or not a client asks for
+// it. It does not wait until the database accepts all writes (process.HealthChecks.Writes).
+func (s *Server) awaitReady(ctx context.Context) error {
+	if !awaitChecks(ctx, s.chain.startChecks) {
+		return nil
+	}
+	s.signals.HasBeenReady.Signal()
+	process.NotifyReady("Serving on " + s.Address().String())
+	klog.InfoS("Ready", "address", s.Address().String(), "kubeconfig", s.options.Kubeconfig())
+	return nil
+}
+
+// leaveTimeout bounds how long a shutdown waits until this server's entry in the
+// kubernetes Service is removed. After this time the entry expires by itself.
+const leaveTimeout = bootstrap.LeaseTTL
+
+// shutdown stops serving, in the order that package lifecycle gives. The stages other than
+// membership and serving still run when it returns.
+func (s *Server) shutdown(stages *process.Stages) {
+	klog.InfoS("Stopping", "delay", s.options.Generic.ShutdownDelayDuration)
+	process.NotifyStopping()
+	var leaving sync.WaitGroup
+	s.signals.Shutdown(process.Actions{
+		Delay:            func() { time.Sleep(s.options.Generic.ShutdownDelayDuration) },
+		PreShutdown:      func() { leave(stages, &leaving) },
+		DrainRequests:    s.http.drainRequests,
+		DrainWatches:     s.http.drainWatches,
+		StopListening:    func() { stages.StopStage(servingStage) },
+		CloseConnections: s.http.closeConnections,
+	}, s.options.Generic.ShutdownSendRetryAfter)
+	klog.InfoS("Drained")
+	leaving.Wait()
+}
+
+// leave removes this server from the endpoints of the kubernetes Service and releases
+// the controllers' Lease. If the database does not answer in time, both expire by themselves;
+// leaving then still counts the goroutine that waits for it.
+func leave(stages *process.Stages, leaving *sync.WaitGroup) {
+	left := make(chan struct{})
+	leaving.Go(func() {
+		defer close(left)
+		stages.StopStage(membershipStage)
+	})
+	select {
+	case <-left:
+	case <-time.After(leaveTimeout):
+		klog.InfoS("Could not leave the kubernetes Service in time; the entry expires", "timeout", leaveTimeout)
+	}
+}
+
+// The names of the stages that a shutdown stops before all others.
+const (
+	membershipStage = "membership"
+	servingStage    = "serving"
+)
+
+// stages are the stages of components, in the order in which they start. They stop in
+// the reverse order, except that a shutdown stops membership and serving first (see
+// shutdown).
+func (s *Server) stages() []process.Stage {
+	return []process.Stage{
+		{
+			Name:       "store",
+			Components: []process.Component{{Name: "store", Run: s.storage.Store.Run}},
+		},
+		{
+			Name:       "feed",
+			Components: []process.Component{{Name: "feed", Run: s.storage.Feed.Run}},
+			Await: func(ctx context.Context) error {
+				return storage.EnsureFirstRevision(ctx, s.storage.Store, s.storage.Feed)
+			},
+		},
+		{
+			Name:       "request handling",
+			Components: s.requestComponents(),
+		},
+		{
+			Name: "built-in API",
+			Components: []process.Component{
+				{Name: "built-in groups", Run: s.runRegistry},
+				{Name: "watches of changes", Run: s.api.changes.Run},
+			},
+			Prepare: s.startInformers,
+			Release: func() {
+				s.endBase()
+				s.clients.stop()
+			},
+		},
+		{
+			Name:       "controllers",
+			Components: s.workComponents(),
+		},
+		{
+			Name:       membershipStage,
+			Components: s.membershipComponents(),
+		},
+		{
+			Name:       servingStage,
+			Components: s.servingComponents(),
+			Release:    s.http.closeListeners,
+		},
+	}
+}
+
+// runRegistry runs what repairs the allocations of the built-in groups, unless the server only reads.
+func (s *Server) runRegistry(ctx context.Context) error {
+	if !s.options.Store.ReadsOnly() {
+		return s.registry.Run(ctx)
+	}
+	<-ctx.Done()
+	s.registry.Close()
+	return nil
+}
+
+// requestComponents are the components that the handling of a request relies on.
+func (s *Server) requestComponents() []process.Component {
+	components := []process.Component{
+		{Name: "audit", Run: s.access.audit.Run},
+		{Name: "certificates", Run: s.http.certs.Run},
+		{Name: "certificate renewal", Run: s.certificates.renew},
+		{Name: "authentication and authorization", Run: s.access.auth.Run},
+		{Name: "admission", Run: s.access.admission.Run},
+		{Name: "priority and fairness", Run: s.access.flow.Run},
+	}
+	if reload := s.storage.encryption.reload; reload != nil {
+		components = append(components, process.Component{Name: "encryption configuration", Run: func(ctx context.Context) error {
+			reload.Run(ctx)
+			return nil
+		}})
+	}
+	if path := s.options.Features.DebugSocketPath; path != "" {
+		components = append(components, process.Component{Name: "debug socket", Run: func(ctx context.Context) error {
+			return serveDebugSocket(ctx, path)
+		}})
+	}
+	return components
+}
+
+// startInformers signals that every handler is installed and that the components that
+// they rely on have started. Then it starts the informers.
+func (s *Server) startInformers(ctx context.Context) {
+	s.signals.MuxAndDiscoveryComplete.Signal()
+	s.clients.informers.StartWithContext(ctx)
+}
+
+// workComponents are the components that make requests themselves. They include the
+// controllers where no other server uses the database; otherwise the controllers are
+// among membershipComponents.
+func (s *Server) workComponents() []process.Component {
+	ready := s.signals.HasBeenReady.Signaled()
+	var components []process.Component
+	if !s.options.Store.ReadsOnly() {
+		components = append(components,
+			process.Component{Name: "bootstrap objects", Run: s.hooks.runBootstrap},
+			process.Component{Name: "record of trusted keys", Run: after(s.hooks.bootstrap.Done(), s.hooks.keys.run)})
+	}
+	components = append(components, []process.Component{
+		{Name: "readiness", Run: s.awaitReady, MayEnd: true},
+		// systemd, too, starts its watchdog at READY=1.
+		{Name: "watchdog", Run: after(ready, func(ctx context.Context) error { return process.RunWatchdog(ctx, s.clients.checkLive) }), MayEnd: true},
+		{Name: "memory", Run: func(ctx context.Context) error { return process.TuneMemory(ctx, ready) }},
+	}...)
+	// A fork may have the configuration of the cluster that it is of, whose backups it must not delete.
+	if s.options.Backup.Schedule != "" && s.storage.fork == nil {
+		components = append(components, process.Component{Name: "scheduled backups", Run: after(ready, func(ctx context.Context) error {
+			return makeBackups(ctx, s.options, s.storage.database)
+		})})
+	}
+	if s.storage.database.Replication != nil && len(s.options.Backup.Recipients) > 0 {
+		components = append(components, process.Component{Name: "copies of keys", Run: after(ready, func(ctx context.Context) error {
+			return copyKeys(ctx, s.options)
+		})})
+	}
+	if s.storage.database.CheckFile != nil {
+		components = append(components, process.Component{Name: "check of the database file", Run: after(ready, s.storage.checkFile), MayEnd: true})
+	}
+	for _, server := range s.chain.servers {
+		components = append(components, process.Component{Name: "server of the delegation chain", Run: server.Run})
+	}
+	if s.keepViews != nil {
+		components = append(components, process.Component{Name: "views for SQL", Run: s.keepViews})
+	}
+	if !s.storage.database.Shared {
+		components = append(components, s.controllersComponent())
+	}
+	return components
+}
+
+// membershipComponents are what this server does as a member of a cluster: it is an
+// endpoint of the kubernetes Service, holds an identity Lease, and, where other servers
+// use the database too, is a candidate for running the controllers. A server that only reads is no member.
+func (s *Server) membershipComponents() []process.Component {
+	if s.options.Store.ReadsOnly() {
+		return nil
+	}
+	components := []process.Component{
+		{Name: "endpoint of the kubernetes Service", Run: s.hooks.bootstrap.PublishEndpoints},
+		// The bootstrap component creates the namespace that the control plane writes to.
+		{Name: "control plane", Run: after(s.hooks.bootstrap.Done(), s.hooks.controlplane.Run)},
+	}
+	if s.storage.database.Shared {
+		components = append(components, s.controllersComponent())
+	}
+	return components
+}
+
+// controllersComponent starts the controllers once the server is ready, so that they do not
+// delay the start.
+func (s *Server) controllersComponent() process.Component {
+	return process.Component{Name: "controllers", Run: after(s.signals.HasBeenReady.Signaled(), s.controllers.Run)}
+}
+
+// servingComponents serve the connections that the listeners accept.
+func (s *Server) servingComponents() []process.Component {
+	components := []process.Component{{Name: "listener", Run: func(context.Context) error {
+		return ignoreClosed(s.http.tls.ServeTLS(s.network.listener, "", ""))
+	}}}
+	if s.network.insecure != nil {
+		components = append(components, process.Component{Name: "insecure listener", Run: func(context.Context) error {
+			klog.Warningf("Serving without TLS and without credentials on %s: whoever reaches this port is an administrator", s.network.insecure.Addr())
+			return ignoreClosed(s.http.plain.Serve(s.network.insecure))
+		}})
+	}
+	return components
+}
+
+// ignoreClosed returns nil for the error by which a server ends that was shut down.
+func ignoreClosed(err error) error {
+	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// hooks are the post-start hooks: what every server of a cluster does once it serves.
+type hooks struct {
+	informers    informers.SharedInformerFactory
+	bootstrap    *bootstrap.Bootstrap
+	keys         *keyRecorder
+	controlplane *controllers.ControlPlane
+}
+
+func newHooks(o Completed, n network, s *storageBackend, certs *certificates, c clients, a *auth.Auth, trust *auth.TrustedKeys, ready *process.Signal) (*hooks, error) {
+	objects, err := newBootstrap(o, n, s, c, a, ready)
+	if err != nil {
+		return nil, err
+	}
+	hostname, err := os.Hostname()
+	if err != nil {
+		return nil, err
+	}
+	return &hooks{
+		informers: c.informers,
+		bootstrap: objects,
+		keys:      newKeyRecorder(trust, s, o.Store.Adopt, a.ClientCA),
+		controlplane: controllers.NewControlPlane(controllers.ControlPlaneConfig{
+			ServerID:                n.id,
+			Hostname:                hostname,
+			PeerAddress:             o.Peers.Address(o.AdvertiseAddress, n.port),
+			Hosts:                   certs.hosts,
+			Client:                  c.kube,
+			Loopback:                c.loopback,
+			Informers:               c.informers,
+			APIResourceConfigSource: o.APIResources,
+			FeatureGate:             utilfeature.DefaultFeatureGate,
+			LeaderElection:          o.Election,
+			Logger:                  klog.Background(),
+		}),
+	}, nil
+}
+
+// newBootstrap makes the component that writes the objects that every cluster has, such
+// as the system namespaces and the Service "kubernetes".
+func newBootstrap(o Completed, n network, s *storageBackend, c clients, a *auth.Auth, ready *process.Signal) (*bootstrap.Bootstrap, error) {
+	port, err := strconv.Atoi(n.port)
+	if err != nil {
+		return nil, err
+	}
+	config := bootstrap.Config{
+		Client:                  c.kube,
+		Informers:               c.informers,
+		APIResourceConfigSource: o.APIResources,
+		ServiceCIDRs:            []net.IPNet{o.ServiceIPRange},
+		Service: bootstrap.Service{
+			ClusterIP:        o.ServiceIP,
+			AdvertiseAddress: o.EndpointAddress(),
+			AdvertisePort:    port,
+			NodePort:         o.Cluster.ServiceNodePort,
+		},
+		Ready:                 ready.Signaled(),
+		ClusterAuthentication: newClusterAuthentication(a, c.kube),
+		EpochEnded:            s.Feed.EpochEnded,
+		Logger:                klog.Background(),
+	}
+	if o.SecondaryServiceIPRange.IP != nil {
+		config.ServiceCIDRs = append(config.ServiceCIDRs, o.SecondaryServiceIPRange)
+	}
+	if s.database.Shared {
+		if config.Leases, err = bootstrap.NewStoredLeases(s.getter); err != nil {
+			return nil, err
+		}
+	}
+	return bootstrap.New(config)
+}
+
+// newClusterAuthentication makes the controller that writes what an aggregated API server needs to
+// authenticate the requests that this server proxies to it into the ConfigMap
+// extension-apiserver-authentication, and again when a CA file has been reloaded. The caller has not
+// called a.Run: the CAs have no lock for their listeners.
+func newClusterAuthentication(a *auth.Auth, client kubernetes.Interface) *clusterauthenticationtrust.Controller {
+	info := clusterauthenticationtrust.ClusterAuthenticationInfo{ClientCA: a.ClientCA}
+	if h := a.RequestHeader; h != nil {
+		info.RequestHeaderCA = h.CAContentProvider
+		info.RequestHeaderUsernameHeaders = h.UsernameHeaders
+		info.RequestHeaderUIDHeaders = h.UIDHeaders
+		info.RequestHeaderGroupHeaders = h.GroupHeaders
+		info.RequestHeaderExtraHeaderPrefixes = h.ExtraHeaderPrefixes
+		info.RequestHeaderAllowedNames = h.AllowedClientNames
+	}
+	controller := clusterauthenticationtrust.NewClusterAuthenticationTrustController(info, client)
+	a.ClientCAs().AddListener(controller)
+	return controller
+}
+
+// informersPatience bounds how long runBootstrap waits for the informers.
+const informersPatience = time.Second
+
+// runBootstrap creates the bootstrap objects. It waits for the informers first, since an
+// admission plugin that a write finds without its objects looks for them only every 0.1 s.
+func (h *hooks) runBootstrap(ctx context.Context) error {
+	waiting, cancel := context.WithTimeout(ctx, informersPatience)
+	h.informers.WaitForCacheSyncWithContext(waiting)
+	cancel()
+	return h.bootstrap.Run(ctx)
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -15,16 +17,27 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	mutatingwebhook "k8s.io/apiserver/pkg/admission/plugin/webhook/mutating"
+	validatingwebhook "k8s.io/apiserver/pkg/admission/plugin/webhook/validating"
 	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/apiserver/pkg/server/options/encryptionconfig"
+	encryptionreload "k8s.io/apiserver/pkg/server/options/encryptionconfig/controller"
+	encryptionmetrics "k8s.io/apiserver/pkg/server/options/encryptionconfig/metrics"
+	"k8s.io/apiserver/pkg/storage/value"
 	"k8s.io/apiserver/pkg/util/compatibility"
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/klog/v2"
 
+	"byre/apiserver/access/admission"
 	"byre/apiserver/process"
-
+	"byre/apiserver/process/pki"
 	"byre/apiserver/storage"
 	"byre/migrations"
 	"byre/sqlstore"
+	"byre/sqlstore/backup"
+	"byre/sqlstore/bucket"
+	"byre/sqlstore/replication"
 	"byre/watch"
 )
 
@@ -260,4 +273,213 @@ func representationBytes(flag, limit, machine int64) int64 {
 		limit = machine
 	}
 	return max(limit/representationFraction, watch.DefaultRepresentationBytes)
+}
+
+// encryption is encryption at rest, by upstream's providers.
+type encryption struct {
+	transformers func(schema.GroupResource) value.Transformer
+	checks       []process.HealthChecker
+	// reload reads the configuration file again when it changes; nil without
+	// --encryption-provider-config-automatic-reload.
+	reload *encryptionreload.DynamicEncryptionConfigContent
+}
+
+// newEncryption reads the configuration file. Without a file, nothing is encrypted. The
+// connections to key services, which upstream opens here, stay open until ctx ends, or the
+// file is read again.
+func newEncryption(ctx context.Context, o StoreOptions, serverID string) (encryption, error) {
+	if o.EncryptionConfig == "" {
+		return encryption{}, nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	context.AfterFunc(ctx, cancel) // the transformers of a file that is not read again end with the server
+	loaded, err := encryptionconfig.LoadEncryptionConfig(ctx, o.EncryptionConfig, o.EncryptionReload, serverID)
+	if err != nil {
+		return encryption{}, fmt.Errorf("--encryption-provider-config %s: %w", o.EncryptionConfig, err)
+	}
+	encryptionmetrics.RecordEncryptionConfigLastConfigInfo(serverID, loaded.EncryptionFileContentHash)
+	if !o.EncryptionReload {
+		static := encryptionconfig.StaticTransformers(loaded.Transformers)
+		return encryption{
+			checks: loaded.HealthChecks,
+			transformers: func(gr schema.GroupResource) value.Transformer {
+				if !covered(loaded.Transformers, gr) {
+					return nil
+				}
+				return static.TransformerForResource(gr)
+			},
+		}, nil
+	}
+	dynamic := encryptionconfig.NewDynamicTransformers(loaded.Transformers, loaded.HealthChecks[0], cancel, loaded.KMSCloseGracePeriod)
+	return encryption{
+		checks:       []process.HealthChecker{dynamic},
+		transformers: dynamic.TransformerForResource,
+		reload: encryptionreload.NewDynamicEncryptionConfiguration("encryption-provider-config-automatic-reload-controller",
+			o.EncryptionConfig, dynamic, loaded.EncryptionFileContentHash, serverID),
+	}, nil
+}
+
+// Transformers reads the encryption configuration file at path. The function it returns
+// gives what decrypts the values of a resource; nil for a resource without a rule. The
+// connections to key services stay open until ctx ends.
+func Transformers(ctx context.Context, path string) (func(schema.GroupResource) value.Transformer, error) {
+	e, err := newEncryption(ctx, StoreOptions{EncryptionConfig: path}, "")
+	return e.transformers, err
+}
+
+// covered reports whether a rule of the configuration applies to the resource. The
+// values of a resource without a rule are stored as they are, and are read without a
+// transformer.
+func covered(rules map[schema.GroupResource]value.Transformer, gr schema.GroupResource) bool {
+	for _, rule := range []schema.GroupResource{gr, {Group: gr.Group, Resource: "*"}, {Group: "*", Resource: "*"}} {
+		if rules[rule] != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// A server of a fork (sqlstore.Fork) must not act on what the objects describe, because that is
+// another cluster's: it runs no controllers, calls no admission webhooks, and connects to no node, Pod
+// or Service, and so to no aggregated API server. It does call the conversion webhooks of custom
+// resources, without which it could not read them.
+
+// readFork reads whether the database is a fork. With adopt it is served as any other, and its record
+// is deleted by storageBackend.deleteForkRecord.
+func readFork(ctx context.Context, driver sqlstore.Driver, adopt bool) (*sqlstore.Fork, error) {
+	fork, err := sqlstore.ReadFork(ctx, driver.Get)
+	if fork == nil || adopt || err != nil {
+		return nil, err
+	}
+	moment := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name:        "byre_store_fork_timestamp_seconds",
+		Help:        "The moment whose objects byre fork has copied to this database, with its revision. It is absent unless the database is a fork.",
+		ConstLabels: prometheus.Labels{"revision": fmt.Sprint(fork.Revision)},
+	})
+	moment.Set(float64(fork.Time.Unix()))
+	legacyregistry.Registerer().MustRegister(moment)
+	klog.Warningf("THIS IS A FORK, of revision %d of %s: no controllers run, no admission webhooks or aggregated API servers are called, and nodes, Pods and Services are not connected to. \"byre serve --adopt\" makes it a cluster of its own",
+		fork.Revision, fork.Time.UTC().Format(time.RFC3339))
+	return fork, nil
+}
+
+var errFork = errors.New("this is a fork, which connects to no node, Pod or Service: start it with --adopt to make it a cluster of its own")
+
+// refuseDial is the dial function of a fork.
+func refuseDial(context.Context, string, string) (net.Conn, error) { return nil, errFork }
+
+// withoutWebhooks returns the options of a fork.
+func withoutWebhooks(o admission.Options) *admission.Options {
+	generic := *o.GenericAdmission
+	generic.DisablePlugins = append([]string{mutatingwebhook.PluginName, validatingwebhook.PluginName}, generic.DisablePlugins...)
+	o.GenericAdmission = &generic
+	return &o
+}
+
+// deleteForkRecord deletes the record of a fork, if there is one.
+func (s *storageBackend) deleteForkRecord(ctx context.Context) error {
+	record, _, err := s.database.Driver.Get(ctx, sqlstore.ForkKey)
+	if err == nil {
+		_, err = s.Store.Commit(ctx, sqlstore.Write{
+			Op: sqlstore.Delete, Key: sqlstore.ForkKey, Replaces: record.Revision, Author: sqlstore.Author{User: "byre", Verb: "adopt"},
+		})
+	}
+	if errors.Is(err, sqlstore.ErrNotFound) { // another server has deleted it
+		return nil
+	}
+	return err
+}
+
+// backupCollector is the metric byre_store_last_backup_timestamp_seconds. It asks the
+// database for the last backup at each scrape, because other processes make
+// backups too. A database without a backup has no metric.
+type backupCollector struct{ driver sqlstore.Driver }
+
+// backupTimeout bounds the query that one scrape makes.
+const backupTimeout = 2 * time.Second
+
+var lastBackupDesc = prometheus.NewDesc("byre_store_last_backup_timestamp_seconds",
+	"When byre backup, or --backup-schedule, has last completed a backup of this database, with its revision and where it was written to.",
+	[]string{"revision", "location"}, nil)
+
+// writeKeys returns what writes the certificates and keys of the server for the keys of --age-recipient; nil if there are none.
+func writeKeys(o Completed) (func(io.Writer) error, error) {
+	to, err := pki.Recipients(o.Backup.Recipients)
+	if err != nil || len(to) == 0 {
+		return nil, err
+	}
+	return func(w io.Writer) error { return pki.WriteArchive(w, o.CertDir, to...) }, nil
+}
+
+// keysInterval is the time after which copyKeys writes again: a CA may have been replaced.
+const keysInterval = 24 * time.Hour
+
+// copyKeys writes the certificates and keys into the places of --replicate-to, until ctx ends.
+func copyKeys(ctx context.Context, o Completed) error {
+	write, err := writeKeys(o)
+	if err != nil {
+		return err
+	}
+	for failed := false; ; {
+		var errs []error
+		for _, place := range o.Store.ReplicateTo {
+			file := replication.Location(place, o.Store.S3)
+			file.Name += bucket.KeysSuffix
+			errs = append(errs, file.Write(ctx, write))
+		}
+		err, next := errors.Join(errs...), keysInterval
+		if err != nil {
+			next = backup.RetryInterval
+			if !failed && ctx.Err() == nil {
+				klog.ErrorS(err, "A place of --replicate-to has no copy of the certificates and keys; trying again until it has", "every", next)
+			}
+		}
+		failed = err != nil
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(next):
+		}
+	}
+}
+
+// makeBackups makes the backups of --backup-schedule.
+func makeBackups(ctx context.Context, o Completed, database Database) error {
+	times, err := backup.ParseSchedule(o.Backup.Schedule)
+	if err != nil {
+		return err
+	}
+	keys, err := writeKeys(o)
+	if err != nil {
+		return err
+	}
+	shared, _ := database.Driver.(sqlstore.Shared)
+	backups := backup.Schedule{
+		Times: times, To: bucket.Directory{Name: o.Backup.To, S3: o.Store.S3}, Keep: o.Backup.Keep, Program: ProgramVersion(), WriteKeys: keys,
+		Database: backup.ScheduledDatabase{
+			Read: database.ReadSnapshot, Last: database.Driver.LastBackup, Record: database.RecordBackup, Shared: shared,
+		},
+		Logger: slog.New(logr.ToSlogHandler(klog.Background())),
+	}
+	return backups.Run(ctx)
+}
+
+// Describe implements prometheus.Collector.
+func (backupCollector) Describe(descriptions chan<- *prometheus.Desc) { descriptions <- lastBackupDesc }
+
+// Collect implements prometheus.Collector.
+func (c backupCollector) Collect(metrics chan<- prometheus.Metric) {
+	// Prometheus passes no context to a collector.
+	ctx, cancel := context.WithTimeout(context.Background(), backupTimeout)
+	defer cancel()
+	last, err := c.driver.LastBackup(ctx)
+	if errors.Is(err, sqlstore.ErrNotFound) {
+		return
+	}
+	if err != nil {
+		klog.V(2).InfoS("The last backup is not known", "err", err)
+		return
+	}
+	metrics <- prometheus.MustNewConstMetric(lastBackupDesc, prometheus.GaugeValue,
+		float64(last.Time.Unix()), strconv.FormatInt(last.Revision, 10), last.Location)
 }

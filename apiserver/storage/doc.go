@@ -1,6 +1,6 @@
-// Package storage keeps Kubernetes objects in byre's revision store. It implements
-// k8s.io/apiserver/pkg/storage.Interface over sqlstore, which stores them durably, and
-// watch, which has the current objects in memory as encoded bytes.
+// Package storage keeps Kubernetes objects in byre's revision store. A Store implements
+// k8s.io/apiserver/pkg/storage.Interface over sqlstore, which stores the objects of one resource
+// durably, and watch, which has the current objects in memory as encoded bytes.
 //
 // # What is promised
 //
@@ -20,15 +20,33 @@
 // sends it as an encoding.Encoded. A page of a list and an event of a watch refer to entries; a
 // representation or a typed object is made of one entry at a time.
 //
+// # The Stores of all resources
+//
+// A RESTOptionsGetter makes the Store of each resource when its registry asks for it, as upstream's
+// storage factory does (k8s.io/apiserver/pkg/server/storage). Resources say how the objects of a
+// resource are encoded and what keys they have: SchemeResources for types that a scheme knows, and
+// package crd for instances of custom resources. A Backend has what all Stores share.
+//
+// # Reads that are not requests
+//
+// A LookupReader reads built-in objects directly from the Stores of this process. Authentication
+// reads the objects that tokens are bound to and the Secrets of bootstrap tokens. Admission plugins
+// read Pods. Service resolvers read Services and EndpointSlices.
+//
+// Such a read passes no filter, makes no audit event, and is not counted in the metrics of requests. A
+// client that is not authenticated therefore cannot cause requests by naming objects in its
+// credentials. Upstream's plugins that need a clientset or informers get those of the loopback
+// transport.
+//
 // # What the caller owes
 //
 // The caller runs the feed and the sqlstore behind a Store. The caller does not write
-// to objects that it got from GetList and Watch, because other readers may share them.
-// Transformers authenticate values with the object's key, so an encrypted value can't
-// be moved to another key.
+// to objects that it got from GetList and Watch, because other readers may share them; it owns the
+// objects of a LookupReader. Transformers authenticate values with the object's key, so an encrypted
+// value can't be moved to another key.
 //
 // # Shutting down
 //
 // A Store owns no goroutine except one for each watch.Interface that it has returned.
-// Such a goroutine ends with the context of the watch or with Stop.
+// Such a goroutine ends with the context of the watch or with Stop. The other types start none.
 package storage

@@ -1,17 +1,31 @@
 package storage
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
+	"reflect"
 	"strconv"
 	"sync/atomic"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/conversion"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/storage"
 
 	"byre/apiserver/storage/encoding"
 	"byre/sqlstore"
+	"byre/watch"
 )
 
 // Write is the write of one request: what the store records of it beside the user and RequestInfo,
@@ -224,4 +238,319 @@ func (s *Store) Delete(
 		}
 		return w.setDeletedOutput(out, from, cachedExistingObject, change.Revision)
 	}
+}
+
+// state is the state of an object that an update or a delete begins with.
+type state struct {
+	obj      runtime.Object
+	data     []byte // its encoding
+	revision int64  // 0: it does not exist
+	// stale is true if the stored value should be written again even if nothing
+	// changes.
+	stale bool
+	// current is true if the state was read from the database. A state that the caller
+	// suggested or that was in memory may be older than the stored one.
+	current bool
+}
+
+// writer writes one object for one request. The state of the object may be read several times.
+type writer struct {
+	s              *Store
+	at             location
+	empty          func() runtime.Object
+	ignoreNotFound bool
+	// mustBeUnreadable is set for the deletion of an object whose value can't be read:
+	// one that can is refused.
+	mustBeUnreadable bool
+}
+
+func (s *Store) newWriter(at location, like runtime.Object) (*writer, error) {
+	v, err := conversion.EnforcePtr(like)
+	if err != nil {
+		return nil, fmt.Errorf("unable to convert output object to pointer: %w", err)
+	}
+	w := &writer{s: s, at: at}
+	if u, ok := like.(runtime.Unstructured); ok {
+		w.empty = func() runtime.Object { return u.NewEmptyInstance() }
+	} else {
+		t := v.Type()
+		w.empty = func() runtime.Object { return reflect.New(t).Interface().(runtime.Object) }
+	}
+	return w, nil
+}
+
+// getInitialState returns the state that a write begins with: the one that the caller
+// suggests, otherwise the one in memory, otherwise the one in the database. Only the
+// last is certain to be current.
+func (w *writer) getInitialState(ctx context.Context, suggested runtime.Object) (*state, error) {
+	if w.mustBeUnreadable {
+		return w.getCurrentState(ctx)
+	}
+	if suggested != nil {
+		return w.suggestedState(suggested)
+	}
+	if e, _, loaded := w.s.records.feed.Lookup(w.at.Key); loaded && e != nil {
+		if st, err := w.decodeState(ctx, e); err == nil {
+			return st, nil
+		}
+	}
+	return w.getCurrentState(ctx)
+}
+
+// getCurrentState reads the object from the database.
+func (w *writer) getCurrentState(ctx context.Context) (*state, error) {
+	record, _, err := w.s.records.get(ctx, w.at.Key)
+	if errors.Is(err, sqlstore.ErrNotFound) {
+		if !w.ignoreNotFound {
+			return nil, w.s.records.apiError(err, w.at.path)
+		}
+		st := &state{obj: w.empty(), current: true}
+		return st, runtime.SetZeroValue(st.obj)
+	}
+	if err != nil {
+		return nil, w.s.records.apiError(err, w.at.path)
+	}
+	st, err := w.decodeState(ctx, watch.NewEntry(record))
+	if err != nil {
+		return nil, keyError(err, w.at.path)
+	}
+	st.current = true
+	return st, nil
+}
+
+func (w *writer) decodeState(ctx context.Context, e *watch.Entry) (*state, error) {
+	data, stale, err := w.s.serializer.Open(ctx, e)
+	st := &state{obj: w.empty(), data: data, revision: e.Revision, stale: stale}
+	if err == nil {
+		err = w.s.serializer.DecodeInto(data, st.obj, e.Revision)
+	}
+	if !w.mustBeUnreadable {
+		return st, err
+	}
+	if err == nil {
+		return nil, storage.NewInvalidObjError(w.at.path, "unsafe deletion is not allowed because the object is decodable from storage")
+	}
+	return &state{revision: e.Revision, stale: true}, nil
+}
+
+// suggestedState makes a state of an object that the caller has read before.
+func (w *writer) suggestedState(obj runtime.Object) (*state, error) {
+	revision, err := versioner.ObjectResourceVersion(obj)
+	if err != nil {
+		return nil, fmt.Errorf("couldn't get resource version: %w", err)
+	}
+	if err := versioner.PrepareObjectForStorage(obj); err != nil {
+		return nil, fmt.Errorf("PrepareObjectForStorage failed: %w", err)
+	}
+	st := &state{obj: obj, revision: int64(revision)}
+	if st.data, err = w.s.serializer.Encode(obj); err != nil {
+		return nil, err
+	}
+	return st, versioner.UpdateObject(obj, revision)
+}
+
+// attempt calls tryUpdate with the object, after its preconditions were checked. It
+// returns the new object and its time to live in seconds; 0 means unlimited.
+func (w *writer) attempt(from *state, preconditions *storage.Preconditions, tryUpdate storage.UpdateFunc) (runtime.Object, uint64, error) {
+	if err := preconditions.Check(w.at.path, from.obj); err != nil {
+		return nil, 0, err
+	}
+	obj, ttl, err := tryUpdate(from.obj, storage.ResponseMeta{ResourceVersion: uint64(from.revision)})
+	if err != nil {
+		return nil, 0, err
+	}
+	if err := versioner.PrepareObjectForStorage(obj); err != nil {
+		return nil, 0, fmt.Errorf("PrepareObjectForStorage failed: %w", err)
+	}
+	if ttl == nil {
+		return obj, 0, nil
+	}
+	return obj, *ttl, nil
+}
+
+// getStateAfterFailure returns the current state if a write failed with a state that
+// was not current, so that the caller can try again. Otherwise it returns the failure.
+func (w *writer) getStateAfterFailure(ctx context.Context, failed *state, failure error) (*state, error) {
+	if failed.current {
+		return nil, failure
+	}
+	st, err := w.getCurrentState(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if st.revision == failed.revision {
+		return nil, failure
+	}
+	return st, nil
+}
+
+// maxObject bounds the JSON of an object in bytes, so that a client can send back what it has read, in a body of 3 MiB
+// (handlers.maxRequestBodyBytes): patches and applies would let an object grow without limit. The rest is for the fields
+// of a deletion, without which an object of that size could not be deleted.
+const maxObject, maxDeletion = 3<<20 - 64<<10, 48 << 10
+
+// encode encodes an object that is to be written in place of the state from. It takes managed fields out of an object that is
+// too large with them, as upstream does, unless they are what an apply has to write. It fails with
+// tooLargeObject, except for an object that was as large before.
+func (w *writer) encode(ctx context.Context, obj runtime.Object, from *state) ([]byte, error) {
+	data, err := w.s.serializer.Encode(obj)
+	if err != nil || len(data) <= max(maxObject, len(from.data)) {
+		return data, err
+	}
+	object, err := meta.Accessor(obj)
+	if err != nil {
+		return nil, err
+	}
+	if object.GetDeletionTimestamp() != nil && len(data) <= maxObject+maxDeletion {
+		return data, nil
+	}
+	if info, ok := ctx.Value(writeKey{}).(*Write); ok && info.Verb != "apply" && len(object.GetManagedFields()) > 0 {
+		object.SetManagedFields(nil)
+		return w.encode(ctx, obj, from)
+	}
+	return nil, &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Message: tooLargeObject}}
+}
+
+// put writes an object in place of the state from, and returns the revision of the write. data is the
+// object's encoding. ttl is in seconds; 0 means that the object does not expire. If isConflict is
+// true for the error, from is not the stored state. Other errors are those of the API.
+func (w *writer) put(ctx context.Context, obj runtime.Object, data []byte, from *state, ttl uint64) (int64, error) {
+	cfg := &w.s.cfg
+	value, err := w.s.serializer.Transformer.Encrypt(ctx, data, w.at.path)
+	if err != nil {
+		return 0, storage.NewInternalError(err)
+	}
+	accessor, err := meta.Accessor(obj)
+	if err != nil {
+		return 0, err
+	}
+	write := sqlstore.Write{
+		Op:         sqlstore.Update,
+		Key:        w.at.Key,
+		Replaces:   from.revision,
+		UID:        string(accessor.GetUID()),
+		Generation: cfg.Generation(accessor),
+		Encoding:   cfg.Encoding,
+		Value:      value,
+		Grows:      w.grows(ctx, len(data), from),
+	}
+	if from.revision == 0 {
+		write.Op = sqlstore.Create
+	}
+	// An object whose attributes cannot be found is stored all the same. Where encoding may change the object, those
+	// of the stored one count, which its readers find.
+	if a, err := w.s.selector.attributesOfObject(obj); err == nil && !w.s.serializer.Lossy {
+		write.Attributes = a
+	}
+	write.Author = author(ctx, write.Op)
+	write.Requires = cfg.Requires(write.Op)
+	if ttl > 0 {
+		// The store compares expiries with the database's clock.
+		write.Expires = cfg.Clock.Now().Add(cfg.Feed.ClockAhead() + time.Duration(ttl)*time.Second)
+	}
+	change, err := w.s.records.write(ctx, write)
+	switch {
+	case err == nil:
+		recordStored(ctx, data, change.Revision)
+	case errors.Is(err, sqlstore.ErrKeyTooLong):
+		err = w.s.records.keyTooLong(w.at.Key)
+	case !isConflict(err):
+		err = w.s.records.apiError(err, w.at.path)
+	}
+	return change.Revision, err
+}
+
+// leases may be updated by any value while the database is at its quota. Without renewals
+// nodes would become NotReady, and the controllers that delete objects would stop.
+var leases = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
+
+// grows reports whether a write makes the database larger, as far as the quota is concerned.
+//
+// Nodes and servers may create their Leases at the quota too: a node, or a server, that is started
+// then would otherwise count as gone. The server may create its own objects: they are few, and
+// without them a start does not end. An update by a delete request, such as one that sets the
+// deletionTimestamp, does not count, because it leads to a delete.
+func (w *writer) grows(ctx context.Context, size int, from *state) bool {
+	isLease := w.s.cfg.GroupResource == leases
+	if from.revision == 0 {
+		isNodes := w.at.Namespace == metav1.NamespaceSystem || w.at.Namespace == corev1.NamespaceNodeLease
+		return !(isLease && isNodes) && !isOwn(ctx)
+	}
+	if size <= len(from.data) || isLease || isOwn(ctx) {
+		return false
+	}
+	verb := author(ctx, "").Verb
+	return verb != "delete" && verb != "deletecollection"
+}
+
+// setDeletedOutput sets out to the object that was deleted, at the revision of the
+// delete.
+func (w *writer) setDeletedOutput(out runtime.Object, from *state, suggested runtime.Object, revision int64) error {
+	if from.obj == suggested || reflect.TypeOf(out) != reflect.TypeOf(from.obj) {
+		return w.s.serializer.DecodeInto(from.data, out, revision)
+	}
+	reflect.ValueOf(out).Elem().Set(reflect.ValueOf(from.obj).Elem())
+	return versioner.UpdateObject(out, uint64(revision))
+}
+
+// unchanged reports whether the object is stored with data as its encoding, and need
+// not be written again.
+func (st *state) unchanged(data []byte) bool {
+	return !st.stale && st.revision > 0 && bytes.Equal(data, st.data)
+}
+
+// isConflict reports whether a write failed because the object is not the one that it
+// replaces.
+func isConflict(err error) bool {
+	return errors.Is(err, sqlstore.ErrConflict) || errors.Is(err, sqlstore.ErrNotFound) || errors.Is(err, sqlstore.ErrExists)
+}
+
+// programName is the author of changes that no request asked for.
+const programName = "byre"
+
+// RealUserExtra is the key, in the extra of a user, by which a server that only reads names the real user to
+// the server that it forwards a request to: the impersonation is over by then.
+const RealUserExtra = "byre.dev/real-user"
+
+type realUserKey struct{}
+
+// WithRealUser returns a context that names the authenticated user of a request that
+// impersonates another.
+func WithRealUser(ctx context.Context, name string) context.Context {
+	return context.WithValue(ctx, realUserKey{}, name)
+}
+
+// RealUser returns the name of WithRealUser; empty if the request impersonates nobody.
+func RealUser(ctx context.Context) string {
+	name, _ := ctx.Value(realUserKey{}).(string)
+	return name
+}
+
+// author returns the author of a change. A change that no request asked for has the verb op.
+func author(ctx context.Context, op sqlstore.Op) sqlstore.Author {
+	a := sqlstore.Author{User: programName, Verb: string(op), AuditID: audit.GetAuditIDTruncated(ctx)}
+	if who, ok := request.UserFrom(ctx); ok && who.GetName() != "" {
+		a.User = who.GetName()
+	}
+	a.RealUser = RealUser(ctx)
+	if info, ok := request.RequestInfoFrom(ctx); ok && info != nil {
+		a.Verb, a.Subresource = info.Verb, info.Subresource
+	}
+	if w, ok := ctx.Value(writeKey{}).(*Write); ok {
+		a.Manager = w.Manager
+		if w.Verb != "" {
+			a.Verb = w.Verb
+		}
+	}
+	return a
+}
+
+// isOwn reports whether a change is the server's own: no request asked for it, or one of the server
+// itself. One that impersonates the server is another user's.
+func isOwn(ctx context.Context) bool {
+	if _, impersonates := ctx.Value(realUserKey{}).(string); impersonates {
+		return false
+	}
+	who, ok := request.UserFrom(ctx)
+	return !ok || who.GetName() == user.APIServerUser
 }

@@ -1,16 +1,22 @@
 package main
 
 import (
+	"encoding/json"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"byre/apiserver/server"
+	"byre/cmd/byre/status"
 )
 
 // samples are values by the type of flag, other than any flag's default.
@@ -114,6 +120,149 @@ func TestConfig_IsRefusedInOneLine(t *testing.T) {
 		p := command(t, "", "serve", "--data-dir", t.TempDir(), "--config", configFile(t, test.text))
 		if status := p.wait(t); status != 1 || !strings.HasSuffix(p.log.String(), test.want+"\n") || strings.Count(p.log.String(), "\n") != 1 {
 			t.Errorf("%q: status %d, %q, want %q", test.text, status, p.log, test.want)
+		}
+	}
+}
+
+const configHeader = "apiVersion: byre.dev/v1alpha1\nkind: ServerConfiguration\n"
+
+// Each command that opens the database, the keys or the server finds them by the configuration: the fields
+// of the file that it has no flag for change nothing.
+func TestConfiguration_IsThatOfEachCommand(t *testing.T) {
+	onSharedServers(t, func(t *testing.T, server *sharedByre) {
+		text := configHeader + "data-dir: " + server.dir + "\nbind-address: 127.0.0.1\nsecure-port: 0\n"
+		if !strings.HasPrefix(server.endpoint, "sqlite:") {
+			text += "endpoint: " + server.endpoint + "\n"
+		}
+		t.Setenv("BYRE_CONFIG", configFile(t, text))
+		t.Setenv("HOME", server.dir)
+		var s status.Status
+		out, _ := succeed(t, "status", "--output=json")
+		if err := json.Unmarshal([]byte(out), &s); err != nil || s.Server == nil || len(s.Certificates) != 6 || len(s.Alarms) > 0 {
+			t.Errorf("status: %v, %s", err, out)
+		}
+		file := filepath.Join(t.TempDir(), "backup.zst")
+		for _, args := range [][]string{
+			{"check"}, {"backup", file}, {"fork", "--to", filepath.Join(t.TempDir(), "fork")}, {"export", "etcd", file + ".etcd"},
+			{"certs", "status"}, {"kubeconfig", "--user=alice"}, {"migrate", "status"}, {"sql", "views"},
+		} {
+			succeed(t, args...)
+		}
+		if code, _, errOut := call("compact"); code != 1 || !strings.Contains(errOut, "all younger than --keep 1h0m0s") {
+			t.Errorf("compact of a young history: %d, %s", code, errOut)
+		}
+		if out := output(t, "sql", "SELECT name FROM namespaces"); !strings.Contains(out, "kube-system") {
+			t.Errorf("sql: %s", out)
+		}
+		if code, _, errOut := call("restore", file); code != 1 || !strings.Contains(errOut, "empty") && !strings.Contains(errOut, "in use") {
+			t.Errorf("restore into the server's database: %d, %s", code, errOut)
+		}
+		if code, _, errOut := call("check", "--data-dir", t.TempDir()); code != 1 || !strings.Contains(errOut, "there is no database in") {
+			t.Errorf("check of another directory: %d, %s", code, errOut)
+		}
+	})
+}
+
+// A flag wins over its variable, which wins over the file.
+func TestConfiguration_NamesTheSourceOfEachFlag(t *testing.T) {
+	file := configFile(t, configHeader+"retention: 2h\nsecure-port: 2\nbind-address: 192.0.2.2\nretention-for: {events: 2d}\ngc-percent: 1\n")
+	if code, _, errOut := call("config", "--config", file); code != 1 || !strings.Contains(errOut, "line 7: gc-percent is not a flag of byre serve") {
+		t.Errorf("of an unknown field: %d, %s", code, errOut)
+	}
+	file = configFile(t, configHeader+"retention: 2h\nsecure-port: 2\nbind-address: 192.0.2.2\nretention-for: {events: 2d}\nshutdown-delay-duration: 0s\n")
+	for name, value := range map[string]string{
+		"BYRE_CONFIG": file, "BYRE_SECURE_PORT": "3", "BYRE_CONTROLLERS": "", "BYRE_FLAGS": "--v=9", "BYRE_PORT": "tcp://192.0.2.1",
+	} {
+		t.Setenv(name, value)
+	}
+	t.Setenv("BYRE_BIND_ADDRESS", "192.0.2.3")
+	want := configHeader + "bind-address: 192.0.2.4 # flag\nretention: 2h0m0s # " + file + "\nretention-for: {events: 2d} # " + file + "\nsecure-port: 3 # BYRE_SECURE_PORT\n"
+	got := output(t, "config", "--changed", "--bind-address=192.0.2.4")
+	t.Setenv("BYRE_BIND_ADDRESS", "")
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	// It is a file for --config, which names itself then.
+	again := configFile(t, got)
+	t.Setenv("BYRE_SECURE_PORT", "")
+	if diff := cmp.Diff(strings.NewReplacer("# flag", "# "+again, "# "+file, "# "+again, "# BYRE_SECURE_PORT", "# "+again).Replace(want), output(t, "config", "--changed", "--config="+again)); diff != "" {
+		t.Errorf("of its own output (-want +got):\n%s", diff)
+	}
+	t.Setenv("BYRE_SECURE_PORT", "three")
+	if code, _, errOut := call("config"); code != 1 || !strings.HasPrefix(errOut, "byre: BYRE_SECURE_PORT: ") {
+		t.Errorf("of a wrong variable: %d, %s", code, errOut)
+	}
+}
+
+// The file of the host is about the server of the host only.
+func TestConfiguration_OfTheHost(t *testing.T) {
+	t.Setenv("BYRE_DATABASE_SCHEMA", "tenant")
+	host := filepath.Join(t.TempDir(), "config.yaml")
+	namedBy := func(args ...string) (namedStore, error) {
+		var store server.StoreOptions
+		cmd := &cobra.Command{Use: "test", RunE: func(*cobra.Command, []string) error { return fs.ErrNotExist }}
+		store.AddDatabaseFlags(cmd.Flags())
+		config := newConfiguration(host)
+		config.addTo(cmd.Flags())
+		cmd.PersistentPreRunE = config.setNamed
+		cmd.SilenceErrors, cmd.SilenceUsage = true, true
+		cmd.SetArgs(args)
+		err := cmd.ExecuteContext(t.Context())
+		return namedStore{store.DataDir, store.Endpoint, store.DatabaseSchema}, err
+	}
+	check := func(want namedStore, args ...string) {
+		t.Helper()
+		if got, err := namedBy(args...); got != want || !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%q: %+v, %v, want %+v", args, got, err, want)
+		}
+	}
+	check(namedStore{schema: "tenant"})
+	if err := os.WriteFile(host, []byte(configHeader+"data-dir: /host\nendpoint: postgres://host/byre\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	check(namedStore{"/host", "postgres://host/byre", "tenant"})
+	check(namedStore{"/host", "postgres://host/byre", "other"}, "--database-schema=other")
+	check(namedStore{dir: "/other"}, "--data-dir=/other")
+	check(namedStore{endpoint: "postgres://other/byre"}, "--endpoint=postgres://other/byre")
+	check(namedStore{"/other", "postgres://host/byre", "tenant"}, "--data-dir=/other", "--config="+host)
+	t.Setenv("BYRE_DATA_DIR", "/variable")
+	check(namedStore{dir: "/variable", schema: "tenant"})
+}
+
+type namedStore struct{ dir, endpoint, schema string }
+
+// Flags of commands that have the name of one of the server mean the same, or are known to mean something
+// else: those are never set by the configuration.
+func TestConfiguration_SetsOnlyFlagsOfTheSameMeaning(t *testing.T) {
+	t.Parallel()
+	serve := serverFlags(server.NewOptions().Flags())
+	others := map[string]bool{}
+	var visit func(cmd *cobra.Command)
+	visit = func(cmd *cobra.Command) {
+		if name := cmd.Name(); name == "serve" || name == "config" {
+			return
+		}
+		for _, set := range []*pflag.FlagSet{cmd.Flags(), cmd.PersistentFlags()} {
+			set.VisitAll(func(flag *pflag.Flag) {
+				if serve.Lookup(flag.Name) != nil && !slices.Contains(namedFlags, flag.Name) {
+					others[flag.Name] = true
+				}
+			})
+		}
+		for _, sub := range cmd.Commands() {
+			visit(sub)
+		}
+	}
+	visit(newRootCommand())
+	// Of a client, of the etcd that is imported, and of "byre backup --with-pki" alone.
+	want := map[string]bool{"request-timeout": true, "etcd-prefix": true, "age-recipient": true}
+	if diff := cmp.Diff(want, others); diff != "" {
+		t.Errorf("decide for each whether it belongs in namedFlags (-want +got):\n%s", diff)
+	}
+	// Kubernetes sets these for Services of the name byre, and byre's packages and tests the others.
+	for _, name := range []string{"port", "service-host", "service-port", "port-6443-tcp", "flags", "binary", "url", "token"} {
+		if serve.Lookup(name) != nil {
+			t.Errorf("the variable %s has another meaning than --%s", variableOf(name), name)
 		}
 	}
 }

@@ -2,21 +2,35 @@ package main
 
 import (
 	"context"
+	"crypto"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
 	"fmt"
+	"math/big"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	batchv1 "k8s.io/api/batch/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	storagemigrationv1 "k8s.io/api/storagemigration/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/keyutil"
 
 	"byre/sqlstore/storetest"
 )
@@ -261,4 +275,409 @@ func controllerManagerLease(holder string) *coordinationv1.Lease {
 			HolderIdentity: &holder, LeaseDurationSeconds: new(int32((time.Hour / time.Second))), AcquireTime: &now, RenewTime: &now,
 		},
 	}
+}
+
+// TestControllers_ThatRunByDefaultDoTheirWork checks what each controller brings about that
+// runs without flags, on a server without a kube-controller-manager. Of these controllers,
+// the other tests of this package have those of namespaces, garbage, accounts and quotas.
+func TestControllers_ThatRunByDefaultDoTheirWork(t *testing.T) {
+	t.Parallel()
+	for name, flags := range databases() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := startServer(t, t.TempDir(), append(flags(t), "--enable-bootstrap-token-auth")...)
+			client := kubernetes.NewForConfigOrDie(server.config(t))
+			// This controller works every 20 seconds. It starts with the first Node, which is
+			// this test's: the others run later.
+			t.Run("garbage collection of Pods", func(t *testing.T) { testPodGarbageCollection(t, client) })
+			for _, test := range []struct {
+				name string
+				run  func(*testing.T, kubernetes.Interface)
+			}{
+				{"aggregation of roles", testRoleAggregation},
+				{"endpoints", testEndpoints},
+				{"mirrored endpoints", testMirroring},
+				{"eviction by taints", testTaintEviction},
+				{"the CA as a trust bundle", testTrustBundle},
+				{"finished Jobs", testFinishedJob},
+				{"protection of claims", testClaimProtection},
+				{"protection of volumes", testVolumeProtection},
+				{"binding of volumes", testVolumeBinding},
+			} {
+				t.Run(test.name, func(t *testing.T) {
+					t.Parallel()
+					test.run(t, client)
+				})
+			}
+			t.Run("certificate of a client", func(t *testing.T) {
+				t.Parallel()
+				testClientCertificate(t, server.config(t))
+			})
+			t.Run("certificate of a kubelet", func(t *testing.T) {
+				t.Parallel()
+				testKubeletCertificate(t, server.config(t))
+			})
+		})
+	}
+}
+
+func testRoleAggregation(t *testing.T, client kubernetes.Interface) {
+	roles := client.RbacV1().ClusterRoles()
+	rule := rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{"example.com"}, Resources: []string{"gadgets"}}
+	for _, role := range []*rbacv1.ClusterRole{
+		{ObjectMeta: metav1.ObjectMeta{Name: "part", Labels: map[string]string{"part": "yes"}}, Rules: []rbacv1.PolicyRule{rule}},
+		{ObjectMeta: metav1.ObjectMeta{Name: "whole"}, AggregationRule: &rbacv1.AggregationRule{
+			ClusterRoleSelectors: []metav1.LabelSelector{{MatchLabels: map[string]string{"part": "yes"}}},
+		}},
+	} {
+		if _, err := roles.Create(t.Context(), role, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	storetest.EventuallyDone(t, "the role has the rules of its part", func(ctx context.Context) (bool, error) {
+		whole, err := roles.Get(ctx, "whole", metav1.GetOptions{})
+		return err == nil && len(whole.Rules) == 1 && slices.Equal(whole.Rules[0].Resources, rule.Resources), err
+	})
+}
+
+// testTrustBundle expects what the first Pod needs that mounts the server's CA.
+func testTrustBundle(t *testing.T, client kubernetes.Interface) {
+	storetest.EventuallyDone(t, "a ClusterTrustBundle", func(ctx context.Context) (bool, error) {
+		list, err := client.CertificatesV1().ClusterTrustBundles().List(ctx, metav1.ListOptions{
+			FieldSelector: "spec.signerName=kubernetes.io/kube-apiserver-serving",
+		})
+		return err == nil && len(list.Items) == 1 && strings.Contains(list.Items[0].Spec.TrustBundle, "BEGIN CERTIFICATE"), err
+	})
+}
+
+func testEndpoints(t *testing.T, client kubernetes.Interface) {
+	const address = "192.0.2.7"
+	createService(t, client, "web")
+	createReadyNode(t, client, "node1")
+	createReadyPod(t, client, "web", "node1", address)
+	storetest.EventuallyDone(t, "a ready endpoint", func(ctx context.Context) (bool, error) {
+		list, err := client.DiscoveryV1().EndpointSlices("default").List(ctx, ofService("web"))
+		if err != nil || len(list.Items) != 1 || len(list.Items[0].Endpoints) != 1 {
+			return false, err
+		}
+		found := list.Items[0]
+		return found.Endpoints[0].Addresses[0] == address && *found.Endpoints[0].Conditions.Ready && *found.Ports[0].Port == 8080, nil
+	})
+	storetest.EventuallyDone(t, "an address of the Endpoints", func(ctx context.Context) (bool, error) {
+		found, err := client.CoreV1().Endpoints("default").Get(ctx, "web", metav1.GetOptions{})
+		if err != nil || len(found.Subsets) != 1 || len(found.Subsets[0].Addresses) != 1 {
+			return false, err
+		}
+		subset := found.Subsets[0]
+		return subset.Addresses[0].IP == address && subset.Ports[0].Port == 8080, nil
+	})
+}
+
+// testMirroring writes Endpoints of a Service that has no selector.
+func testMirroring(t *testing.T, client kubernetes.Interface) {
+	const name, address = "outside", "192.0.2.9"
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 5432}}}}
+	if _, err := client.CoreV1().Services("default").Create(t.Context(), service, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	endpoints := &corev1.Endpoints{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Subsets: []corev1.EndpointSubset{{
+			Addresses: []corev1.EndpointAddress{{IP: address}}, Ports: []corev1.EndpointPort{{Port: 5432}},
+		}},
+	}
+	if _, err := client.CoreV1().Endpoints("default").Create(t.Context(), endpoints, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	storetest.EventuallyDone(t, "an EndpointSlice that mirrors the Endpoints", func(ctx context.Context) (bool, error) {
+		list, err := client.DiscoveryV1().EndpointSlices("default").List(ctx, ofService(name))
+		if err != nil || len(list.Items) != 1 || len(list.Items[0].Endpoints) != 1 {
+			return false, err
+		}
+		found := list.Items[0]
+		return found.Labels[discoveryv1.LabelManagedBy] == "endpointslicemirroring-controller.k8s.io" &&
+			found.Endpoints[0].Addresses[0] == address && *found.Ports[0].Port == 5432, nil
+	})
+}
+
+func testTaintEviction(t *testing.T, client kubernetes.Interface) {
+	createReadyNode(t, client, "tainted")
+	createReadyPod(t, client, "evicted", "tainted", "192.0.2.8")
+	taint := []byte(`{"spec":{"taints":[{"key":"k","effect":"NoExecute"}]}}`)
+	if _, err := client.CoreV1().Nodes().Patch(t.Context(), "tainted", types.MergePatchType, taint, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	storetest.EventuallyDone(t, "the Pod is evicted", func(ctx context.Context) (bool, error) {
+		pod, err := client.CoreV1().Pods("default").Get(ctx, "evicted", metav1.GetOptions{})
+		return err == nil && pod.DeletionTimestamp != nil, err
+	})
+}
+
+// testPodGarbageCollection deletes a Pod of a node that is out of service: no kubelet will
+// say that the Pod has ended.
+func testPodGarbageCollection(t *testing.T, client kubernetes.Interface) {
+	const node = "broken"
+	createReadyPod(t, client, "left", node, "192.0.2.10")
+	pods := client.CoreV1().Pods("default")
+	if err := pods.Delete(t.Context(), "left", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pods.Get(t.Context(), "left", metav1.GetOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: node},
+		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoExecute}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	storetest.EventuallyDone(t, "the Pod is gone", func(ctx context.Context) (bool, error) {
+		_, err := pods.Get(ctx, "left", metav1.GetOptions{})
+		return isGone(err)
+	})
+}
+
+func testFinishedJob(t *testing.T, client kubernetes.Interface) {
+	jobs := client.BatchV1().Jobs("default")
+	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "done"}, Spec: batchv1.JobSpec{
+		TTLSecondsAfterFinished: new(int32(0)),
+		Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+			RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "c", Image: "example.com/work"}},
+		}},
+	}}
+	if _, err := jobs.Create(t.Context(), job, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	const at = "2026-01-02T03:04:05Z"
+	status := fmt.Sprintf(`{"status":{"startTime":%[1]q,"completionTime":%[1]q,"succeeded":1,"conditions":[`+
+		`{"type":"SuccessCriteriaMet","status":"True","lastTransitionTime":%[1]q},{"type":"Complete","status":"True","lastTransitionTime":%[1]q}]}}`, at)
+	if _, err := jobs.Patch(t.Context(), "done", types.MergePatchType, []byte(status), metav1.PatchOptions{}, "status"); err != nil {
+		t.Fatal(err)
+	}
+	storetest.EventuallyDone(t, "the Job is gone", func(ctx context.Context) (bool, error) {
+		_, err := jobs.Get(ctx, "done", metav1.GetOptions{})
+		return isGone(err)
+	})
+}
+
+func testClaimProtection(t *testing.T, client kubernetes.Interface) {
+	claims := client.CoreV1().PersistentVolumeClaims("default")
+	createClaim(t, client, "data")
+	if err := claims.Delete(t.Context(), "data", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	storetest.EventuallyDone(t, "the claim is gone", func(ctx context.Context) (bool, error) {
+		_, err := claims.Get(ctx, "data", metav1.GetOptions{})
+		return isGone(err)
+	})
+}
+
+func testVolumeProtection(t *testing.T, client kubernetes.Interface) {
+	volumes := client.CoreV1().PersistentVolumes()
+	createVolume(t, client, "protected")
+	if err := volumes.Delete(t.Context(), "protected", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	storetest.EventuallyDone(t, "the volume is gone", func(ctx context.Context) (bool, error) {
+		_, err := volumes.Get(ctx, "protected", metav1.GetOptions{})
+		return isGone(err)
+	})
+}
+
+func testVolumeBinding(t *testing.T, client kubernetes.Interface) {
+	createVolume(t, client, "bound")
+	// The controller has to know the volume first: it looks at a claim that it found no volume
+	// for 15 seconds later.
+	storetest.EventuallyDone(t, "the volume is available", func(ctx context.Context) (bool, error) {
+		volume, err := client.CoreV1().PersistentVolumes().Get(ctx, "bound", metav1.GetOptions{})
+		return err == nil && volume.Status.Phase == corev1.VolumeAvailable, err
+	})
+	createClaim(t, client, "bound")
+	storetest.EventuallyDone(t, "the claim and the volume are bound", func(ctx context.Context) (bool, error) {
+		claim, err := client.CoreV1().PersistentVolumeClaims("default").Get(ctx, "bound", metav1.GetOptions{})
+		if err != nil || claim.Status.Phase != corev1.ClaimBound || claim.Spec.VolumeName != "bound" {
+			return false, err
+		}
+		volume, err := client.CoreV1().PersistentVolumes().Get(ctx, "bound", metav1.GetOptions{})
+		return err == nil && volume.Status.Phase == corev1.VolumeBound, err
+	})
+}
+
+var oneGibibyte = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+
+// createVolume creates a volume that only a claim of the same name can be bound to.
+func createVolume(t *testing.T, client kubernetes.Interface, name string) {
+	t.Helper()
+	volume := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeSpec{
+		Capacity: oneGibibyte, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, StorageClassName: name,
+		PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/data"}},
+	}}
+	if _, err := client.CoreV1().PersistentVolumes().Create(t.Context(), volume, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func createClaim(t *testing.T, client kubernetes.Interface, name string) {
+	t.Helper()
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeClaimSpec{
+		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, StorageClassName: &name,
+		Resources: corev1.VolumeResourceRequirements{Requests: oneGibibyte},
+	}}
+	if _, err := client.CoreV1().PersistentVolumeClaims("default").Create(t.Context(), claim, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// isGone reports whether err, the error of a read, says that the object does not exist. It
+// returns any other error.
+func isGone(err error) (bool, error) {
+	if apierrors.IsNotFound(err) {
+		return true, nil
+	}
+	return false, err
+}
+
+// ofService selects the EndpointSlices of a Service.
+func ofService(name string) metav1.ListOptions {
+	return metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + name}
+}
+
+// testClientCertificate approves a request by hand and uses the certificate.
+func testClientCertificate(t *testing.T, config *rest.Config) {
+	client := kubernetes.NewForConfigOrDie(config)
+	request, key := certificateRequest(t, "jane", certificatesv1.KubeAPIServerClientSignerName, pkix.Name{CommonName: "jane"})
+	if _, err := client.CertificatesV1().CertificateSigningRequests().Create(t.Context(), request, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	approve(t, client, "jane")
+	authenticates(t, config, "jane", key, "jane")
+}
+
+// testKubeletCertificate requests a certificate as a kubelet that has nothing but a bootstrap
+// token. Nobody approves the request by hand.
+func testKubeletCertificate(t *testing.T, config *rest.Config) {
+	const id, secret, group = "abcdef", "0123456789abcdef", "system:bootstrappers:nodes"
+	client := kubernetes.NewForConfigOrDie(config)
+	token := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-token-" + id, Namespace: "kube-system"},
+		Type:       corev1.SecretTypeBootstrapToken,
+		StringData: map[string]string{
+			"token-id": id, "token-secret": secret, "usage-bootstrap-authentication": "true", "auth-extra-groups": group,
+		},
+	}
+	if _, err := client.CoreV1().Secrets("kube-system").Create(t.Context(), token, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for name, role := range map[string]string{
+		"bootstrap": "system:node-bootstrapper", "approve": "system:certificates.k8s.io:certificatesigningrequests:nodeclient",
+	} {
+		_, err := client.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: group}},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	bootstrap := rest.AnonymousClientConfig(config)
+	bootstrap.BearerToken = id + "." + secret
+	requests := kubernetes.NewForConfigOrDie(bootstrap).CertificatesV1().CertificateSigningRequests()
+	request, key := certificateRequest(t, "edge", certificatesv1.KubeAPIServerClientKubeletSignerName,
+		pkix.Name{CommonName: "system:node:edge", Organization: []string{"system:nodes"}})
+	// The server reads tokens and bindings from caches.
+	storetest.EventuallyDone(t, "the request is accepted", func(ctx context.Context) (bool, error) {
+		_, err := requests.Create(ctx, request, metav1.CreateOptions{})
+		return err == nil, err
+	})
+	authenticates(t, config, "edge", key, "system:node:edge")
+}
+
+// authenticates waits for the certificate of a request and checks whose it is for the server.
+func authenticates(t *testing.T, config *rest.Config, request string, key []byte, user string) {
+	t.Helper()
+	requests := kubernetes.NewForConfigOrDie(config).CertificatesV1().CertificateSigningRequests()
+	holder := rest.AnonymousClientConfig(config)
+	holder.KeyData = key
+	storetest.EventuallyDone(t, "a certificate", func(ctx context.Context) (bool, error) {
+		found, err := requests.Get(ctx, request, metav1.GetOptions{})
+		if err != nil {
+			return false, err
+		}
+		holder.CertData = found.Status.Certificate
+		return len(holder.CertData) > 0, nil
+	})
+	review, err := kubernetes.NewForConfigOrDie(holder).AuthenticationV1().SelfSubjectReviews().
+		Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	if err != nil || review.Status.UserInfo.Username != user {
+		t.Errorf("the certificate is that of %q, %v", review.Status.UserInfo.Username, err)
+	}
+}
+
+// createExpiredRequest creates a CertificateSigningRequest whose certificate has expired.
+func createExpiredRequest(t *testing.T, client kubernetes.Interface, name string) {
+	t.Helper()
+	requests := client.CertificatesV1().CertificateSigningRequests()
+	// No controller of byre signs for this signer.
+	request, data := certificateRequest(t, name, "example.com/signer", pkix.Name{CommonName: name})
+	if _, err := requests.Create(t.Context(), request, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	approved := approve(t, client, name)
+	key, err := keyutil.ParsePrivateKeyPEM(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	signer, ok := key.(crypto.Signer)
+	if !ok {
+		t.Fatalf("the key is a %T", key)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(-time.Hour)}
+	der, err := x509.CreateCertificate(nil, template, template, signer.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	approved.Status.Certificate = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	if _, err := requests.UpdateStatus(t.Context(), approved, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func approve(t *testing.T, client kubernetes.Interface, name string) *certificatesv1.CertificateSigningRequest {
+	t.Helper()
+	requests := client.CertificatesV1().CertificateSigningRequests()
+	request, err := requests.Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue}}
+	if request, err = requests.UpdateApproval(t.Context(), name, request, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return request
+}
+
+// certificateRequest returns a request for a client's certificate, and the key in PEM.
+func certificateRequest(t *testing.T, name, signer string, subject pkix.Name) (*certificatesv1.CertificateSigningRequest, []byte) {
+	t.Helper()
+	data, err := keyutil.MakeEllipticPrivateKeyPEM()
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := keyutil.ParsePrivateKeyPEM(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.CreateCertificateRequest(nil, &x509.CertificateRequest{Subject: subject}, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &certificatesv1.CertificateSigningRequest{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: certificatesv1.CertificateSigningRequestSpec{
+			Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), SignerName: signer,
+			Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth},
+		},
+	}, data
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -13,11 +14,17 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -317,4 +324,365 @@ func TestProxy_ReachesNoLoopback(t *testing.T) {
 		t.Error("a program on this machine was asked")
 	default:
 	}
+}
+
+// flowTokens has tokens of a user, whose requests share the level "global-default" with
+// those of all users, and of a service account, whose level is "workload-low".
+func flowTokens(t *testing.T) string {
+	t.Helper()
+	tokens := filepath.Join(t.TempDir(), "tokens.csv")
+	users := "flooder,ada,1\nothers,system:serviceaccount:default:default,2,\"system:serviceaccounts\"\n"
+	if err := os.WriteFile(tokens, []byte(users), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return tokens
+}
+
+// floodTimeout keeps the server from ending the requests of a flood while the test runs.
+const floodTimeout = "--request-timeout=10m"
+
+// flood is many requests that occupy a server's seats and almost no processor: their bodies
+// do not end.
+type flood struct {
+	pending sync.WaitGroup
+	end     context.CancelFunc
+	// refused counts the answers with 429 and Retry-After; wrong is an answer of another
+	// kind.
+	refused atomic.Int64
+	wrong   atomic.Pointer[string]
+}
+
+func startFlood(t *testing.T, config *rest.Config, method, path string, requests int) *flood {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	f := &flood{end: cancel}
+	client := anonymous()
+	for range requests {
+		body, _ := io.Pipe()
+		// The client waits for the goroutine that reads this body.
+		context.AfterFunc(ctx, func() { body.Close() })
+		request, err := http.NewRequestWithContext(ctx, method, config.Host+path, io.MultiReader(strings.NewReader(`{"metadata":`), body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Authorization", "Bearer "+config.BearerToken)
+		request.Header.Set("Content-Type", "application/json")
+		f.pending.Go(func() {
+			response, err := client.Do(request)
+			if err != nil {
+				return // the server held it until the end
+			}
+			defer response.Body.Close()
+			if ctx.Err() != nil {
+				return // the answer is to a body that ended
+			}
+			if response.StatusCode == http.StatusTooManyRequests && response.Header.Get("Retry-After") != "" {
+				f.refused.Add(1)
+				return
+			}
+			wrong := fmt.Sprintf("%s, Retry-After %q", response.Status, response.Header.Get("Retry-After"))
+			f.wrong.Store(&wrong)
+		})
+	}
+	t.Cleanup(func() {
+		cancel()
+		f.pending.Wait()
+	})
+	return f
+}
+
+// full waits until the server refuses requests of the flood.
+func (f *flood) full(t *testing.T) {
+	t.Helper()
+	storetest.EventuallyDone(t, "a refused request", func(context.Context) (bool, error) { return f.refused.Load() > 0, nil })
+}
+
+// p99 returns the 99th percentile of the latency of many reads, each of which must succeed.
+func p99(t *testing.T, config *rest.Config) time.Duration {
+	t.Helper()
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var took []time.Duration
+	for range 500 {
+		started := time.Now()
+		status, body, err := fetch(t.Context(), client, config.Host+"/api/v1/namespaces/default")
+		if err != nil || status != http.StatusOK {
+			t.Fatalf("%d %s, %v", status, body, err)
+		}
+		took = append(took, time.Since(started))
+	}
+	slices.Sort(took)
+	return took[len(took)*99/100]
+}
+
+// TestFlowControl_FloodHardlyAffectsOthers: the server refuses the requests of a client
+// that floods it, and the latency of other clients hardly changes.
+func TestFlowControl_FloodHardlyAffectsOthers(t *testing.T) {
+	server := startServer(t, t.TempDir(), "--token-auth-file", flowTokens(t), "--authorization-mode=AlwaysAllow",
+		"--max-requests-inflight=40", "--max-mutating-requests-inflight=20", floodTimeout)
+	flooder, others := withToken(server.config(t), "flooder"), withToken(server.config(t), "others")
+	// Other processes use the machine too: compare the best of some rounds.
+	quiet, flooded := time.Hour, time.Hour
+	for range 3 {
+		quiet = min(quiet, p99(t, others))
+	}
+	f := startFlood(t, flooder, http.MethodPost, configMaps, 1000)
+	f.full(t)
+	for range 3 {
+		flooded = min(flooded, p99(t, others))
+	}
+	f.end()
+	f.pending.Wait()
+	if wrong := f.wrong.Load(); wrong != nil {
+		t.Errorf("a request of the flood is answered with %s", *wrong)
+	}
+	t.Logf("of the flood %d were turned away; p99 of others %v, before %v", f.refused.Load(), flooded, quiet)
+	// A read that has to wait for a seat of the flood waits until the flood ends, or is
+	// refused. Shorter differences come from other processes.
+	if flooded > quiet+5*time.Second {
+		t.Errorf("p99 of others is %v, before the flood it was %v", flooded, quiet)
+	}
+	if _, metrics := server.mustGet(t, "/metrics"); !strings.Contains(metrics, `apiserver_flowcontrol_rejected_requests_total{flow_schema="global-default",priority_level="global-default"`) {
+		t.Error("the metrics don't say who was turned away")
+	}
+}
+
+// TestFlowControl_MaxInFlightWithoutFairness: without priority and fairness there is one
+// limit for reads and one for writes, and none for watches.
+func TestFlowControl_MaxInFlightWithoutFairness(t *testing.T) {
+	t.Parallel()
+	server := startServer(t, t.TempDir(), "--token-auth-file", flowTokens(t), "--authorization-mode=AlwaysAllow",
+		"--enable-priority-and-fairness=false", "--max-requests-inflight=5", "--max-mutating-requests-inflight=5", "--controllers=", floodTimeout)
+	flooder := withToken(server.config(t), "flooder")
+	client, err := rest.HTTPClientFor(flooder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, flooder.Host+configMaps+"?watch=1", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Authorization", "Bearer flooder")
+		response, err := client.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		if response.StatusCode != http.StatusOK {
+			t.Fatalf("a watch is answered with %s", response.Status)
+		}
+	}
+	f := startFlood(t, flooder, http.MethodPost, configMaps, 50)
+	f.full(t)
+	p99(t, withToken(server.config(t), "others")) // reads are still answered
+	storetest.EventuallyDone(t, "45 refused requests", func(context.Context) (bool, error) { return f.refused.Load() == 45, nil })
+	if status, answer := (hostile{body: `{"metadata":{"name":"late"}}`}).send(t, flooder); status != http.StatusTooManyRequests {
+		t.Errorf("one more write is answered with %d %s", status, answer)
+	}
+	f.end()
+	f.pending.Wait()
+	if wrong := f.wrong.Load(); wrong != nil {
+		t.Errorf("a request of the flood is answered with %s", *wrong)
+	}
+	storetest.EventuallyDone(t, "a request after the flood is answered", func(context.Context) (bool, error) {
+		status, _ := (hostile{body: `{"metadata":{"name":"after"}}`}).send(t, flooder)
+		return status == http.StatusCreated, nil
+	})
+}
+
+func dialTLS(t *testing.T, address string, protocols ...string) net.Conn {
+	t.Helper()
+	conn, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, NextProtos: protocols})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// framed is a client that ignores the limits of HTTP/2.
+type framed struct {
+	*http2.Framer
+	authority string
+	maxStream uint32 // the server's limit
+}
+
+func dialFramed(t *testing.T, config *rest.Config) *framed {
+	t.Helper()
+	address := strings.TrimPrefix(config.Host, "https://")
+	conn := dialTLS(t, address, "h2")
+	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
+		t.Fatal(err)
+	}
+	f := &framed{Framer: http2.NewFramer(conn, conn), authority: address}
+	if err := f.WriteSettings(); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		frame, err := f.ReadFrame()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if settings, ok := frame.(*http2.SettingsFrame); ok && !settings.IsAck() {
+			f.maxStream, _ = settings.Value(http2.SettingMaxConcurrentStreams)
+			return f
+		}
+	}
+}
+
+// open sends a watch request on a stream.
+func (f *framed) open(stream uint32, token string) error {
+	var block bytes.Buffer
+	encoder := hpack.NewEncoder(&block)
+	for _, field := range [][2]string{
+		{":method", "GET"}, {":scheme", "https"}, {":authority", f.authority},
+		{":path", configMaps + "?watch=1"}, {"authorization", "Bearer " + token},
+	} {
+		if err := encoder.WriteField(hpack.HeaderField{Name: field[0], Value: field[1]}); err != nil {
+			return err
+		}
+	}
+	return f.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: block.Bytes(), EndStream: true, EndHeaders: true})
+}
+
+// TestHTTP2_StreamsAreBounded: the server refuses streams beyond its limit. A client that
+// opens and resets streams without end is disconnected, or the server keeps up with it.
+// Other clients are served as before.
+func TestHTTP2_StreamsAreBounded(t *testing.T) {
+	server := sharedServer(t, "sqlite")
+	config := withToken(server.config(t), sharedAdmin)
+	t.Run("open", func(t *testing.T) {
+		client := dialFramed(t, config)
+		if client.maxStream != 100 {
+			t.Fatalf("the server allows %d streams", client.maxStream)
+		}
+		const more = 20
+		for i := range client.maxStream + more {
+			if err := client.open(2*i+1, sharedAdmin); err != nil {
+				t.Fatal(err)
+			}
+		}
+		answered, refused := 0, 0
+		for answered < int(client.maxStream) || refused < more {
+			frame, err := client.ReadFrame()
+			if err != nil {
+				t.Fatalf("after %d answers and %d refusals: %v", answered, refused, err)
+			}
+			switch frame := frame.(type) {
+			case *http2.HeadersFrame:
+				answered++
+			case *http2.RSTStreamFrame:
+				if frame.ErrCode != http2.ErrCodeRefusedStream {
+					t.Fatalf("a stream ended with %v", frame.ErrCode)
+				}
+				refused++
+			}
+		}
+	})
+	t.Run("reset", func(t *testing.T) {
+		client := dialFramed(t, config)
+		go func() { _, _ = io.Copy(io.Discard, readerOf(client)) }()
+		for i := range uint32(20_000) {
+			if client.open(2*i+1, sharedAdmin) != nil || client.WriteRSTStream(2*i+1, http2.ErrCodeCancel) != nil {
+				break // the server has disconnected
+			}
+		}
+	})
+	started := time.Now()
+	if status, body := server.mustGet(t, "/readyz"); status != http.StatusOK {
+		t.Errorf("after the flood of streams /readyz answers %d %s", status, body)
+	}
+	if took := time.Since(started); took > 30*time.Second {
+		t.Errorf("it took %v to say so", took)
+	}
+}
+
+// readerOf reads frames until there are none.
+func readerOf(f *framed) io.Reader {
+	return readerFunc(func([]byte) (int, error) {
+		_, err := f.ReadFrame()
+		return 0, err
+	})
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (r readerFunc) Read(p []byte) (int, error) { return r(p) }
+
+// TestWatch_IdleWatchesTakeLittleMemory opens thousands of watches that get no events.
+func TestWatch_IdleWatchesTakeLittleMemory(t *testing.T) {
+	server := sharedServer(t, "sqlite")
+	config := withToken(server.config(t), sharedAdmin)
+	config.Insecure, config.CAData = true, nil
+	const watches, perConnection = 2000, 100
+	before := residentMemory(t, server.serverProcess)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for range watches / perConnection {
+		// A hundred watches share a transport: the server allows no more streams on a
+		// connection.
+		client := &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+		for range perConnection {
+			request, err := http.NewRequestWithContext(ctx, http.MethodGet, config.Host+configMaps+"?watch=1", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			request.Header.Set("Authorization", "Bearer "+sharedAdmin)
+			response, err := client.Do(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { response.Body.Close() })
+			if response.StatusCode != http.StatusOK {
+				t.Fatalf("a watch is answered with %s", response.Status)
+			}
+		}
+	}
+	each := (residentMemory(t, server.serverProcess) - before) / watches
+	t.Logf("each watch takes %d KiB", each>>10)
+	if each > 100<<10 && !isRaceInstrumented() { // the race detector keeps a shadow of all memory
+		t.Errorf("each idle watch takes %d KiB", each>>10)
+	}
+	if status, body := server.mustGet(t, "/readyz"); status != http.StatusOK {
+		t.Errorf("with %d watches the server says %d %s", watches, status, body)
+	}
+}
+
+// isRaceInstrumented reports whether this program, which is the server as well, was built
+// with -race.
+func isRaceInstrumented() bool {
+	build, ok := debug.ReadBuildInfo()
+	return ok && slices.Contains(build.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
+}
+
+// residentMemory returns the resident memory of a process in bytes.
+func residentMemory(t testing.TB, p *serverProcess) int {
+	t.Helper()
+	return statusBytes(t, p, "VmRSS:")
+}
+
+// statusBytes returns a size in /proc/PID/status.
+func statusBytes(t testing.TB, p *serverProcess, name string) int {
+	t.Helper()
+	status, err := os.ReadFile("/proc/" + strconv.Itoa(p.cmd.Process.Pid) + "/status")
+	if err != nil {
+		t.Skip(err)
+	}
+	for line := range strings.Lines(string(status)) {
+		if size, ok := strings.CutPrefix(line, name); ok {
+			kib, err := strconv.Atoi(strings.Fields(size)[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return kib << 10
+		}
+	}
+	t.Fatalf("no %s", name)
+	return 0
 }

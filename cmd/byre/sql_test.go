@@ -1,24 +1,38 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
 
 	"byre/apiserver/query"
+	"byre/sqlstore"
+	"byre/sqlstore/postgres"
+	"byre/sqlstore/sqlite"
 	"byre/sqlstore/storetest"
 )
 
@@ -427,4 +441,442 @@ func TestSQL_ListsTablesAndColumns(t *testing.T) {
 			t.Errorf("%s: %q, want %q", args, out+errOut, want)
 		}
 	}
+}
+
+// A table at a moment is the list that was recorded then, on the server itself and on another replica. What a compaction or a
+// restore has put out of reach is 410, never other rows.
+func TestSQL_MomentsEqualRecordedLists(t *testing.T) {
+	t.Parallel()
+	onDatabases(t, func(t *testing.T, flags ...string) {
+		t.Parallel()
+		h := newChronicle(t, flags...)
+		h.config.QPS = -1
+		h.kube = kubernetes.NewForConfigOrDie(h.config)
+		recorded := h.recordLists()
+		for name, server := range map[string]*chronicle{"itself": h, "replica": h.replica()} {
+			if server == nil {
+				continue
+			}
+			for revision, want := range recorded {
+				if got := server.csv("", "SELECT name, data ->> 'key' FROM configmaps("+revision+") WHERE namespace = 'default' AND name LIKE 'c_' ORDER BY name"); !slices.Equal(got, want) {
+					t.Errorf("%s at %s: %q, want %q", name, revision, got, want)
+				}
+			}
+		}
+		h.restored().expectOutOfReach(recorded)
+		h.write("default", "later", "") // a compaction keeps the last revision
+		succeed(t, append([]string{"compact", "--keep=0s", "--resource=configmaps"}, h.database()...)...)
+		h.expectOutOfReach(recorded)
+	})
+}
+
+// recordLists changes ConfigMaps at random, and returns the lists meanwhile, as rows of a query, by their resourceVersion.
+func (h *chronicle) recordLists() map[string][]string {
+	h.Helper()
+	maps, random := h.kube.CoreV1().ConfigMaps("default"), rand.New(rand.NewPCG(5, 6)) //nolint:gosec // a test
+	recorded := map[string][]string{}
+	for i := range 60 {
+		name := fmt.Sprint("c", random.IntN(5))
+		if err := maps.Delete(h.Context(), name, metav1.DeleteOptions{}); err != nil || random.IntN(3) > 0 {
+			h.write("default", name, fmt.Sprint(i))
+		}
+		list, err := maps.List(h.Context(), metav1.ListOptions{})
+		h.must(err)
+		rows := []string{""} // what csv returns of no rows
+		for j := range list.Items {
+			if item := &list.Items[j]; strings.HasPrefix(item.Name, "c") && len(item.Name) == 2 {
+				rows = append(rows, item.Name+","+item.Data["key"])
+			}
+		}
+		recorded[list.ResourceVersion] = rows[min(1, len(rows)-1):]
+	}
+	return recorded
+}
+
+// expectOutOfReach expects each moment to be 410.
+func (h *chronicle) expectOutOfReach(recorded map[string][]string) {
+	h.Helper()
+	for revision := range recorded {
+		if response, body := h.ask("", query.CSV, "SELECT count(*) FROM configmaps("+revision+")"); response.StatusCode != http.StatusGone {
+			h.Errorf("at %s: %d %s", revision, response.StatusCode, body)
+		}
+	}
+}
+
+// Past states of custom resources are as they were stored: without the defaults of today's definition, and also in a version
+// that is gone.
+func TestSQL_PastIsWithoutTodaysDefinition(t *testing.T) {
+	t.Parallel()
+	onDatabases(t, func(t *testing.T, flags ...string) {
+		t.Parallel()
+		h := newChronicle(t, flags...)
+		client := dynamic.NewForConfigOrDie(h.config)
+		definitions := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+		define := func(version, mode string) map[string]any {
+			var object map[string]any
+			h.must(json.Unmarshal(fmt.Appendf(nil, `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"gears.example.com"},
+				"spec":{"group":"example.com","scope":"Cluster","names":{"plural":"gears","singular":"gear","kind":"Gear","listKind":"GearList"},
+				"versions":[{"name":%q,"served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","properties":{"spec":{"type":"object","properties":{
+				"teeth":{"type":"integer"},"mode":{"type":"string"%s}}}}}}}]}}`, version, mode), &object))
+			return object
+		}
+		_, err := definitions.Create(t.Context(), &unstructured.Unstructured{Object: define("v1", "")}, metav1.CreateOptions{})
+		h.must(err)
+		var made *unstructured.Unstructured
+		storetest.Eventually(t, "gears are served", func() (ok bool) {
+			gear := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Gear", "metadata": map[string]any{"name": "big"}, "spec": map[string]any{"teeth": int64(40)}}}
+			made, err = client.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "gears"}).Create(t.Context(), gear, metav1.CreateOptions{})
+			return err == nil
+		})
+		redefine := func(versions ...any) {
+			storetest.Eventually(t, "the definition is changed", func() bool {
+				crd, err := definitions.Get(t.Context(), "gears.example.com", metav1.GetOptions{})
+				h.must(err)
+				h.must(unstructured.SetNestedSlice(crd.Object, versions, "spec", "versions"))
+				_, err = definitions.Update(t.Context(), crd, metav1.UpdateOptions{})
+				return err == nil
+			})
+		}
+		version := func(name, mode string) map[string]any {
+			return define(name, mode)["spec"].(map[string]any)["versions"].([]any)[0].(map[string]any)
+		}
+		expect := func(want, statement string) {
+			t.Helper()
+			storetest.Eventually(t, want+" is the answer to "+statement, func() bool {
+				response, body := h.ask("", query.CSV, statement)
+				return response.StatusCode == http.StatusOK && slices.Equal(strings.Split(strings.TrimSpace(body), "\n")[1:], []string{want})
+			})
+		}
+		redefine(version("v1", `,"default":"fast"`))
+		expect("fast", `SELECT spec_mode FROM "gears.example.com"`)
+		expect("1,40", fmt.Sprintf(`SELECT spec_mode IS NULL, spec_teeth FROM "gears.example.com"(%s)`, made.GetResourceVersion()))
+		expect("1,40,"+made.GetResourceVersion(), `SELECT spec_mode IS NULL, spec_teeth, object ->> '$.metadata.resourceVersion' FROM "gears.example.com_history"`)
+		old := version("v1", "")
+		old["storage"] = false
+		redefine(old, version("v2", ""))
+		_, err = definitions.Patch(t.Context(), "gears.example.com", types.MergePatchType, []byte(`{"status":{"storedVersions":["v2"]}}`), metav1.PatchOptions{}, "status")
+		h.must(err)
+		redefine(version("v2", ""))
+		expect("v2", `SELECT spec_versions ->> '$[0].name' FROM (SELECT object -> '$.spec.versions' AS spec_versions FROM customresourcedefinitions)`)
+		expect("1,40", `SELECT object IS NOT NULL, spec_teeth FROM "gears.example.com_history"`)
+	})
+}
+
+// kubernetesOwn matches rows of what Kubernetes itself makes in each cluster.
+var kubernetesOwn = regexp.MustCompile(`system:|kube-|kubeadm:|,ServiceAccount,`)
+
+// timeOfChange matches the time of a change.
+var timeOfChange = regexp.MustCompile(`[0-9-]{10}T[0-9:]{8}\.[0-9]{6}Z`)
+
+// answers are the other rows of the statements of docs/sql.md, by their comments.
+var answers = map[string]string{
+	"which images run, by tag, in how many containers":     "example.org/web:1,2|example.org/log:2,1",
+	"what the Pods of each node ask for, of what it has":   "n1,0.25,4,67108864,8589934592|n2,0.25,0.5,,",
+	"which containers have no memory limit":                "shop,web-2,log|shop,web-2,web",
+	"which Pods are on a node":                             "shop,web-1,Running",
+	"what is known of a Pod that does not run":             "2026-01-02T03:04:05Z,FailedMount,3,no such volume",
+	"which workloads have fewer ready Pods than they want": "deployments,shop,web,1,3",
+	"which Services select no Pod":                         "shop,idle",
+	"which ConfigMaps no Pod uses":                         "shop,forgotten",
+	"which claims no Pod mounts":                           "shop,spare",
+	"which nodes are not well":                             "n2,DiskPressure,True,KubeletHasDiskPressure|n2,Ready,Unknown,NodeStatusUnknown",
+	"which values a label has":                             "deployments,web,1|pods,web,2",
+	"who may read the Secrets of a namespace":              ",User,carol|shop,User,alice",
+	"which Pods are on nodes that take no more":            "shop,web-2,n2",
+	"which Pods use a Secret":                              "shop,web-1|shop,web-2",
+	"which field managers have created ConfigMaps":         "byre.test,3",
+	"who has scaled a Deployment since yesterday":          "TIME,erin,2,3",
+	"what a deleted ConfigMap held":                        `TIME,frank,"{""color"":""blue""}"`,
+	"which Pods were on a node an hour ago":                "",
+	"what has changed in a namespace since a deployment":   "TIME,erin,patch,deployments,web|TIME,byre-admin,create,configmaps,retired|TIME,frank,delete,configmaps,retired",
+}
+
+// The statements of docs/sql.md give the rows that its reader expects. It begins with twelve.
+func TestSQL_AnswersTheManual(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/sql.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	statements := map[string]string{}
+	for _, block := range strings.Split(string(text), "```sql\n")[1:] {
+		block, _, _ = strings.Cut(block, "```")
+		for statement := range strings.SplitSeq(strings.TrimSuffix(strings.TrimSpace(block), ";"), ";\n") {
+			question, statement, _ := strings.Cut(strings.TrimPrefix(strings.TrimSpace(statement), "-- "), "\n")
+			statements[question] = statement
+		}
+	}
+	if _, begin, _ := strings.Cut(string(text), "\n## "); strings.Count(begin[:strings.Index(begin, "\n## ")], "\n-- ") != 12 {
+		t.Error("the page does not begin with twelve questions")
+	}
+	for name, flags := range databases() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newChronicle(t, append(flags(t), "--disable-admission-plugins=ServiceAccount")...)
+			h.makeNamespace("shop")
+			h.createAll("testdata/query-manual.yaml")
+			h.changeForTheManual()
+			for question, statement := range statements {
+				rows := slices.DeleteFunc(h.csv("", statement), kubernetesOwn.MatchString)
+				got := timeOfChange.ReplaceAllString(strings.Join(rows, "|"), "TIME")
+				if want, ok := answers[question]; !ok || got != want {
+					t.Errorf("%s:\n%s\n%q, want %q", question, statement, rows, want)
+				}
+			}
+			for question := range answers {
+				if statements[question] == "" {
+					t.Errorf("the manual does not ask %s", question)
+				}
+			}
+		})
+	}
+}
+
+// changeForTheManual makes the changes that the manual asks for.
+func (h *chronicle) changeForTheManual() {
+	h.Helper()
+	as := func(user string) *kubernetes.Clientset {
+		config := rest.CopyConfig(h.config)
+		config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:masters"}}
+		return kubernetes.NewForConfigOrDie(config)
+	}
+	patch := func(user, change string) {
+		_, err := as(user).AppsV1().Deployments("shop").Patch(h.Context(), "web", types.MergePatchType, []byte(change), metav1.PatchOptions{})
+		h.must(err)
+	}
+	patch("dave", `{"spec":{"template":{"metadata":{"annotations":{"deployed":"now"}}}}}`)
+	patch("erin", `{"spec":{"replicas":3}}`)
+	_, err := h.kube.CoreV1().ConfigMaps("shop").Create(h.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "retired"}, Data: map[string]string{"color": "blue"}}, metav1.CreateOptions{})
+	h.must(err)
+	h.must(as("frank").CoreV1().ConfigMaps("shop").Delete(h.Context(), "retired", metav1.DeleteOptions{}))
+}
+
+// createAll creates the objects in a file of YAML, with their status.
+func (h *chronicle) createAll(file string) {
+	h.Helper()
+	client, err := dynamic.NewForConfig(h.config)
+	h.must(err)
+	text, err := os.ReadFile(file)
+	h.must(err)
+	for document := range strings.SplitSeq(string(text), "\n---\n") {
+		var object unstructured.Unstructured
+		h.must(yaml.Unmarshal([]byte(document), &object.Object))
+		resource, _ := meta.UnsafeGuessKindToResource(object.GroupVersionKind())
+		objects := client.Resource(resource).Namespace(object.GetNamespace())
+		created, err := objects.Create(h.Context(), &object, metav1.CreateOptions{FieldManager: "byre.test"})
+		h.must(err)
+		if status := object.Object["status"]; status != nil {
+			created.Object["status"] = status
+			_, err := objects.UpdateStatus(h.Context(), created, metav1.UpdateOptions{})
+			h.must(err)
+		}
+	}
+}
+
+// TestSQL_PastCost tells how long queries of the past take where each of BYRE_QUERY_PAST Pods of 3 KB has
+// been changed since the moment that they ask for.
+func TestSQL_PastCost(t *testing.T) {
+	pods, err := strconv.Atoi(os.Getenv("BYRE_QUERY_PAST"))
+	if err != nil {
+		t.Skip("BYRE_QUERY_PAST is not a number of Pods")
+	}
+	for name, flags := range databases() {
+		t.Run(name, func(t *testing.T) {
+			dir, flags := t.TempDir(), append(flags(t), "--sql-timeout=1m", "--sql-memory=1Gi")
+			startServer(t, dir, flags...).stop(t)
+			at := writePods(t, dir, flags, pods)
+			h := (&chronicle{T: t}).of(dir, flags...)
+			h.csv("", "SELECT count(*) FROM pods") // the watch cache has loaded them
+			for _, statement := range []string{
+				"SELECT count(*) FROM pods", "SELECT node, count(*) FROM pods GROUP BY node", "SELECT count(*) FROM pods(%[1]d)", "SELECT node, count(*) FROM pods(%[1]d) GROUP BY node",
+				"SELECT count(*) FROM pods('-0s')", "SELECT count(*) FROM pods(%[1]d) WHERE namespace = 'ns-7'", "SELECT node FROM pods(%[1]d) WHERE namespace = 'ns-7' AND name = 'pod-7'",
+				"SELECT count(*) FROM pods now JOIN pods(%[1]d) was ON was.namespace = now.namespace AND was.name = now.name WHERE was.node <> now.node",
+				"SELECT count(*) FROM pods_history", "SELECT node, who FROM pods_history WHERE namespace = 'ns-7' AND name = 'pod-7'",
+				"SELECT count(*) FROM changes", "SELECT count(*) FROM changes WHERE resource = 'pods' AND namespace = 'ns-7'", "SELECT path, count(*) FROM field_changes GROUP BY path",
+			} {
+				if strings.Contains(statement, "%") {
+					statement = fmt.Sprintf(statement, at)
+				}
+				began := time.Now()
+				response, body := h.ask("", query.CSV, statement)
+				t.Logf("%s: %s: %v: %d %.80q", name, statement, time.Since(began).Round(time.Millisecond), response.StatusCode, body)
+			}
+		})
+	}
+}
+
+// TestSQLViews_Cost tells how long the views of edges take, for who owns the database, with BYRE_VIEWS_COST Pods of 3 KB and ten
+// Services, of 1,000 Pods each, in each of ten namespaces.
+func TestSQLViews_Cost(t *testing.T) {
+	pods, err := strconv.Atoi(os.Getenv("BYRE_VIEWS_COST"))
+	if err != nil {
+		t.Skip("BYRE_VIEWS_COST is not a number of Pods")
+	}
+	statements := []string{
+		"SELECT count(*) FROM containers", "SELECT count(*) FROM (SELECT image, sum(cpu_request) FROM containers GROUP BY image) g", "SELECT count(*) FROM containers WHERE namespace = 'ns-7'",
+		"SELECT image FROM containers WHERE namespace = 'ns-7' AND name = 'pod-7'", "SELECT count(*) FROM labels", "SELECT count(*) FROM labels WHERE key = 'app' AND value = 'web-7'",
+		"SELECT count(*) FROM labels WHERE resource = 'services'", "SELECT count(*) FROM selectors", "SELECT count(*) FROM selectors WHERE namespace = 'ns-7'",
+		"SELECT pod FROM selectors WHERE resource = 'services' AND namespace = 'ns-7' AND name = 's1'",
+	}
+	for name, flags := range databases() {
+		t.Run(name, func(t *testing.T) {
+			dir, flags := t.TempDir(), flags(t)
+			startServer(t, dir, flags...).stop(t)
+			writePods(t, dir, append(flags, ""), pods)
+			of := statements
+			if name == "postgres" {
+				flags = append(flags, "--sql-schema=k8s")
+				for _, edge := range []string{"containers", "labels", "selectors"} {
+					of = append(slices.Clone(of), "SELECT count(*) FROM "+edge+"(now())", "SELECT count(*) FROM "+edge+"(now()) WHERE namespace = 'ns-7'")
+				}
+			}
+			h := (&chronicle{T: t}).of(dir, append(flags, "--controllers=")...)
+			for i := range 100 {
+				namespace := fmt.Sprintf("ns-%d", i/10)
+				if i%10 == 0 {
+					h.makeNamespace(namespace)
+				}
+				_, err := h.kube.CoreV1().Services(namespace).Create(t.Context(), &corev1.Service{
+					ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("s%d", i%10)},
+					Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}, Selector: map[string]string{"app": fmt.Sprintf("web-%d", i/10)}},
+				}, metav1.CreateOptions{})
+				h.must(err)
+			}
+			db := h.open("sql", "views")
+			if name == "postgres" {
+				db = h.openSchema("k8s")
+				h.awaitOne(db, "t", "SELECT to_regprocedure('k8s.labels(timestamptz)') IS NOT NULL")
+				h.execute(db, "ANALYZE") // as autovacuum does within a minute
+			}
+			for _, statement := range of {
+				began := time.Now()
+				found := one(db, statement)
+				t.Logf("%s: %s: %v: %.80q", name, statement, time.Since(began).Round(time.Millisecond), found)
+			}
+		})
+	}
+}
+
+// TestSQL_GetsBesideQueries tells what the slowest hundredth of GETs takes, in turns: alone, beside queries that read
+// BYRE_QUERY_BESIDE Pods, and beside a program of the least priority that only counts, which is what any use of one
+// processor costs.
+func TestSQL_GetsBesideQueries(t *testing.T) {
+	pods, err := strconv.Atoi(os.Getenv("BYRE_QUERY_BESIDE"))
+	if err != nil {
+		t.Skip("BYRE_QUERY_BESIDE is not a number of Pods")
+	}
+	for name, flags := range databases() {
+		t.Run(name, func(t *testing.T) {
+			dir, flags := t.TempDir(), append(flags(t), "--controllers=")
+			startServer(t, dir, flags...).stop(t)
+			writePods(t, dir, flags, pods)
+			h := (&chronicle{T: t}).of(dir, flags...)
+			h.config.QPS = -1
+			kube := kubernetes.NewForConfigOrDie(h.config)
+			const statement = "SELECT node, phase, count(*) FROM pods GROUP BY node, phase"
+			h.csv("", statement)
+			beside := map[string]func(context.Context){
+				"alone":   func(context.Context) {},
+				"queries": func(ctx context.Context) { repeat(ctx, func() { h.csv("", statement) }) },
+				"a loop": func(ctx context.Context) {
+					_ = exec.CommandContext(ctx, "nice", "-n", "19", "sh", "-c", "while :; do :; done").Run()
+				}, // it is killed
+			}
+			for _, clients := range []int{1, 8} {
+				slowest := map[string][]time.Duration{}
+				for range 7 {
+					for name, other := range beside {
+						ctx, cancel := context.WithCancel(t.Context())
+						var running sync.WaitGroup
+						running.Go(func() { other(ctx) })
+						slowest[name] = append(slowest[name], slowestGet(h, kube, clients, pods))
+						cancel()
+						running.Wait()
+					}
+				}
+				for name, all := range slowest {
+					slices.Sort(all)
+					t.Logf("p99 of GET, clients %d, %s: %v (%v to %v)", clients, name, all[3], all[0], all[6])
+				}
+			}
+		})
+	}
+}
+
+// slowestGet returns what the slowest hundredth of 6,000 GETs of Pods takes.
+func slowestGet(h *chronicle, kube kubernetes.Interface, clients, pods int) time.Duration {
+	took := make([][]time.Duration, clients)
+	var running sync.WaitGroup
+	for c := range took {
+		running.Go(func() {
+			for i := range 6000 / clients {
+				n := (i*clients + c) % pods
+				began := time.Now()
+				_, err := kube.CoreV1().Pods(fmt.Sprintf("ns-%d", n%100)).Get(h.Context(), fmt.Sprintf("pod-%d", n), metav1.GetOptions{})
+				took[c] = append(took[c], time.Since(began))
+				if err != nil {
+					h.Error(err)
+				}
+			}
+		})
+	}
+	running.Wait()
+	all := slices.Sorted(slices.Values(slices.Concat(took...)))
+	return all[len(all)*99/100]
+}
+
+func repeat(ctx context.Context, f func()) {
+	for ctx.Err() == nil {
+		f()
+	}
+}
+
+// writePods writes Pods, and then changes each, and returns the revision between.
+func writePods(t *testing.T, dir string, flags []string, pods int) (between int64) {
+	t.Helper()
+	var driver sqlstore.Driver
+	var err error
+	if flags[0] == "--endpoint" {
+		driver, err = postgres.OpenWithoutServing(t.Context(), flags[1], postgres.Options{})
+	} else {
+		driver, err = sqlite.Open(t.Context(), dir+"/byre.db", sqlite.Options{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer driver.Close()
+	like, _, err := driver.Get(t.Context(), sqlstore.Key{Resource: "namespaces", Name: "default"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	padding := strings.Repeat(`{"name":"A_VARIABLE","value":"and what it is set to"},`, 44)
+	revisions := make([]int64, pods)
+	for _, op := range []sqlstore.Op{sqlstore.Create, sqlstore.Update} {
+		between = revisions[pods-1]
+		var batch []sqlstore.Write
+		for i := range pods {
+			namespace, name, node := fmt.Sprintf("ns-%d", i%100), fmt.Sprintf("pod-%d", i), fmt.Sprintf("%s-%d", op, i%1000)
+			text := fmt.Sprintf(`{"kind":"Pod","apiVersion":"v1","metadata":{"name":%q,"namespace":%q,"uid":"u-%s","creationTimestamp":"2026-01-02T03:04:05Z","labels":{"app":"web-%d"}},"spec":{"containers":[{"name":"c","image":"example.org/web:1","env":[%s{"name":"LAST","value":""}]}],"nodeName":%q,"priority":7},"status":{"phase":"Running","podIP":"10.0.0.1"}}`,
+				name, namespace, name, i%100, padding, node)
+			batch = append(batch, sqlstore.Write{
+				Op: op, Key: sqlstore.Key{Namespace: namespace, Resource: "pods", Name: name}, Value: []byte(text), UID: "u-" + name, Encoding: like.Encoding,
+				Replaces: revisions[i], Author: sqlstore.Author{User: "writer", Verb: string(op)},
+			})
+			if len(batch) < 500 && i < pods-1 {
+				continue
+			}
+			outcomes, err := driver.Commit(t.Context(), batch)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for j, outcome := range outcomes {
+				if outcome.Err != nil {
+					t.Fatal(outcome.Err)
+				}
+				revisions[i+1-len(batch)+j] = outcome.Revision
+			}
+			batch = batch[:0]
+		}
+	}
+	return between
 }

@@ -1,4 +1,5 @@
-// Package backup writes a snapshot of a store to a file, and reads it back.
+// Package backup writes a snapshot of a store to a file, reads it back, derives snapshots from
+// others, and makes backups at the times of a schedule.
 //
 // # The format
 //
@@ -27,13 +28,35 @@
 // release that adds a member, or changes the meaning of one, writes a new version of the
 // format. Every release reads all older versions and refuses newer ones.
 //
-// # What is promised
+// # What is promised of a file
 //
 // File.Verify fails with sqlstore.ErrBroken unless the file is complete and every byte is
 // what was written. A reader has one line in memory at a time.
 //
+// # Snapshots
+//
+// At returns the store as it was at an earlier revision, Restored the store with its revision
+// moved forward, and DigestOf a digest of all rows, by which stores are compared. All of them
+// stream rows. They need little memory, except for At, which holds the author of each object that
+// was written within the history.
+//
+// # Schedules
+//
+// A Schedule makes backups of a database, and deletes old ones.
+//
+//   - A backup is due when the schedule has come since the last one that the database records,
+//     whoever made that, and when that record is of a clock that was set back since. What came
+//     while no process ran is made up for once, at the start of the next one.
+//   - Of several processes on one database one makes each backup, under a lock of the database.
+//   - A backup that fails is tried again every RetryInterval. The first failure is logged, and the
+//     end of the failures.
+//   - Old backups are deleted after a new one is complete, and only those of the same cluster
+//     (sqlstore.Header.IsSameCluster) that a schedule has made: their names have the form of Name.
+//   - What a killed process has left of a backup in a directory is deleted before the next backup,
+//     once nobody has written it for longer than a backup may take.
+//
 // # What the caller owes
 //
 // The caller closes the file that it gave to Open, after the last use of the File and its
-// Snapshots. A File is not safe for concurrent use.
+// Snapshots. A File is not safe for concurrent use. Schedule.Run ends when its context does.
 package backup

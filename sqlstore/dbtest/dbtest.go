@@ -1,8 +1,7 @@
-// Package dbtest gives empty databases of both kinds, with this program's schema, to the
-// tests of packages that use a store.
 package dbtest
 
 import (
+	"context"
 	"path/filepath"
 	"testing"
 
@@ -11,6 +10,7 @@ import (
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/postgres/pgtest"
 	"byre/sqlstore/sqlite"
+	"byre/watch"
 )
 
 // Kind is a kind of database.
@@ -63,4 +63,29 @@ func Connect(t testing.TB, dsn string) sqlstore.Driver {
 		t.Fatal(err)
 	}
 	return driver
+}
+
+// RunStore runs a store and its feed on a driver, as one server does, until the test ends. The caller
+// closes the driver.
+func RunStore(t testing.TB, driver sqlstore.Driver, opts watch.Options) (*sqlstore.Store, *watch.Feed) {
+	t.Helper()
+	feed := watch.New(driver, opts)
+	store := sqlstore.New(driver, sqlstore.Options{Publish: feed.Publish})
+	Serve(t, "store", store.Run)
+	Serve(t, "feed", feed.Run)
+	return store, feed
+}
+
+// Serve runs a service until the test ends, and fails the test if run returns an error. Services
+// end in the reverse order of the calls.
+func Serve(t testing.TB, name string, run func(context.Context) error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	})
 }

@@ -275,3 +275,184 @@ func (w *writers) checkEpoch(t *testing.T) {
 		}
 	}
 }
+
+// The server crashes under load and restarts: acknowledged writes exist, writes that failed
+// with ErrUnavailable do not, and the driver reconnects by itself.
+func TestOutage_LosesNothingAcknowledged(t *testing.T) {
+	t.Parallel()
+	pgtest.DSN(t) // skips the test where there is no PostgreSQL
+	cluster, err := pgtest.Start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := cluster.Stop(); err != nil {
+			t.Logf("stop: %v", err) // the shell reports the signal that ended the server
+		}
+	})
+	dsn := cluster.DSN("postgres")
+	if _, err := migrations.Up(t.Context(), dsn); err != nil {
+		t.Fatal(err)
+	}
+	driver, err := postgres.Open(t.Context(), dsn, postgres.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer driver.Close()
+
+	var writer sync.WaitGroup
+	outcomes := make(map[string]error)
+	started := make(chan struct{})
+	writer.Go(func() {
+		for i := 0; ; i++ {
+			if i == 20 {
+				close(started)
+			}
+			name := fmt.Sprint(i)
+			_, err := driver.Commit(t.Context(), create(name))
+			outcomes[name] = err
+			if errors.Is(err, sqlstore.ErrUnavailable) {
+				return
+			}
+			if err != nil && !errors.Is(err, sqlstore.ErrUnknown) {
+				t.Errorf("commit during the outage: %v", err)
+				return
+			}
+		}
+	})
+	<-started
+	if err := cluster.Halt(); err != nil {
+		t.Logf("halt: %v", err) // the shell reports the signal that ended the server
+	}
+	writer.Wait()
+	if _, err := driver.State(t.Context()); !errors.Is(err, sqlstore.ErrUnavailable) {
+		t.Errorf("state during the outage: %v", err)
+	}
+	if err := cluster.Resume(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	state, err := driver.State(t.Context())
+	if err != nil {
+		t.Fatalf("state after the outage: %v", err)
+	}
+	existing := int64(0)
+	for name, outcome := range outcomes {
+		_, _, err := driver.Get(t.Context(), create(name)[0].Key)
+		if err == nil {
+			existing++
+		}
+		if outcome == nil && err != nil || errors.Is(outcome, sqlstore.ErrUnavailable) && !errors.Is(err, sqlstore.ErrNotFound) {
+			t.Errorf("%s: commit %v, get %v", name, outcome, err)
+		}
+	}
+	if existing != state.Revision {
+		t.Errorf("%d objects at revision %d", existing, state.Revision)
+	}
+	if o, err := driver.Commit(t.Context(), create("after")); err != nil || o[0].Revision != state.Revision+1 {
+		t.Errorf("commit after the outage: %v, %v", o, err)
+	}
+}
+
+// recovery is the time within which reads and writes must work after a silent host answers
+// again, or another host does. It takes ten seconds at most where the processors are free;
+// TCP alone would take 15 minutes.
+const recovery = time.Minute
+
+// openThrough opens a driver on an empty database through proxies, which are its hosts.
+func openThrough(t *testing.T, proxies int, options postgres.Options) (*postgres.Driver, []*pgtest.Proxy) {
+	t.Helper()
+	dsn := pgtest.DSN(t)
+	if _, err := migrations.Up(t.Context(), dsn); err != nil {
+		t.Fatal(err)
+	}
+	all := make([]*pgtest.Proxy, proxies)
+	for i := range all {
+		all[i] = pgtest.NewProxy(t, dsn)
+	}
+	driver := openMore(t, all[0].DSN(all[1:]...), options)
+	t.Cleanup(func() { // before Close of the driver, which waits for the server
+		for _, p := range all {
+			p.Cut()
+		}
+	})
+	return driver, all
+}
+
+// warm has the pool for reads open several connections.
+func warm(t *testing.T, driver *postgres.Driver) {
+	t.Helper()
+	var readers sync.WaitGroup
+	for range 8 {
+		readers.Go(func() {
+			_, err := driver.State(t.Context())
+			for errors.Is(err, sqlstore.ErrUnavailable) && t.Context().Err() == nil { // on a busy machine, to connect may exceed the timeout
+				_, err = driver.State(t.Context())
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	readers.Wait()
+}
+
+// untilAvailable repeats a read or a write until it succeeds. Each failure must be
+// ErrUnavailable, for which a busy machine is enough where timeouts are short.
+func untilAvailable(t *testing.T, work func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), recovery)
+	defer cancel()
+	for {
+		err := work(ctx)
+		if err == nil {
+			return
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("not available within %v: %v", recovery, err)
+		}
+		if !errors.Is(err, sqlstore.ErrUnavailable) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// createAvailable creates an object as soon as the database is available.
+func createAvailable(t *testing.T, driver *postgres.Driver, name string) {
+	t.Helper()
+	isUnknown := false
+	untilAvailable(t, func(ctx context.Context) error {
+		o, err := driver.Commit(ctx, create(name))
+		switch {
+		case errors.Is(err, sqlstore.ErrUnknown): // sent on a connection that the server was closing
+			isUnknown = true
+			return sqlstore.ErrUnavailable
+		case err != nil:
+			return err
+		case isUnknown && errors.Is(o[0].Err, sqlstore.ErrExists):
+			return nil
+		}
+		return o[0].Err
+	})
+}
+
+// outcomeIsUnknown creates an object whose COMMIT gets no answer, and expects that the driver
+// stops waiting for it.
+func outcomeIsUnknown(t *testing.T, driver *postgres.Driver, name string) {
+	t.Helper()
+	committed := make(chan error, 1)
+	go func() {
+		_, err := driver.Commit(t.Context(), create(name))
+		for errors.Is(err, sqlstore.ErrUnavailable) && t.Context().Err() == nil { // not sent
+			_, err = driver.Commit(t.Context(), create(name))
+		}
+		committed <- err
+	}()
+	select {
+	case err := <-committed:
+		if !errors.Is(err, sqlstore.ErrUnknown) {
+			t.Errorf("commit without an answer: %v", err)
+		}
+	case <-time.After(2 * time.Minute):
+		t.Fatal("the commit waits for an answer that does not come")
+	}
+}

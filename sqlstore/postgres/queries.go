@@ -474,3 +474,207 @@ SELECT revision, time, op, verb, subresource, manager, who, real_user, audit_id,
        new_uid, new_form, new_expires, new_value
 FROM measured WHERE coalesce(before, 0) < $3 ORDER BY place`
 )
+
+// Lists. The arguments are $1 group, $2 resource, $3 owner, $4 namespace, $5 the name of the
+// position after which the list begins, $6 the only name to list (empty for all), $7
+// revision, $8 limit (NULL for none), $9 whether to return values. A list is of a resource, a
+// namespace, or one object. A list of what is current has no use for $7.
+const (
+	listResource = `
+SELECT namespace, name, uid, created_revision, revision, form, expires, CASE WHEN $9 THEN value END AS value
+FROM current_objects
+WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
+  AND (namespace, name) > ($4, $5) AND ($6 = '' OR name = $6) AND $7::bigint IS NOT NULL
+ORDER BY namespace, name LIMIT $8`
+
+	listNamespace = `
+SELECT namespace, name, uid, created_revision, revision, form, expires, CASE WHEN $9 THEN value END AS value
+FROM current_objects
+WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
+  AND namespace = $4 AND name > $5 AND ($6 = '' OR name = $6) AND $7::bigint IS NOT NULL
+ORDER BY namespace, name LIMIT $8`
+
+	listObject = `
+SELECT namespace, name, uid, created_revision, revision, form, expires, CASE WHEN $9 THEN value END AS value
+FROM current_objects
+WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
+  AND namespace = $4 AND name = $6 AND name > $5 AND $7::bigint IS NOT NULL
+ORDER BY namespace, name LIMIT $8`
+
+	countResource = `
+SELECT count(*) FROM current_objects
+WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
+  AND (namespace, name) > ($4, $5) AND ($6 = '' OR name = $6) AND $7::bigint IS NOT NULL`
+
+	countNamespace = `
+SELECT count(*) FROM current_objects
+WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
+  AND namespace = $4 AND name > $5 AND ($6 = '' OR name = $6) AND $7::bigint IS NOT NULL`
+)
+
+// Lists at a revision: the objects that were last written up to it, and the undo rows of objects
+// that were replaced or deleted after it. These undo rows come from the whole history of the objects
+// in the range (At), or from the changes of the resource after the revision if these are few (Since):
+// of a list that goes on for minutes they are few, however long the history is. $10 is whether to return
+// objects that were not replaced since.
+//
+// Each half has an ORDER BY of its own: without it the planner would not merge two index scans. The
+// empty texts and the zero that Since adds to the columns keep the planner from using the index by
+// key.
+const (
+	listResourceAt = `
+SELECT * FROM ((
+  SELECT namespace, name, uid, created_revision, revision, form, expires, CASE WHEN $9 THEN value END AS value
+  FROM current_objects
+  WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
+    AND (namespace, name) > ($4, $5) AND ($6 = '' OR name = $6) AND revision <= $7 AND $10
+  ORDER BY namespace, name LIMIT $8
+) UNION ALL (
+  SELECT namespace, name, uid, created_revision, replaces, form, expires, CASE WHEN $9 THEN value END
+  FROM undo_log
+  WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
+    AND (namespace, name) > ($4, $5) AND ($6 = '' OR name = $6) AND replaces BETWEEN 1 AND $7 AND revision > $7
+  ORDER BY namespace, name LIMIT $8
+)) AS list
+ORDER BY namespace, name LIMIT $8`
+
+	listNamespaceAt = `
+SELECT * FROM ((
+  SELECT namespace, name, uid, created_revision, revision, form, expires, CASE WHEN $9 THEN value END AS value
+  FROM current_objects
+  WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
+    AND namespace = $4 AND name > $5 AND ($6 = '' OR name = $6) AND revision <= $7 AND $10
+  ORDER BY name LIMIT $8
+) UNION ALL (
+  SELECT namespace, name, uid, created_revision, replaces, form, expires, CASE WHEN $9 THEN value END
+  FROM undo_log
+  WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
+    AND namespace = $4 AND name > $5 AND ($6 = '' OR name = $6) AND replaces BETWEEN 1 AND $7 AND revision > $7
+  ORDER BY name LIMIT $8
+)) AS list
+ORDER BY name LIMIT $8`
+
+	listObjectAt = `
+SELECT * FROM ((
+  SELECT namespace, name, uid, created_revision, revision, form, expires, CASE WHEN $9 THEN value END AS value
+  FROM current_objects
+  WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
+    AND namespace = $4 AND name = $6 AND name > $5 AND revision <= $7 AND $10
+) UNION ALL (
+  SELECT namespace, name, uid, created_revision, replaces, form, expires, CASE WHEN $9 THEN value END
+  FROM undo_log
+  WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
+    AND namespace = $4 AND name = $6 AND name > $5 AND replaces BETWEEN 1 AND $7 AND revision > $7
+)) AS list LIMIT $8`
+
+	listResourceSince = `
+SELECT * FROM ((
+  SELECT namespace, name, uid, created_revision, revision, form, expires, CASE WHEN $9 THEN value END AS value
+  FROM current_objects
+  WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
+    AND (namespace, name) > ($4, $5) AND ($6 = '' OR name = $6) AND revision <= $7 AND $10
+  ORDER BY namespace, name LIMIT $8
+) UNION ALL (
+  SELECT namespace, name, uid, created_revision, replaces, form, expires, CASE WHEN $9 THEN value END
+  FROM undo_log
+  WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
+    AND revision > $7 AND (namespace || '', name || '') > ($4, $5) AND ($6 = '' OR name || '' = $6) AND replaces + 0 BETWEEN 1 AND $7
+  ORDER BY namespace || '', name LIMIT $8
+)) AS list
+ORDER BY namespace, name LIMIT $8`
+
+	listNamespaceSince = `
+SELECT * FROM ((
+  SELECT namespace, name, uid, created_revision, revision, form, expires, CASE WHEN $9 THEN value END AS value
+  FROM current_objects
+  WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
+    AND namespace = $4 AND name > $5 AND ($6 = '' OR name = $6) AND revision <= $7 AND $10
+  ORDER BY name LIMIT $8
+) UNION ALL (
+  SELECT namespace, name, uid, created_revision, replaces, form, expires, CASE WHEN $9 THEN value END
+  FROM undo_log
+  WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
+    AND revision > $7 AND namespace || '' = $4 AND name || '' > $5 AND ($6 = '' OR name || '' = $6) AND replaces + 0 BETWEEN 1 AND $7
+  ORDER BY namespace || '', name LIMIT $8
+)) AS list
+ORDER BY name LIMIT $8`
+
+	// countResourceAt counts the objects that exist now and were created up to the revision, and
+	// those that existed then and were deleted later.
+	countResourceAt = `
+SELECT (
+  SELECT count(*) FROM current_objects
+  WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
+    AND (namespace, name) > ($4, $5) AND ($6 = '' OR name = $6) AND created_revision <= $7
+) + (
+  SELECT count(*) FROM undo_log
+  WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
+    AND revision > $7 AND (namespace || '', name || '') > ($4, $5) AND ($6 = '' OR name || '' = $6) AND op = 'delete' AND created_revision <= $7
+)`
+
+	countNamespaceAt = `
+SELECT (
+  SELECT count(*) FROM current_objects
+  WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
+    AND namespace = $4 AND name > $5 AND ($6 = '' OR name = $6) AND created_revision <= $7
+) + (
+  SELECT count(*) FROM undo_log
+  WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
+    AND revision > $7 AND namespace || '' = $4 AND name || '' > $5 AND ($6 = '' OR name || '' = $6) AND op = 'delete' AND created_revision <= $7
+)`
+)
+
+// A whole store: ReadSnapshot and Load.
+const (
+	// configureScan has the server read rows in the order of an index, instead of sorting
+	// a table first. It turns off the time-outs of the role or the database, as pg_dump does: the
+	// transaction is idle while the snapshot is written to a slow place. PostgreSQL has
+	// transaction_timeout from version 17 on.
+	configureScan = `
+SELECT set_config('statement_timeout', '0', true), set_config('idle_in_transaction_session_timeout', '0', true),
+       (SELECT set_config(name, '0', true) FROM pg_settings WHERE name = 'transaction_timeout'), set_config('enable_sort', 'off', true),
+       set_config('enable_incremental_sort', 'off', true), set_config('enable_seqscan', 'off', true)`
+
+	selectHeader = `
+SELECT k.revision, k.compacted, k.epoch, clock_timestamp(), (SELECT count(*) FROM current_objects)
+FROM counters k WHERE k.id = 1`
+
+	// selectObjects reads the objects of one resource, $1 to $3, in key order.
+	selectObjects = `
+SELECT namespace, name, uid, generation, created_revision, revision, time, verb, subresource, manager, who, real_user, form, expires, value
+FROM current_objects WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
+ORDER BY namespace, name`
+
+	selectUndo = `
+SELECT u.revision, u.time, u.op, u.verb, u.subresource, u.manager, u.who, u.real_user, u.audit_id, r."group", r.resource, r.defined_by,
+       u.namespace, u.name, u.uid, u.replaces, u.created_revision, u.form, u.expires, u.value
+FROM undo_log u JOIN resources r ON r.id = u.resource_id
+ORDER BY u.revision`
+
+	// lockStore keeps all other sessions from the tables until the transaction ends.
+	lockStore = `LOCK TABLE store, resources, current_objects, undo_log IN ACCESS EXCLUSIVE MODE`
+
+	// configureLoad turns off the same time-outs as configureScan.
+	configureLoad = `
+SELECT set_config('statement_timeout', '0', true), set_config('idle_in_transaction_session_timeout', '0', true),
+       (SELECT set_config(name, '0', true) FROM pg_settings WHERE name = 'transaction_timeout'), set_config('lock_timeout', $1, true)`
+
+	// countData is 0 in a store in which no change was ever made.
+	countData = `SELECT (SELECT count(*) FROM current_objects) + (SELECT count(*) FROM undo_log) + (SELECT revision FROM store)`
+
+	setStore = `UPDATE store SET revision = $1, compacted = $2, epoch = $3, lineage = '' WHERE id = 1`
+
+	analyze = `ANALYZE resources, current_objects, undo_log`
+)
+
+var (
+	resourceColumns = []string{"id", "group", "resource", "defined_by", "compacted", "retained_for"}
+	objectColumns   = []string{
+		"resource_id", "namespace", "name", "uid", "generation", "created_revision", "revision",
+		"time", "verb", "subresource", "manager", "who", "real_user", "form", "expires", "value",
+	}
+	undoColumns = []string{
+		"revision", "time", "op", "verb", "subresource", "manager", "who", "real_user", "audit_id", "resource_id", "namespace", "name",
+		"uid", "replaces", "created_revision", "form", "expires", "value",
+	}
+)

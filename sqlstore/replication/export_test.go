@@ -3,6 +3,8 @@ package replication
 import (
 	"context"
 	"time"
+
+	"github.com/minio/minio-go/v7"
 )
 
 // SetBacklog sets the bound of the backlog, before Run.
@@ -40,4 +42,12 @@ func (r *Replicator) Merge(ctx context.Context) error {
 // Captured returns the last file of the backlog of the current session, which does not end.
 func (r *Replicator) Captured() uint64 {
 	return uint64(r.session.position().id)
+}
+
+// Renew renews the lease once.
+func (l *Lease) Renew(ctx context.Context) error { return l.renew(ctx, func(*LeaseState) {}) }
+
+// Remove deletes the object, as an operator does.
+func (o *LeaseObject) Remove(ctx context.Context) error {
+	return o.service.RemoveObject(ctx, o.bucket, o.key, minio.RemoveObjectOptions{})
 }

@@ -3,8 +3,10 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"iter"
 	"math"
 	"slices"
@@ -341,4 +343,249 @@ func (c *counters) observe(revision int64) {
 			return
 		}
 	}
+}
+
+// List implements sqlstore.Driver. It calls yield inside the read transaction. yield should not
+// take long, because SQLite can't start the log over until the transaction ends.
+func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (listed sqlstore.ListResult, err error) {
+	of := new(q.Of())
+	last, err := d.committer.flushUnlessCovered(q.At, of)
+	if err != nil {
+		return sqlstore.ListResult{}, err
+	}
+	r := d.readers
+	if q.At == 0 {
+		of = nil
+	}
+	err = r.snapshot(ctx, of, func(tx *sql.Tx, state sqlstore.State) error {
+		listed.Revision = state.Revision
+		query, count := listNow, countNow
+		switch {
+		case q.At == 0:
+			listed.Revision = max(last, state.Revision)
+		case q.At == state.Revision && q.Replaced:
+			return nil
+		case q.At == state.Revision:
+		case q.At > state.Revision:
+			return sqlstore.ErrFuture
+		case q.At < state.Compacted:
+			return sqlstore.ErrCompacted
+		default:
+			listed.Revision, count = q.At, countAt
+			if query, err = r.listQueryAt(ctx, tx, q, state.Revision); err != nil {
+				return err
+			}
+		}
+		start, nonEmpty, err := q.Start()
+		if err != nil || !nonEmpty {
+			return err
+		}
+		last, more, err := list(ctx, r.in(ctx, tx, query), q, arguments(q, start, listed.Revision), yield)
+		if err != nil || !more {
+			return err
+		}
+		listed.More = true
+		if !q.Count {
+			return nil
+		}
+		return r.in(ctx, tx, count).QueryRowContext(ctx, arguments(q, last, listed.Revision)...).Scan(&listed.Remaining)
+	})
+	if err != nil {
+		return sqlstore.ListResult{}, d.file.translate(err)
+	}
+	return listed, nil
+}
+
+// fewChanges is how many changes of its resource after a revision a page of a list at it may examine.
+// It takes some ten milliseconds.
+const fewChanges = 10_000
+
+// listQueryAt returns the query for a list at q.At, which is before the last revision.
+func (r *reader) listQueryAt(ctx context.Context, tx *sql.Tx, q sqlstore.Query, last int64) (string, error) {
+	isMany := q.Namespace != "" && q.Name != "" // the history of one object is shorter
+	if !isMany && last-q.At > fewChanges {      // other resources may have most of these changes
+		row := r.in(ctx, tx, hasManySince).QueryRowContext(ctx, q.Group, q.Resource, q.Owner.String(), q.At, fewChanges)
+		if err := row.Scan(&isMany); err != nil {
+			return "", err
+		}
+	}
+	if isMany {
+		return listAt, nil
+	}
+	return listSince, nil
+}
+
+// arguments returns the arguments of the statements of a list after a position. A count ignores the last three, and a
+// list of what is current the last one.
+func arguments(q sqlstore.Query, after sqlstore.Position, at int64) []any {
+	// No name and no namespace has the character 0: nothing comes between a text and the text with a 1 at its end.
+	const next = "\x01"
+	first, end, endName := after.Name+next, any([]byte{0xff}), "" // a BLOB comes after every text
+	switch {
+	case q.Namespace == "":
+	case q.Name == "":
+		end = q.Namespace + next
+	default:
+		first, end, endName = max(first, q.Name), q.Namespace, q.Name+next
+	}
+	limit := -1
+	if q.Limit > 0 {
+		limit = q.Limit + 1
+	}
+	return []any{
+		q.Group, q.Resource, q.Owner.String(), after.Namespace, first, end, endName, q.Name,
+		at, limit, !q.KeysOnly, !q.Replaced,
+	}
+}
+
+// list yields up to q.Limit records. last is the position of the last one; more is true if
+// there are more.
+func list(ctx context.Context, stmt txStatement, q sqlstore.Query, arguments []any, yield func(sqlstore.Record) error) (last sqlstore.Position, more bool, err error) {
+	rows, err := stmt.QueryContext(ctx, arguments...)
+	if err != nil {
+		return last, false, err
+	}
+	defer rows.Close()
+	for n := 0; rows.Next(); n++ {
+		if n == q.Limit && q.Limit > 0 {
+			return last, true, nil
+		}
+		key := sqlstore.Key{Group: q.Group, Resource: q.Resource, Owner: q.Owner}
+		var created, revision int64
+		var s stored
+		if err := rows.Scan(&key.Namespace, &key.Name, &s.uid, &created, &revision, &s.form, &s.expires, &s.value, &s.sum); err != nil {
+			return last, false, err
+		}
+		record, err := s.record("current_objects or undo_log", revision, key, created, revision)
+		if err != nil {
+			return last, false, err
+		}
+		last = sqlstore.Position{Namespace: record.Namespace, Name: record.Name}
+		if err := yield(record); err != nil {
+			return last, false, err
+		}
+	}
+	return last, false, rows.Err()
+}
+
+// timeLayout has a fixed width, so that the order of the texts is that of the times. SQLite's
+// date functions can read it.
+const timeLayout = "2006-01-02T15:04:05.000000Z"
+
+func formatTime(t time.Time) string { return t.UTC().Format(timeLayout) }
+
+func parseTime(text string) (time.Time, error) {
+	t, err := time.Parse(timeLayout, text)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("time in the database: %w", err)
+	}
+	return t, nil
+}
+
+// formatExpiry returns the value of the column expires: NULL for the zero time, which means
+// never.
+func formatExpiry(t time.Time) any {
+	if t.IsZero() {
+		return nil
+	}
+	return formatTime(t)
+}
+
+// expiryText is formatExpiry for checksums: it returns an empty text for NULL.
+func expiryText(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return formatTime(t)
+}
+
+func parseExpiry(text sql.NullString) (time.Time, error) {
+	if !text.Valid {
+		return time.Time{}, nil
+	}
+	return parseTime(text.String)
+}
+
+// SQLite has no checksums of its pages, and so does not notice when a disk changes a byte
+// inside a text. Each row therefore has CRC-32C checksums of its columns. Every read that
+// returns a value compares them. A row whose checksums are NULL passes: who changes a row by
+// hand sets them so.
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// sumBuffer is large enough for all columns but the value of nearly every row, so that summing
+// them needs no allocation.
+type sumBuffer [512]byte
+
+func appendText(b []byte, text string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(text))), text...)
+}
+
+func appendKey(b []byte, k sqlstore.Key) []byte {
+	for _, text := range [...]string{k.Group, k.Resource, k.Owner.String(), k.Namespace, k.Name} {
+		b = appendText(b, text)
+	}
+	return b
+}
+
+// recordSum returns the value of the column record_sum: the checksum of a record. expires is
+// the text of the column expires; empty for NULL.
+func recordSum(k sqlstore.Key, uid string, created, revision int64, form, expires, value string) int64 {
+	var buffer sumBuffer
+	b := appendKey(buffer[:0], k)
+	b = appendText(b, uid)
+	b = binary.AppendVarint(b, created)
+	b = binary.AppendVarint(b, revision)
+	b = appendText(b, form)
+	b = appendText(b, expires)
+	return int64(crc32.Update(crc32.Checksum(b, castagnoli), castagnoli, sqlstore.Bytes(value)))
+}
+
+// changeSum returns the value of the column change_sum: the checksum of the columns of a change
+// that are not part of the replaced record.
+func changeSum(k sqlstore.Key, revision int64, stamp string, op sqlstore.Op, a sqlstore.Author, replaces int64) int64 {
+	var buffer sumBuffer
+	b := appendKey(buffer[:0], k)
+	b = binary.AppendVarint(b, revision)
+	for _, text := range [...]string{stamp, string(op), a.Verb, a.Subresource, a.Manager, a.User, a.RealUser, a.AuditID} {
+		b = appendText(b, text)
+	}
+	return int64(crc32.Checksum(binary.AppendVarint(b, replaces), castagnoli))
+}
+
+// writtenSum returns the value of the column change_sum of the table current_objects, which has
+// only some columns of the last change, and the generation.
+func writtenSum(k sqlstore.Key, revision int64, stamp string, a sqlstore.Author, generation int64) int64 {
+	a.AuditID = ""
+	return changeSum(k, revision, stamp, "", a, generation)
+}
+
+// damagedError means that a row does not have its checksum.
+type damagedError struct {
+	table    string
+	revision int64
+	key      sqlstore.Key
+	rowid    int64 // set by the scans of whole tables
+}
+
+func (e *damagedError) Error() string {
+	return fmt.Sprintf("the row of %s with revision %d (%s) does not have its checksum", e.table, e.revision, e.key.Display())
+}
+
+// compare returns a *damagedError if the checksum of a row differs from the stored one. A row
+// without a stored checksum passes.
+func compare(stored sql.NullInt64, sum func() int64, table string, revision int64, k sqlstore.Key) error {
+	if !stored.Valid || stored.Int64 == sum() {
+		return nil
+	}
+	return &damagedError{table: table, revision: revision, key: k}
+}
+
+// at returns the error of a row, with its rowid if it does not have its checksum.
+func at(rowid int64, err error) error {
+	var damaged *damagedError
+	if errors.As(err, &damaged) {
+		damaged.rowid = rowid
+	}
+	return err
 }

@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"os"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -145,4 +148,19 @@ func benchChanges(b *testing.B, d sqlstore.Driver) {
 
 func reportRate(b *testing.B) {
 	b.ReportMetric(float64(b.N)/max(b.Elapsed(), time.Nanosecond).Seconds(), "objects/s")
+}
+
+// Growth returns the number of objects that "make growth" asks for; ok is false in other runs.
+func Growth() (objects int, ok bool) {
+	objects, err := strconv.Atoi(os.Getenv("BYRE_GROWTH"))
+	return objects, err == nil
+}
+
+// AtScale returns statements that insert 100000 rows, changed to insert as many as "make growth"
+// asks for.
+func AtScale(statements string) string {
+	if objects, ok := Growth(); ok {
+		return strings.ReplaceAll(statements, "100000", strconv.Itoa(objects))
+	}
+	return statements
 }

@@ -1,6 +1,3 @@
-// Package eventually polls, in tests, for a condition that another goroutine, process or
-// server brings about without telling. Where there is a channel, a watch or the exit of a
-// process to wait for, a test waits for that instead.
 package storetest
 
 import (

@@ -1,5 +1,3 @@
-// Package upstreamtest finds the sources of the Kubernetes release that byre is built on, for
-// tests that compare byre with them.
 package storetest
 
 import (

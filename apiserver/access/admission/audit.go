@@ -9,6 +9,7 @@ import (
 	"k8s.io/apiserver/pkg/audit"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/egressselector"
+	genericoptions "k8s.io/apiserver/pkg/server/options"
 	"k8s.io/klog/v2"
 
 	"byre/migrations"
@@ -69,3 +70,9 @@ func (a *Audit) Run(ctx context.Context) error {
 	a.Backend.Shutdown() // returns when all events are written
 	return nil
 }
+
+// AuditOptions are kube-apiserver's flags of auditing.
+type AuditOptions struct{ genericoptions.AuditOptions }
+
+// NewAuditOptions returns kube-apiserver's defaults: no policy, no backend.
+func NewAuditOptions() *AuditOptions { return &AuditOptions{*genericoptions.NewAuditOptions()} }

@@ -2,22 +2,33 @@ package auth
 
 import (
 	"context"
+	"crypto/ecdsa"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
 
+	jose "gopkg.in/go-jose/go-jose.v2"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/group"
+	"k8s.io/apiserver/pkg/authentication/request/union"
+	x509request "k8s.io/apiserver/pkg/authentication/request/x509"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 
@@ -290,3 +301,239 @@ type steps struct{ now time.Time }
 
 func (s *steps) Now() time.Time                  { return s.now }
 func (s *steps) Since(t time.Time) time.Duration { return s.now.Sub(t) }
+
+// verifiedBy returns the options to verify client certificates of a CA.
+func verifiedBy(ca authority) x509request.VerifyOptionFunc {
+	roots := x509.NewCertPool()
+	roots.AddCert(ca.cert)
+	return func() (x509.VerifyOptions, bool) {
+		options := x509request.DefaultVerifyOptions()
+		options.Roots = roots
+		return options, true
+	}
+}
+
+// TestCertificateCache_ServesEachConnectionOfAClient: a client that connects again is served
+// from the entry of its first connection. crypto/tls parses the certificates of each
+// connection anew, so the cache must not compare their addresses.
+func TestCertificateCache_ServesEachConnectionOfAClient(t *testing.T) {
+	t.Parallel()
+	ca := newAuthority(t, "ca")
+	c := newCachedX509Authenticator(verifiedBy(ca), nil)
+	server := serve(t, &Auth{Authenticator: c})
+	alice, bob := ca.client(t, "alice", "dev"), ca.client(t, "bob")
+	for range 3 {
+		check(t, ask(t, server, alice), "alice", "dev")
+		check(t, ask(t, server, bob), "bob")
+	}
+	if n := c.cache.Len(); n != 2 {
+		t.Errorf("%d entries of two clients", n)
+	}
+}
+
+// TestCertificateCache_AnswersAsUpstream: the first request of a client and a later one, which
+// is answered from the cache, get the user that upstream's authenticators find.
+func TestCertificateCache_AnswersAsUpstream(t *testing.T) {
+	t.Parallel()
+	ca := newAuthority(t, "ca")
+	verify := verifiedBy(ca)
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{ca.client(t, "alice", "dev").Leaf}}
+	upstream := group.NewAuthenticatedGroupAdder(x509request.NewDynamic(verify, x509request.CommonNameUserConversion))
+	want, ok, err := upstream.AuthenticateRequest(r)
+	if err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	c := newCachedX509Authenticator(verify, nil)
+	for range 2 {
+		got, ok, err := c.AuthenticateRequest(r)
+		if err != nil || !ok || !reflect.DeepEqual(got, want) {
+			t.Errorf("%+v, %v, %v; upstream finds %+v", got, ok, err, want)
+		}
+	}
+}
+
+// TestCertificateCache_ObservesTheExpiryForEachRequest: each request adds one observation to
+// upstream's histogram, which alerts on expiring certificates read: those that are answered from
+// the cache, and those whose verification fails, which upstream's authenticator repeats.
+func TestCertificateCache_ObservesTheExpiryForEachRequest(t *testing.T) {
+	ca, other := newAuthority(t, "ca"), newAuthority(t, "other")
+	verify := verifiedBy(ca)
+	both := union.New(newCachedX509Authenticator(verify, nil), x509request.NewDynamic(verify, x509request.CommonNameUserConversion))
+	for _, test := range []struct {
+		of   authority
+		isOK bool
+	}{{ca, true}, {other, false}} {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{test.of.client(t, "alice").Leaf}}
+		before := expiryObservations(t)
+		for range 51 {
+			if _, ok, _ := both.AuthenticateRequest(r); ok != test.isOK {
+				t.Fatalf("a certificate of %s: authenticated is %v", test.of.cert.Subject, ok)
+			}
+		}
+		if n := expiryObservations(t) - before; n != 51 {
+			t.Errorf("51 requests with a certificate of %s are %d observations", test.of.cert.Subject, n)
+		}
+	}
+}
+
+func expiryObservations(t *testing.T) uint64 {
+	t.Helper()
+	families, err := legacyregistry.DefaultGatherer.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		if family.GetName() == "apiserver_client_certificate_expiration_seconds" {
+			return family.GetMetric()[0].GetHistogram().GetSampleCount()
+		}
+	}
+	t.Fatal("there is no histogram")
+	return 0
+}
+
+// BenchmarkCertificates authenticates requests of one connection with the cache, and with
+// upstream's authenticator, which verifies the certificate each time.
+func BenchmarkCertificates(b *testing.B) {
+	ca := newAuthority(b, "ca")
+	verify := verifiedBy(ca)
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{ca.client(b, "alice").Leaf}}
+	for name, requests := range map[string]authenticator.Request{
+		"cached":   newCachedX509Authenticator(verify, nil),
+		"upstream": x509request.NewDynamic(verify, x509request.CommonNameUserConversion),
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, ok, err := requests.AuthenticateRequest(r); !ok || err != nil {
+					b.Fatal(ok, err)
+				}
+			}
+		})
+	}
+}
+
+// issuer is an OpenID Connect issuer on this machine.
+type issuer struct {
+	*httptest.Server
+	key *ecdsa.PrivateKey
+}
+
+func newIssuer(t *testing.T) *issuer {
+	t.Helper()
+	i := &issuer{key: newKey(t)}
+	mux := http.NewServeMux()
+	answer := func(path string, value func() any) {
+		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_ = json.NewEncoder(w).Encode(value())
+		})
+	}
+	answer("/.well-known/openid-configuration", func() any {
+		return map[string]any{"issuer": i.URL, "jwks_uri": i.URL + "/keys", "id_token_signing_alg_values_supported": []string{"ES256"}}
+	})
+	answer("/keys", func() any {
+		return jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: i.key.Public(), KeyID: "k", Algorithm: "ES256", Use: "sig"}}}
+	})
+	i.Server = httptest.NewTLSServer(mux)
+	t.Cleanup(i.Close)
+	return i
+}
+
+func (i *issuer) ca() []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: i.Certificate().Raw})
+}
+
+func (i *issuer) token(t *testing.T, claims map[string]any) string {
+	t.Helper()
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: i.key, KeyID: "k"}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]any{"iss": i.URL, "aud": "client", "exp": time.Now().Add(time.Hour).Unix()}
+	maps.Copy(all, claims)
+	payload, err := json.Marshal(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	signed, err := signer.Sign(payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := signed.CompactSerialize()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token
+}
+
+func TestAuthenticator_OIDCFlags(t *testing.T) {
+	t.Parallel()
+	i := newIssuer(t)
+	server := serve(t, newAuth(t, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny",
+		"--oidc-issuer-url="+i.URL, "--oidc-client-id=client", "--oidc-ca-file="+write(t, "issuer.crt", i.ca()),
+		"--oidc-signing-algs=ES256", "--oidc-username-claim=name", "--oidc-groups-claim=groups", "--oidc-groups-prefix=oidc:",
+		"--oidc-required-claim=team=blue")))
+	good := map[string]any{"name": "erin", "groups": []string{"dev"}, "team": "blue"}
+	token := i.token(t, good)
+	storetest.Eventually(t, "the issuer's keys", func() bool { return ask(t, server, nil, bearer(token)...).Name != "" })
+	check(t, ask(t, server, nil, bearer(token)...), i.URL+"#erin", "oidc:dev")
+	refused(t, ask(t, server, nil, bearer(i.token(t, map[string]any{"name": "erin", "team": "red"}))...))
+	refused(t, ask(t, server, nil, bearer(i.token(t, map[string]any{"name": "erin", "team": "blue", "aud": "other"}))...))
+	other := &issuer{Server: i.Server, key: newKey(t)}
+	refused(t, ask(t, server, nil, bearer(other.token(t, good))...))
+}
+
+// configuration accepts users of an issuer whose claim "team" has the given value.
+func configuration(i *issuer, team string) []byte {
+	ca, _ := json.Marshal(string(i.ca()))
+	return fmt.Appendf(nil, `apiVersion: apiserver.config.k8s.io/v1
+kind: AuthenticationConfiguration
+anonymous:
+  enabled: true
+  conditions: [{path: /livez}]
+jwt:
+- issuer: {url: %q, audiences: [client], certificateAuthority: %s}
+  claimMappings:
+    username: {expression: '"jwt:" + claims.sub'}
+  claimValidationRules:
+  - {expression: 'claims.team == "%s"', message: wrong team}
+`, i.URL, ca, team)
+}
+
+// TestAuthenticationConfig_Reloads takes ten seconds: upstream's builder waits that long
+// before it asks again whether new issuers have answered.
+func TestAuthenticationConfig_Reloads(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than a second")
+	}
+	t.Parallel()
+	i := newIssuer(t)
+	file := write(t, "authn.yaml", configuration(i, "blue"))
+	a := newAuth(t, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny", "--authentication-config="+file))
+	server := serve(t, a)
+	blue, red := i.token(t, map[string]any{"sub": "f", "team": "blue"}), i.token(t, map[string]any{"sub": "f", "team": "red"})
+	storetest.Eventually(t, "the issuer's keys", func() bool { return ask(t, server, nil, bearer(blue)...).Name != "" })
+	check(t, ask(t, server, nil, bearer(blue)...), "jwt:f")
+	refused(t, ask(t, server, nil, bearer(red)...))
+	// The new file allows anonymous access by path, and "/" is not one of the paths.
+	if got := ask(t, server, nil); got.Name == user.Anonymous {
+		t.Errorf("got %+v", got)
+	}
+	if err := os.WriteFile(file, configuration(i, "red"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	storetest.Eventually(t, "the new configuration", func() bool { return ask(t, server, nil, bearer(red)...).Name != "" })
+}
+
+func TestAuthenticationConfig_ExcludesFlags(t *testing.T) {
+	t.Parallel()
+	i := newIssuer(t)
+	file := write(t, "authn.yaml", configuration(i, "blue"))
+	o := options(t, "--authorization-mode=AlwaysDeny", "--authentication-config="+file, "--anonymous-auth=true")
+	if _, err := New(t.Context(), Config{Options: o, Client: fake.NewClientset()}); err == nil || !strings.Contains(err.Error(), "exclude each other") {
+		t.Errorf("--anonymous-auth beside the file's anonymous section: %v", err)
+	}
+}

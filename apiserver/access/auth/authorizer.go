@@ -2,10 +2,23 @@ package auth
 
 import (
 	"context"
+	"errors"
+	"sync"
+	"time"
 
+	"k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/client-go/informers"
+	corev1informers "k8s.io/client-go/informers/core/v1"
 	rbacinformers "k8s.io/client-go/informers/rbac"
 	rbacv1informers "k8s.io/client-go/informers/rbac/v1"
+	"k8s.io/client-go/kubernetes"
+	corev1listers "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/kubernetes/pkg/auth/nodeidentifier"
 	"k8s.io/kubernetes/pkg/kubeapiserver/authorizer/modes"
 
 	"byre/apiserver/storage"
@@ -52,3 +65,231 @@ type rbacGroup struct {
 }
 
 func (g rbacGroup) V1() rbacv1informers.Interface { return g.listers }
+
+// lazyNodeAuthorizer starts the Node authorizer's Pod informer with the server if there are
+// nodes, and otherwise when a node makes its first request. A server without kubelets never
+// starts it, and so neither decodes each change of a Pod nor keeps the graph in memory.
+type lazyNodeAuthorizer struct {
+	authorizer.Authorizer
+	client     kubernetes.Interface
+	identifier nodeidentifier.NodeIdentifier
+	pods       *graphInformer
+	// nodeAsked is closed, once, by the first request of a node.
+	nodeAsked chan struct{}
+	once      sync.Once
+	// withoutNodes is closed if the server starts without nodes.
+	withoutNodes chan struct{}
+}
+
+func newLazyNodeAuthorizer(client kubernetes.Interface) *lazyNodeAuthorizer {
+	return &lazyNodeAuthorizer{
+		client:       client,
+		identifier:   nodeidentifier.NewDefaultNodeIdentifier(),
+		pods:         &graphInformer{SharedIndexInformer: newPodInformer(client)},
+		nodeAsked:    make(chan struct{}),
+		withoutNodes: make(chan struct{}),
+	}
+}
+
+// graphInformer is the Pod informer that upstream builds its graph from.
+type graphInformer struct {
+	cache.SharedIndexInformer
+	graph cache.ResourceEventHandlerRegistration
+}
+
+// AddEventHandler implements cache.SharedInformer. Upstream's constructor calls it, once.
+func (i *graphInformer) AddEventHandler(handler cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+	var err error
+	i.graph, err = i.SharedIndexInformer.AddEventHandler(handler)
+	return i.graph, err
+}
+
+// Informer and Lister implement corev1informers.PodInformer.
+func (i *graphInformer) Informer() cache.SharedIndexInformer { return i }
+
+// Lister returns the lister of the informer's Pods.
+func (i *graphInformer) Lister() corev1listers.PodLister {
+	return corev1listers.NewPodLister(i.GetIndexer())
+}
+
+// HasSynced implements cache.SharedInformer: the graph has the Pods that the informer has read. It is
+// built in a goroutine of its own, after the informer has synced.
+func (i *graphInformer) HasSynced() bool { return i.graph != nil && i.graph.HasSynced() }
+
+// graphSyncTimeout is how long a request of a node waits for the graph.
+const graphSyncTimeout = 10 * time.Second
+
+// Authorize implements authorizer.UnconditionalAuthorizer.
+func (n *lazyNodeAuthorizer) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	n.awaitPods(ctx, a)
+	return n.Authorizer.Authorize(ctx, a)
+}
+
+// ConditionsAwareAuthorize implements authorizer.Authorizer.
+func (n *lazyNodeAuthorizer) ConditionsAwareAuthorize(ctx context.Context, a authorizer.Attributes) authorizer.ConditionsAwareDecision {
+	n.awaitPods(ctx, a)
+	return n.Authorizer.ConditionsAwareAuthorize(ctx, a)
+}
+
+// awaitPods waits until the Pods have been read if a is of a node.
+func (n *lazyNodeAuthorizer) awaitPods(ctx context.Context, a authorizer.Attributes) {
+	if who := a.GetUser(); who != nil {
+		if _, isNode := n.identifier.NodeIdentity(who); isNode && !n.pods.HasSynced() {
+			n.once.Do(func() { close(n.nodeAsked) })
+			ctx, cancel := context.WithTimeout(ctx, graphSyncTimeout)
+			defer cancel()
+			// After graphSyncTimeout the graph may lack the node's Pods. The
+			// authorizer then denies the request, and the kubelet retries.
+			cache.WaitForCacheSync(ctx.Done(), n.pods.HasSynced)
+		}
+	}
+}
+
+// run runs the Pod informer until ctx ends, once there is a node.
+func (n *lazyNodeAuthorizer) run(ctx context.Context) error {
+	if !n.hasNodes(ctx) {
+		close(n.withoutNodes)
+		n.awaitNode(ctx)
+	}
+	n.pods.RunWithContext(ctx)
+	return nil
+}
+
+// nodesPause is the time after which a watch of the nodes that has ended begins again.
+const nodesPause = 5 * time.Second
+
+// awaitNode waits until there is a node, whose kubelet may ask another server until that fails, or until one has asked.
+func (n *lazyNodeAuthorizer) awaitNode(ctx context.Context) {
+	for !n.watchNodes(ctx) {
+		select {
+		case <-n.nodeAsked:
+			return
+		case <-ctx.Done():
+		case <-time.After(nodesPause):
+		}
+	}
+}
+
+// watchNodes is awaitNode for as long as one watch lasts. It returns false if that ends first.
+func (n *lazyNodeAuthorizer) watchNodes(ctx context.Context) bool {
+	nodes, err := n.client.CoreV1().Nodes().Watch(ctx, metav1.ListOptions{})
+	if err != nil {
+		return ctx.Err() != nil
+	}
+	defer nodes.Stop()
+	select {
+	case event := <-nodes.ResultChan():
+		return event.Type == watch.Added
+	case <-n.nodeAsked:
+	case <-ctx.Done():
+	}
+	return true
+}
+
+// nodesRetry is the time after which a failed read of the nodes is tried again.
+const nodesRetry = 100 * time.Millisecond
+
+func (n *lazyNodeAuthorizer) hasNodes(ctx context.Context) bool {
+	for {
+		nodes, err := n.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{Limit: 1})
+		if err == nil {
+			return len(nodes.Items) > 0
+		}
+		select {
+		case <-n.nodeAsked:
+			return true
+		case <-ctx.Done():
+			return false
+		case <-time.After(nodesRetry):
+		}
+	}
+}
+
+// ready returns nil when the kubelets of the nodes that there were at the start are allowed
+// what their Pods refer to.
+func (n *lazyNodeAuthorizer) ready() error {
+	select {
+	case <-n.withoutNodes:
+		return nil
+	default:
+	}
+	if n.pods.HasSynced() {
+		return nil
+	}
+	return errors.New("the Node authorizer has not read the Pods yet")
+}
+
+// newPodInformer returns an informer of the Pods that are assigned to a node. It keeps
+// of each Pod only what the Node authorizer's graph is built from: references to
+// Secrets, ConfigMaps, claims and the service account. A whole Pod takes about ten
+// times the memory.
+func newPodInformer(client kubernetes.Interface) cache.SharedIndexInformer {
+	informer := corev1informers.NewFilteredPodInformer(client, metav1.NamespaceAll, 0, cache.Indexers{},
+		func(o *metav1.ListOptions) {
+			o.FieldSelector = fields.OneTermNotEqualSelector("spec.nodeName", "").String()
+		})
+	// SetTransform fails only for an informer that has been started.
+	_ = informer.SetTransform(trimPod)
+	return informer
+}
+
+// trimPod returns a Pod with the fields that k8s.io/kubernetes/plugin/pkg/auth/
+// authorizer/node reads (Graph.AddPod and the populator's comparison).
+func trimPod(obj any) (any, error) {
+	pod, ok := obj.(*v1.Pod)
+	if !ok {
+		return obj, nil
+	}
+	trimmed := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:       pod.Namespace,
+			Name:            pod.Name,
+			UID:             pod.UID,
+			ResourceVersion: pod.ResourceVersion,
+		},
+		Spec: v1.PodSpec{
+			NodeName:           pod.Spec.NodeName,
+			ServiceAccountName: pod.Spec.ServiceAccountName,
+			ImagePullSecrets:   pod.Spec.ImagePullSecrets,
+			Volumes:            pod.Spec.Volumes,
+			ResourceClaims:     pod.Spec.ResourceClaims,
+			InitContainers:     trimContainers(pod.Spec.InitContainers),
+			Containers:         trimContainers(pod.Spec.Containers),
+		},
+		Status: v1.PodStatus{
+			ResourceClaimStatuses:       pod.Status.ResourceClaimStatuses,
+			ExtendedResourceClaimStatus: pod.Status.ExtendedResourceClaimStatus,
+		},
+	}
+	if value, ok := pod.Annotations[v1.MirrorPodAnnotationKey]; ok {
+		trimmed.Annotations = map[string]string{v1.MirrorPodAnnotationKey: value}
+	}
+	for _, container := range pod.Spec.EphemeralContainers {
+		trimmed.Spec.EphemeralContainers = append(trimmed.Spec.EphemeralContainers, v1.EphemeralContainer{
+			EphemeralContainerCommon: v1.EphemeralContainerCommon{Env: keepReferences(container.Env), EnvFrom: container.EnvFrom},
+		})
+	}
+	return trimmed, nil
+}
+
+func trimContainers(containers []v1.Container) []v1.Container {
+	var trimmed []v1.Container
+	for _, container := range containers {
+		env := keepReferences(container.Env)
+		if len(env) > 0 || len(container.EnvFrom) > 0 {
+			trimmed = append(trimmed, v1.Container{Env: env, EnvFrom: container.EnvFrom})
+		}
+	}
+	return trimmed
+}
+
+// keepReferences returns the variables that refer to another object.
+func keepReferences(env []v1.EnvVar) []v1.EnvVar {
+	var refs []v1.EnvVar
+	for _, e := range env {
+		if e.ValueFrom != nil {
+			refs = append(refs, e)
+		}
+	}
+	return refs
+}

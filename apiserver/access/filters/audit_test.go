@@ -1,14 +1,22 @@
 package filters
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
 	auditapi "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/audit/policy"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"byre/apiserver/storage"
 )
 
 // recorder is an audit backend that keeps the fields of events that the test compares.
@@ -65,5 +73,68 @@ func TestAudit_RecordsEveryStage(t *testing.T) {
 	}
 	if !slices.Equal(recorded.stages, want) {
 		t.Errorf("recorded are %q, want %q", recorded.stages, want)
+	}
+}
+
+// who is an audit backend that keeps who made each request.
+type who struct {
+	recorder
+
+	users []string
+}
+
+func (w *who) ProcessEvents(events ...*auditapi.Event) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, e := range events {
+		if e.Stage != auditapi.StageResponseComplete {
+			continue
+		}
+		text := e.User.Username
+		if e.ImpersonatedUser != nil {
+			text += fmt.Sprint(" as ", e.ImpersonatedUser.Username, e.ImpersonatedUser.Groups)
+		}
+		w.users = append(w.users, fmt.Sprint(text, len(e.User.Extra)))
+	}
+	return true
+}
+
+// The event of a request names who has made it and whom it impersonates, whether it came here or to a server that has
+// forwarded it. Its handler runs with the rights of the impersonated user.
+func TestAudit_NamesTheImpersonatedUser(t *testing.T) {
+	t.Parallel()
+	recorded := &who{}
+	cfg := testConfig()
+	cfg.AuditBackend, cfg.AuditPolicy = recorded, policy.NewFakePolicyRuleEvaluator(auditapi.LevelMetadata, nil)
+	cfg.Authenticator = authenticator.RequestFunc(func(r *http.Request) (*authenticator.Response, bool, error) {
+		if r.URL.Query().Has("forwarded") {
+			return &authenticator.Response{User: &user.DefaultInfo{Name: "alice", Groups: []string{"devs"}, Extra: map[string][]string{storage.RealUserExtra: {"admin"}}}}, true, nil
+		}
+		return &authenticator.Response{User: &user.DefaultInfo{Name: "admin"}}, true, nil
+	})
+	var rights []string
+	cfg.Authorizer = authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		if !strings.HasPrefix(a.GetVerb(), "impersonate") {
+			rights = append(rights, a.GetUser().GetName())
+		}
+		return authorizer.DecisionAllow, "", nil
+	})
+	var served []string
+	server := serve(t, cfg, func(_ http.ResponseWriter, r *http.Request) {
+		of, _ := request.UserFrom(r.Context())
+		served = append(served, fmt.Sprintf("%s%s%d%s", of.GetName(), of.GetGroups(), len(of.GetExtra()), storage.RealUser(r.Context())))
+	})
+	get(t, server.URL+"/api", "")
+	get(t, server.URL+"/api?forwarded", "")
+	get(t, server.URL+"/api", "", "Impersonate-User", "bob", "Impersonate-Group", "devs")
+	server.Close()
+	if want := []string{"admin0", "admin as alice[devs]0", "admin as bob[devs system:authenticated]0"}; !slices.Equal(recorded.users, want) {
+		t.Errorf("recorded are %q, want %q", recorded.users, want)
+	}
+	if want := []string{"admin[]0", "alice[devs]0admin", "bob[devs system:authenticated]0admin"}; !slices.Equal(served, want) {
+		t.Errorf("served are %q, want %q", served, want)
+	}
+	if want := []string{"admin", "alice", "bob"}; !slices.Equal(rights, want) {
+		t.Errorf("authorized are %q, want %q", rights, want)
 	}
 }

@@ -1,14 +1,19 @@
 package filters
 
 import (
+	"context"
+	"maps"
 	"net/http"
 
 	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/filterlatency"
 	endpointfilters "k8s.io/apiserver/pkg/endpoints/filters"
@@ -19,6 +24,9 @@ import (
 	"k8s.io/apiserver/pkg/server/options"
 	"k8s.io/apiserver/pkg/server/routine"
 	"k8s.io/component-base/featuregate"
+
+	"byre/apiserver/handlers"
+	"byre/apiserver/storage"
 )
 
 // Config holds the dependencies of the chain. Options, Serializer, Authorizer,
@@ -209,4 +217,77 @@ func (c *chain) addOuterFilters(handler http.Handler) http.Handler {
 	handler = serverfilters.WithPanicRecovery(handler, c.requestInfo)
 	handler = endpointfilters.WithAuditInit(handler)
 	return withFilterStack(handler)
+}
+
+type impersonatedKey struct{}
+
+// withForwardedUser puts the real user of a request that a server has forwarded (storage.RealUserExtra) into the
+// place of the one that the request impersonates, for the audit event; withRealUser puts that one back. An
+// impersonation can't set that extra here: its headers are read after this.
+func withForwardedUser(handler http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if who, ok := request.UserFrom(req.Context()); ok && len(who.GetExtra()[storage.RealUserExtra]) > 0 {
+			extra := maps.Clone(who.GetExtra())
+			delete(extra, storage.RealUserExtra)
+			impersonated := &user.DefaultInfo{Name: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups(), Extra: extra}
+			ctx := context.WithValue(req.Context(), impersonatedKey{}, impersonated)
+			req = req.WithContext(request.WithUser(ctx, &user.DefaultInfo{Name: who.GetExtra()[storage.RealUserExtra][0]}))
+		}
+		handler.ServeHTTP(w, req)
+	})
+}
+
+// withRealUser keeps the authenticated user of a request that impersonates another one for the store, which records
+// both. The next filter puts the impersonated user into its place; of a forwarded request this one does.
+func withRealUser(handler http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		ctx := req.Context()
+		who, ok := request.UserFrom(ctx)
+		if !ok {
+			handler.ServeHTTP(w, req)
+			return
+		}
+		if impersonated, ok := ctx.Value(impersonatedKey{}).(*user.DefaultInfo); ok {
+			audit.LogImpersonatedUser(ctx, impersonated, "")
+			req = req.WithContext(storage.WithRealUser(request.WithUser(ctx, impersonated), who.GetName()))
+		} else if req.Header.Get(authenticationv1.ImpersonateUserHeader) != "" {
+			req = req.WithContext(storage.WithRealUser(req.Context(), who.GetName()))
+		}
+		handler.ServeHTTP(w, req)
+	})
+}
+
+// withFilterStack grows the stack of the connection's goroutine, which runs the filters
+// up to the timeout.
+func withFilterStack(handler http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		handlers.GrowForFilters()
+		handler.ServeHTTP(w, r)
+	})
+}
+
+// withHandlerStack grows the stack of the timeout filter's goroutine, which runs the
+// filters inside the timeout and the handler of the verb. It does not grow the stacks of
+// long-running requests: thousands of idle watches would keep that memory.
+func withHandlerStack(handler http.Handler, longRunning request.LongRunningRequestCheck) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if info, ok := request.RequestInfoFrom(r.Context()); ok && !longRunning(r, info) {
+			handlers.GrowForHandler()
+		}
+		handler.ServeHTTP(w, r)
+	})
+}
+
+// noTracing is the tracer provider of a server without tracing. OpenTelemetry's no-op
+// tracer copies and compares span contexts at each start of a span. The chain starts a
+// span for several filters, so that costs several microseconds a request. noTracing does
+// nothing.
+type noTracing struct{ noop.TracerProvider }
+
+func (noTracing) Tracer(string, ...trace.TracerOption) trace.Tracer { return noTracer{} }
+
+type noTracer struct{ noop.Tracer }
+
+func (noTracer) Start(ctx context.Context, _ string, _ ...trace.SpanStartOption) (context.Context, trace.Span) {
+	return ctx, noop.Span{}
 }

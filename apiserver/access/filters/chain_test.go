@@ -5,14 +5,20 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"io"
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -29,6 +35,8 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
+
+	"byre/sqlstore/storetest"
 )
 
 // testConfig authenticates "good" as an admin, who may do everything but impersonate,
@@ -355,3 +363,85 @@ func TestDraining_RefusesNewRequests(t *testing.T) {
 		t.Errorf("got %d, Retry-After %q", resp.Code, resp.Header.Get("Retry-After"))
 	}
 }
+
+// TestChain_OrderIsUpstreams compares the calls in Chain with those in upstream's
+// function, in the order of their source. It fails when upstream adds, removes or moves
+// a filter.
+func TestChain_OrderIsUpstreams(t *testing.T) {
+	upstream := calls(t, filepath.Join(storetest.ModuleDir(t, "k8s.io/apiserver"), "pkg/server/config.go"), "DefaultBuildHandlerChain")
+	ours := calls(t, "chain.go", "addAuthorizationFilters", "addAuthenticationFilters", "addTimeoutFilters", "addOuterFilters")
+	if diff := cmp.Diff(upstream, ours); diff != "" {
+		t.Errorf("filters, innermost first, are not upstream's (-upstream +ours):\n%s", diff)
+	}
+}
+
+// calls lists the filters that each of the functions of a file calls.
+func calls(t *testing.T, file string, functions ...string) []string {
+	t.Helper()
+	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bodies := map[string]*ast.BlockStmt{}
+	for _, decl := range parsed.Decls {
+		if f, ok := decl.(*ast.FuncDecl); ok {
+			bodies[f.Name.Name] = f.Body
+		}
+	}
+	var found []string
+	for _, name := range functions {
+		if bodies[name] == nil {
+			t.Fatalf("%s has no function %s", file, name)
+		}
+		ast.Inspect(bodies[name], func(n ast.Node) bool {
+			if call, ok := n.(*ast.CallExpr); ok {
+				if sel, ok := call.Fun.(*ast.SelectorExpr); ok &&
+					(strings.HasPrefix(sel.Sel.Name, "With") || sel.Sel.Name == "Unauthorized") {
+					found = append(found, sel.Sel.Name)
+				}
+			}
+			return true
+		})
+	}
+	return found
+}
+
+// BenchmarkChain measures the chain's fixed cost: a request of a user who needs no lookup,
+// to a handler that does nothing.
+func BenchmarkChain(b *testing.B) {
+	for _, fair := range []bool{false, true} {
+		name := "limits"
+		if fair {
+			name = "fairness"
+		}
+		b.Run(name, func(b *testing.B) {
+			cfg := testConfig()
+			response := &authenticator.Response{User: &user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated}}}
+			cfg.Authenticator = authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) { return response, true, nil })
+			client := fake.NewClientset()
+			factory := informers.NewSharedInformerFactory(client, 0)
+			if fair {
+				cfg.FlowControl = NewFlowControl(600, factory, client,
+					func(string) (storage.Stats, error) { return storage.Stats{}, nil }, expensive)
+			}
+			ctx, cancel := context.WithCancel(context.Background())
+			ended := make(chan error)
+			factory.Start(ctx.Done())
+			go func() { ended <- cfg.FlowControl.Run(ctx) }()
+			defer func() { cancel(); <-ended; factory.Shutdown() }()
+
+			handler := Chain(cfg)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }))
+			b.ReportAllocs()
+			for b.Loop() {
+				r := httptest.NewRequest(http.MethodGet, "/api/v1/namespaces/n/configmaps/c", nil)
+				handler.ServeHTTP(discard{http.Header{}}, r)
+			}
+		})
+	}
+}
+
+type discard struct{ header http.Header }
+
+func (d discard) Header() http.Header         { return d.header }
+func (d discard) Write(b []byte) (int, error) { return len(b), nil }
+func (d discard) WriteHeader(int)             {}

@@ -6,14 +6,13 @@
 // tell from these. The functions below follow, line by line, these of release 1.37; to
 // follow a later release, read the difference between the two releases of these files:
 //
-//	create.go   create.go: createHandler
-//	update.go   update.go: UpdateResource, withAuthorization, updateToCreateOptions
-//	patch.go    patch.go: PatchResource, patcher
-//	mechanism.go  patch.go: jsonPatcher, smpPatcher, applyPatcher
-//	delete.go   delete.go: DeleteResource, authorizeUnsafeDelete
-//	object.go   rest.go: transformDecodeError, hasUID, checkName, dedupOwnerReferences
-//	answer.go   response.go: transformResponseObject, asTable, asPartialObjectMetadata
-//	request.go  what they have in common, and finisher/finisher.go: FinishRequest
+//	verbs.go    create.go: createHandler
+//	            update.go: UpdateResource, withAuthorization, updateToCreateOptions
+//	            delete.go: DeleteResource, authorizeUnsafeDelete
+//	patch.go    patch.go: PatchResource, patcher, jsonPatcher, smpPatcher, applyPatcher
+//	request.go  what the verbs have in common, and finisher/finisher.go: FinishRequest
+//	            rest.go: transformDecodeError, hasUID, checkName, dedupOwnerReferences
+//	            response.go: transformResponseObject, asTable, asPartialObjectMetadata
 //
 // They differ from upstream in this:
 //

@@ -18,6 +18,14 @@
 //     issues one for a user; neither replaces a CA.
 //
 // All servers of a cluster need the same CAs and service account key: each server gets a
-// copy of the directory, or all use one directory, which Ensure locks. The package starts
-// no goroutine.
+// copy of the directory, or all use one directory, which Ensure locks.
+//
+// # Archives
+//
+// WriteArchive keeps the files of a directory in a file that is encrypted, so that it may lie beside a
+// backup. The file is a tar archive, encrypted by age: "age --decrypt FILE | tar -x" reads it too.
+// ReadArchive fails if the archive is not whole or was changed. The caller calls CheckArchiveEmpty before
+// Archive.Extract, which replaces files.
+//
+// The package starts no goroutine. Run and Follow return when their context ends.
 package pki

@@ -3,6 +3,7 @@ package changes
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -120,4 +121,153 @@ func (r *Rights) isOfNow(ctx context.Context, q question) (bool, error) {
 		}
 	}
 	return true, nil
+}
+
+// Scope is what a user may see of a resource as of a moment.
+type Scope struct {
+	// All is true if that is everything. Namespaces otherwise has the namespaces, with the revision that
+	// created each: a state of an object that is older is not of that namespace.
+	All        bool
+	Namespaces map[string]int64
+	// defined is the revision that created the definition of a custom resource: an older state is not of it.
+	defined int64
+}
+
+// Includes reports whether a record of the resource may be seen.
+func (s *Scope) Includes(r *sqlstore.Record) bool {
+	created, ok := s.Namespaces[r.Namespace]
+	return r.Revision >= s.defined && (s.All || ok && r.Revision >= created)
+}
+
+// Scope returns what the user may see of a resource as of a revision, by the rule of Sees.
+func (r *Rights) Scope(ctx context.Context, of sqlstore.Resource, revision int64) (scope Scope, err error) {
+	asked := question{verb: "list", group: of.Group, resource: of.Resource}
+	if of.Owner == sqlstore.Custom {
+		if asked.defined, err = CreatedNow(ctx, r.Driver, definitionKey(of.Group, of.Resource)); err != nil {
+			return scope, err
+		}
+		if asked.defined == 0 || revision < asked.defined {
+			// What the resource was, nobody can be asked any more.
+			scope.All, err = r.may(ctx, question{verb: "*", group: "*", resource: "*"})
+			return scope, err
+		}
+		scope.defined = asked.defined
+	}
+	if scope.All, err = r.seesAs(ctx, asked); scope.All || err != nil {
+		return scope, err
+	}
+	namespaces := map[string]int64{}
+	all := sqlstore.Query{KeysOnly: true}
+	all.Resource = NamespaceKey("").Resource
+	if _, err := r.Driver.List(ctx, all, func(n sqlstore.Record) error {
+		namespaces[n.Name] = n.Created
+		return nil
+	}); err != nil {
+		return scope, APIError(err)
+	}
+	scope.Namespaces = map[string]int64{}
+	for name, created := range namespaces {
+		if created > revision {
+			continue
+		}
+		asked.namespace, asked.since = name, created
+		sees, err := r.seesAs(ctx, asked)
+		if err != nil {
+			return scope, err
+		}
+		if sees {
+			scope.Namespaces[name] = created
+		}
+	}
+	return scope, nil
+}
+
+// SeesAll reports whether the user may see all changes of a resource, and those of all resources if it is nil.
+func (r *Rights) SeesAll(ctx context.Context, of *sqlstore.Resource) (bool, error) {
+	everything := question{verb: "list", group: "*", resource: "*"}
+	if of != nil {
+		everything.group, everything.resource = of.Group, of.Resource
+	}
+	return r.seesAs(ctx, everything)
+}
+
+// HiddenBefore returns the revision before which the user sees nothing of a resource, and may list it now, in a namespace or in all
+// if it is empty: the revision that created the definition of a custom resource. It returns 0 if there is none.
+func (r *Rights) HiddenBefore(ctx context.Context, of sqlstore.Resource, namespace string) (int64, error) {
+	if of.Owner != sqlstore.Custom {
+		return 0, nil
+	}
+	if sees, err := r.may(ctx, question{verb: "*", group: "*", resource: "*"}); sees || err != nil {
+		return 0, err
+	}
+	defined, err := CreatedNow(ctx, r.Driver, definitionKey(of.Group, of.Resource))
+	if err != nil || defined == 0 {
+		return 0, err
+	}
+	asked := question{verb: "list", group: of.Group, resource: of.Resource, defined: defined}
+	sees, err := r.seesAs(ctx, asked)
+	if !sees && err == nil && namespace != "" {
+		asked.namespace = namespace
+		if asked.since, err = CreatedNow(ctx, r.Driver, NamespaceKey(namespace)); err == nil {
+			sees, err = r.seesAs(ctx, asked)
+		}
+	}
+	if !sees || err != nil {
+		return 0, err
+	}
+	return defined, nil
+}
+
+// Creations has the revisions that created namespaces and definitions. It is safe for concurrent
+// use.
+//
+// Invariant: it is made after the changes were read for which it is asked, or after all earlier
+// changes that create or delete a namespace or a definition (AreChanged). What it returns is
+// then exact: a change is of the object that has the name now if it is not older than that object's
+// creation.
+type Creations struct {
+	driver sqlstore.Driver
+	mu     sync.Mutex
+	known  map[sqlstore.Key]int64
+}
+
+// NewCreations makes a Creations.
+func NewCreations(driver sqlstore.Driver) *Creations {
+	return &Creations{driver: driver, known: make(map[sqlstore.Key]int64)}
+}
+
+// Of returns the revision that created an object; 0 if it does not exist.
+func (c *Creations) Of(ctx context.Context, key sqlstore.Key) (int64, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if created, known := c.known[key]; known {
+		return created, nil
+	}
+	created, err := CreatedNow(ctx, c.driver, key)
+	if err == nil {
+		c.known[key] = created
+	}
+	return created, err
+}
+
+// CreatedNow asks the database for the revision that created an object; 0 if it does not exist.
+func CreatedNow(ctx context.Context, driver sqlstore.Driver, key sqlstore.Key) (int64, error) {
+	record, _, err := driver.Get(ctx, key)
+	if err != nil && !errors.Is(err, sqlstore.ErrNotFound) {
+		return 0, APIError(err)
+	}
+	return record.Created, nil
+}
+
+// NamespaceKey returns the key of a Namespace.
+func NamespaceKey(name string) sqlstore.Key { return sqlstore.Key{Resource: "namespaces", Name: name} }
+
+func definitionKey(group, resource string) sqlstore.Key {
+	return sqlstore.Key{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions", Name: resource + "." + group}
+}
+
+// AreChanged reports whether a change creates or deletes a namespace or a definition.
+func AreChanged(c *sqlstore.Change) bool {
+	key := c.New.Key
+	return c.Op != sqlstore.Update && (key == NamespaceKey(key.Name) || key.Of() == definitionKey("", "").Of())
 }

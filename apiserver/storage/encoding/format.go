@@ -1,13 +1,17 @@
 package encoding
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"byre/apiserver/storage/transcode"
+	"byre/sqlstore"
 	"byre/watch"
 )
 
@@ -204,4 +208,369 @@ func (f *Format) atRevision(r *watch.Representation, e *watch.Entry, revision in
 	}
 	other := withRevision(r, revision)
 	return &other
+}
+
+// InMemory returns the representation of an entry in a Format if it is in memory, and otherwise nil.
+func (s *Serializer) InMemory(e *watch.Entry, f *Format) *watch.Representation {
+	return f.find(s, e)
+}
+
+// Represent returns the representation of an entry in a Format, and makes it if
+// necessary.
+func (s *Serializer) Represent(ctx context.Context, e *watch.Entry, f *Format) (*watch.Representation, error) {
+	if r := f.find(s, e); r != nil {
+		return r, nil
+	}
+	return s.Cache.GetOrMake(ctx, &e.Representations, &f.key, s.maker(e, f))
+}
+
+// RepresentItem is Represent for an item of a list. It uses Cache.Scan, so
+// that a large list does not evict what other readers use.
+func (s *Serializer) RepresentItem(ctx context.Context, e *watch.Entry, f *Format) (*watch.Representation, error) {
+	if r := f.find(s, e); r != nil {
+		return r, nil
+	}
+	if f.companion != nil {
+		_, _ = s.RepresentItem(ctx, e, f.companion) // whoever asks for this Format gets the error
+	}
+	return s.Cache.Scan(ctx, &e.Representations, &f.key, s.maker(e, f))
+}
+
+// RepresentCurrent is Represent for a reader who wants what the entry is decoded to now; see
+// DecodedAge.
+func (s *Serializer) RepresentCurrent(ctx context.Context, e *watch.Entry, f *Format) (*watch.Representation, error) {
+	if !s.mayChange(e) {
+		return s.Represent(ctx, e, f)
+	}
+	made, err := s.maker(e, f)(ctx)
+	return &made, err
+}
+
+// Size returns the length of the representation of an entry, where it is known; 0 otherwise. A
+// length may be known without the representation being in memory.
+func (s *Serializer) Size(e *watch.Entry, f *Format) int {
+	n := e.Representations.Size(&f.key)
+	if n == 0 {
+		if r := f.find(s, e); r != nil {
+			n = len(r.Body)
+		}
+	}
+	return n
+}
+
+func (s *Serializer) maker(e *watch.Entry, f *Format) watch.MakeRepresentation {
+	return func(ctx context.Context) (watch.Representation, error) {
+		made, err := f.make(ctx, s, e)
+		if s.mayChange(e) {
+			made.Expires = s.Cache.After(s.DecodedAge)
+		}
+		return made, err
+	}
+}
+
+// Encoded makes the Encoded of an entry at a revision.
+func (s *Serializer) Encoded(f *Format, r *watch.Representation, e *watch.Entry, revision int64) Encoded {
+	return Encoded{f, f.atRevision(r, e, revision), revision, s, e}
+}
+
+// Bookmark returns the object of a bookmark in a Format; see NewBookmark.
+func (s *Serializer) Bookmark(ctx context.Context, f *Format, revision int64, isInitialEnd bool) (Encoded, error) {
+	obj, err := s.NewBookmark(revision, isInitialEnd)
+	if err != nil {
+		return Encoded{}, err
+	}
+	r, err := f.encode(ctx, s, obj, revision)
+	return Encoded{format: f, r: &r, revision: revision}, err
+}
+
+// Encoded is one object in a Format. It is immutable.
+type Encoded struct {
+	format   *Format // nil for the result of a write
+	r        *watch.Representation
+	revision int64
+	// serializer and entry say what the object was made of; nil for a bookmark and for the
+	// result of a write.
+	serializer *Serializer
+	entry      *watch.Entry
+}
+
+// EncodedStored is an object of which data is the stored JSON.
+func EncodedStored(data []byte, revision int64) Encoded {
+	r := newJSON(data)
+	return Encoded{r: &r, revision: revision}
+}
+
+// In returns the object in another Format of the Serializer that made it.
+func (e Encoded) In(ctx context.Context, f *Format) (Encoded, error) {
+	r, err := e.serializer.Represent(ctx, e.entry, f)
+	if err != nil {
+		return Encoded{}, e.serializer.EntryError(err, e.entry)
+	}
+	return e.serializer.Encoded(f, r, e.entry, e.revision), nil
+}
+
+// Object decodes the object as its Format needs it, without keeping the result in the
+// cache. The caller owns the object.
+func (e Encoded) Object(ctx context.Context) (runtime.Object, error) {
+	obj, err := e.format.decode(ctx, e.serializer, e.entry)
+	if err != nil {
+		return nil, e.serializer.EntryError(err, e.entry)
+	}
+	return obj, nil
+}
+
+// Body is what the Format's encoder made of the object: in a Format of protobuf, its message. The caller must not write to
+// it.
+func (e Encoded) Body() []byte { return e.r.Body }
+
+// ResourceVersion is the revision of the object's state, or of the delete that ended
+// it.
+func (e Encoded) ResourceVersion() int64 { return e.revision }
+
+// Len is an upper bound of the bytes that AppendJSON appends, and close to their
+// number.
+func (e Encoded) Len() int { return len(e.r.Body) + memberLen }
+
+// AppendJSON appends the object to dst, with its resourceVersion. Without typeMeta it
+// leaves out the kind and the apiVersion that a typed object begins with, as the items
+// of a typed list do. Unstructured objects keep theirs. The Encoded must be in a Format
+// of JSON.
+func (e Encoded) AppendJSON(dst []byte, typeMeta bool) []byte {
+	return appendJSON(dst, e.r, e.revision, typeMeta)
+}
+
+// AppendMetadataJSON appends only the object's metadata to dst, in the form that
+// AppendJSON writes.
+func (e Encoded) AppendMetadataJSON(dst []byte) []byte {
+	return appendMetadata(dst, e.r, e.revision)
+}
+
+// The marks of a representation in JSON, as offsets into its body. The body has no
+// resourceVersion; AppendJSON inserts it.
+const (
+	// markSplice is where the resourceVersion is inserted.
+	markSplice = iota
+	// markTypeMeta is where the members after kind and apiVersion begin, in a typed
+	// object, which begins with these two; 0 in other objects.
+	markTypeMeta
+	// markMetadata and markMetadataEnd enclose the value of the metadata; both are 0
+	// where the object has none.
+	markMetadata
+	markMetadataEnd
+)
+
+const (
+	memberStart = `"resourceVersion":"`
+	memberEnd   = `"`
+	// memberLen is an upper bound of the bytes that inserting a resourceVersion adds.
+	memberLen = 48
+)
+
+// newJSON makes the representation of an object's JSON and finds its marks. The
+// resourceVersion of a typed object is inserted where encoding/json would write it,
+// after uid. In an unstructured object, whose keys are sorted, it is inserted in order.
+func newJSON(body []byte) watch.Representation {
+	r := watch.Representation{Body: body}
+	top := transcode.NewScanner(body, 0)
+	typed := false
+	for first := true; top.NextMember(); first = false {
+		key := top.ReadKey()
+		if first {
+			typed = string(key) == "kind"
+		}
+		start := top.Pos
+		top.SkipValue()
+		if typed && r.Marks[markTypeMeta] == 0 && string(key) == "apiVersion" && top.NextIs(',') {
+			r.Marks[markTypeMeta] = int32(top.Pos + 1)
+		}
+		if string(key) == "metadata" && start < len(body) && body[start] == '{' {
+			r.Marks[markMetadata], r.Marks[markMetadataEnd] = int32(start), int32(top.Pos)
+			r.Marks[markSplice] = int32(splicePlace(body, start, typed))
+			return r
+		}
+	}
+	// An object without metadata gets metadata with only the resourceVersion.
+	r.Marks[markSplice] = max(1, r.Marks[markTypeMeta])
+	return r
+}
+
+// splicePlace returns where the resourceVersion is inserted into the metadata that
+// begins at offset.
+func splicePlace(body []byte, offset int, typed bool) int {
+	in := transcode.NewScanner(body, offset)
+	last := offset + 1
+	for in.NextMember() {
+		key := in.ReadKey()
+		if typed && !isBeforeResourceVersion(key) || !typed && string(key) > "resourceVersion" {
+			break
+		}
+		in.SkipValue()
+		last = in.Pos
+	}
+	return last
+}
+
+// isBeforeResourceVersion reports whether encoding/json writes a member of ObjectMeta before
+// resourceVersion.
+func isBeforeResourceVersion(key []byte) bool {
+	switch string(key) {
+	case "name", "generateName", "namespace", "selfLink", "uid":
+		return true
+	}
+	return false
+}
+
+// appendJSON appends an object with its resourceVersion. Without typeMeta it leaves out
+// the leading kind and apiVersion of a typed object.
+func appendJSON(dst []byte, r *watch.Representation, revision int64, typeMeta bool) []byte {
+	from := 0
+	if after := int(r.Marks[markTypeMeta]); !typeMeta && after > 0 {
+		dst = append(dst, '{')
+		from = after
+	}
+	return appendSpliced(dst, r, from, len(r.Body), revision)
+}
+
+// appendMetadata appends the metadata with its resourceVersion.
+func appendMetadata(dst []byte, r *watch.Representation, revision int64) []byte {
+	if r.Marks[markMetadata] == 0 {
+		dst = append(dst, '{')
+		return append(appendVersion(dst, revision), '}')
+	}
+	return appendSpliced(dst, r, int(r.Marks[markMetadata]), int(r.Marks[markMetadataEnd]), revision)
+}
+
+// appendSpliced appends the part of the body between from and to, and inserts the
+// resourceVersion. markSplice is within this part.
+func appendSpliced(dst []byte, r *watch.Representation, from, to int, revision int64) []byte {
+	splice := int(r.Marks[markSplice])
+	dst = append(dst, r.Body[from:splice]...)
+	next := transcode.NewScanner(r.Body, splice)
+	switch {
+	case r.Marks[markMetadata] == 0:
+		dst = append(dst, `"metadata":{`...)
+		dst = append(appendVersion(dst, revision), '}')
+		if !next.NextIs('}') {
+			dst = append(dst, ',')
+		}
+	case r.Body[splice-1] != '{':
+		dst = appendVersion(append(dst, ','), revision)
+	default:
+		dst = appendVersion(dst, revision)
+		if !next.NextIs('}') {
+			dst = append(dst, ',')
+		}
+	}
+	return append(dst, r.Body[splice:to]...)
+}
+
+func appendVersion(dst []byte, revision int64) []byte {
+	dst = append(dst, memberStart...)
+	dst = strconv.AppendInt(dst, revision, 10)
+	return append(dst, memberEnd...)
+}
+
+// scanLabels reads the labels from an object's JSON. It returns false where only a
+// decoder can read them.
+func scanLabels(r *watch.Representation) ([]sqlstore.Label, bool) {
+	if r.Marks[markMetadata] == 0 {
+		return nil, true
+	}
+	for in := (transcode.NewScanner(r.Body[:r.Marks[markMetadataEnd]], int(r.Marks[markMetadata]))); in.NextMember(); in.SkipValue() {
+		if string(in.ReadKey()) != "labels" {
+			continue
+		}
+		found := []sqlstore.Label{}
+		for in.NextMember() {
+			key := in.ReadKey()
+			value, plain := in.ReadPlainString()
+			if !plain || bytes.IndexByte(key, '\\') >= 0 {
+				return nil, false
+			}
+			found = append(found, sqlstore.Label{Key: string(key), Value: value})
+		}
+		return found, in.NextIs('}')
+	}
+	return nil, true
+}
+
+// The marks of a representation in protobuf, as offsets into its body. The body is the
+// message of the object, with the resourceVersion of the record. Only the last state of
+// a deleted object is shown with another resourceVersion, that of the delete.
+const (
+	// markMessage and markMessageEnd enclose the content of the metadata.
+	markMessage = iota
+	markMessageEnd
+	// markVersion and markVersionEnd enclose the field of the resourceVersion.
+	markVersion
+	markVersionEnd
+)
+
+// The tags of ObjectMeta in an object (the first field of every API type) and of
+// resourceVersion in ObjectMeta (k8s.io/apimachinery/pkg/apis/meta/v1/generated.proto).
+const (
+	fieldResourceVersion = 6
+	tagMetadata          = 1<<3 | byte(protowire.BytesType)
+	tagResourceVersion   = fieldResourceVersion<<3 | byte(protowire.BytesType)
+)
+
+var errNoMetadata = errors.New("a protobuf message of an API object does not begin with its metadata")
+
+// newProtobuf makes the representation of a message whose resourceVersion is empty.
+// Upstream writes the empty field, as it does with all fields of ObjectMeta that are
+// not pointers.
+func newProtobuf(message []byte, revision int64) (watch.Representation, error) {
+	r := watch.Representation{Body: message}
+	if len(message) == 0 || message[0] != tagMetadata {
+		return r, errNoMetadata
+	}
+	metadata, n := protowire.ConsumeBytes(message[1:])
+	if n < 0 {
+		return r, errNoMetadata
+	}
+	end := 1 + n
+	r.Marks[markMessage], r.Marks[markMessageEnd] = int32(end-len(metadata)), int32(end)
+	for from := end - len(metadata); ; {
+		number, _, n := protowire.ConsumeField(message[from:end])
+		if n < 0 {
+			return r, errNoMetadata
+		}
+		if number == fieldResourceVersion {
+			r.Marks[markVersion], r.Marks[markVersionEnd] = int32(from), int32(from+n)
+			return withRevision(&r, revision), nil
+		}
+		from += n
+	}
+}
+
+// withRevision makes a copy of a representation that has another resourceVersion.
+func withRevision(r *watch.Representation, revision int64) watch.Representation {
+	start, end := int(r.Marks[markMessage]), int(r.Marks[markMessageEnd])
+	from, to := int(r.Marks[markVersion]), int(r.Marks[markVersionEnd])
+	var digits [20]byte
+	version := strconv.AppendInt(digits[:0], revision, 10)
+	size := end - start - (to - from) + 2 + len(version)
+
+	body := make([]byte, 0, len(r.Body)+len(version)+4)
+	body = append(body, tagMetadata)
+	body = protowire.AppendVarint(body, uint64(size))
+	out := watch.Representation{}
+	out.Marks[markMessage] = int32(len(body))
+	body = append(body, r.Body[start:from]...)
+	out.Marks[markVersion] = int32(len(body))
+	body = append(body, tagResourceVersion, byte(len(version)))
+	body = append(body, version...)
+	out.Marks[markVersionEnd] = int32(len(body))
+	body = append(body, r.Body[to:end]...)
+	out.Marks[markMessageEnd] = int32(len(body))
+	out.Body = append(body, r.Body[end:]...)
+	return out
+}
+
+// cutMetadata returns the metadata of a whole object as a message of
+// PartialObjectMetadata. The metadata is the first field of both messages, so the
+// result shares the memory of whole.
+func cutMetadata(whole *watch.Representation) *watch.Representation {
+	end := whole.Marks[markMessageEnd]
+	return &watch.Representation{Body: whole.Body[:end:end], Marks: whole.Marks}
 }

@@ -3,14 +3,25 @@ package encoding
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"reflect"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/conversion"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/value"
+	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 
 	"byre/apiserver/storage/transcode"
 	"byre/sqlstore"
@@ -203,4 +214,199 @@ func (s *Serializer) EntryError(err error, e *watch.Entry) error {
 // mayChange reports whether decoding an entry again may give another object; see DecodedAge.
 func (s *Serializer) mayChange(e *watch.Entry) bool {
 	return s.DecodedAge > 0 && (s.Lossy || e.Encoding != s.Encoding)
+}
+
+// A stored value is always JSON text. A value that is not encrypted is the object
+// itself. An encrypted value is a JSON string: the readable prefix that upstream puts
+// before the ciphertext ("k8s:enc:aescbc:v1:key1:"), followed by the ciphertext in
+// base64. If a transformer writes no such prefix, the string begins with rawPrefix.
+const (
+	encryptedPrefix = "k8s:enc:"
+	rawPrefix       = "byre:raw:"
+	// prefixColons is how many colons a readable prefix has.
+	prefixColons = 5
+)
+
+// Transformer encrypts and decrypts values.
+type Transformer struct {
+	value.Transformer
+	// isPlain is true when nothing is encrypted. Encrypted values are still recognised, and
+	// refused with an error that says so.
+	isPlain bool
+}
+
+// NewTransformer makes a Transformer; nil means no encryption.
+func NewTransformer(transformer value.Transformer) Transformer {
+	if transformer == nil {
+		return Transformer{identity.NewEncryptCheckTransformer(), true}
+	}
+	return Transformer{transformer, false}
+}
+
+// IsPlain reports whether nothing is encrypted.
+func (t *Transformer) IsPlain() bool { return t.isPlain }
+
+// Encrypt encrypts an encoded object. path is the path under which the object is stored.
+func (t *Transformer) Encrypt(ctx context.Context, data []byte, path string) ([]byte, error) {
+	if t.isPlain {
+		return data, nil
+	}
+	out, err := t.TransformToStorage(ctx, data, value.DefaultContext(path))
+	if err != nil {
+		return nil, err
+	}
+	if bytes.HasPrefix(out, []byte("{")) {
+		return out, nil
+	}
+	return WrapEncrypted(out), nil
+}
+
+// Decrypt is the reverse of Encrypt. stale reports whether the value should be written again,
+// because Encrypt would now use another key or provider.
+func (t *Transformer) Decrypt(ctx context.Context, stored []byte, path string) (data []byte, stale bool, err error) {
+	wrapped := IsWrapped(stored)
+	if t.isPlain && !wrapped {
+		return stored, false, nil
+	}
+	if wrapped {
+		if stored, err = UnwrapEncrypted(stored); err != nil {
+			return nil, false, err
+		}
+	}
+	return t.TransformFromStorage(ctx, stored, value.DefaultContext(path))
+}
+
+// IsEncrypted reports whether bytes, in the form in which etcd has them, were written
+// by a provider of an EncryptionConfiguration.
+func IsEncrypted(encrypted []byte) bool { return bytes.HasPrefix(encrypted, []byte(encryptedPrefix)) }
+
+// IsWrapped reports whether a Record's Value has the form that WrapEncrypted returns.
+func IsWrapped(stored []byte) bool { return bytes.HasPrefix(stored, []byte(`"`)) }
+
+// WrapEncrypted makes the Value of a Record from encrypted bytes. A Transformer can decrypt
+// it if the object has the path with which it was encrypted. That path is the object's
+// key in etcd, except for allocations.
+func WrapEncrypted(encrypted []byte) []byte {
+	prefix := ReadablePrefix(encrypted)
+	rest := encrypted[len(prefix):]
+	if len(prefix) == 0 {
+		prefix = []byte(rawPrefix)
+	}
+	out := make([]byte, 0, len(prefix)+base64.StdEncoding.EncodedLen(len(rest))+2)
+	out = append(out, '"')
+	out = append(out, prefix...)
+	out = base64.StdEncoding.AppendEncode(out, rest)
+	return append(out, '"')
+}
+
+// ReadablePrefix returns the leading "k8s:enc:<provider>:<version>:<key>:" if a JSON
+// string can contain it without escapes, and otherwise nil.
+func ReadablePrefix(encrypted []byte) []byte {
+	if !bytes.HasPrefix(encrypted, []byte(encryptedPrefix)) {
+		return nil
+	}
+	colons := 0
+	for i, c := range encrypted {
+		switch {
+		case c < ' ' || c > '~' || c == '"' || c == '\\':
+			return nil
+		case c == ':':
+			colons++
+		}
+		if colons == prefixColons {
+			return encrypted[:i+1]
+		}
+	}
+	return nil
+}
+
+var errNotEncrypted = errors.New("a stored string is not an encrypted value")
+
+// UnwrapEncrypted is the reverse of WrapEncrypted.
+func UnwrapEncrypted(stored []byte) ([]byte, error) {
+	var text string
+	if err := json.Unmarshal(stored, &text); err != nil {
+		return nil, fmt.Errorf("%w: %w", errNotEncrypted, err)
+	}
+	prefix := ReadablePrefix([]byte(text))
+	rest := text[len(prefix):]
+	if len(prefix) == 0 {
+		var ok bool
+		if rest, ok = strings.CutPrefix(text, rawPrefix); !ok {
+			return nil, errNotEncrypted
+		}
+	}
+	raw, err := base64.StdEncoding.AppendDecode(bytes.Clone(prefix), []byte(rest))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errNotEncrypted, err)
+	}
+	return raw, nil
+}
+
+// CorruptError says that a stored value cannot be decrypted or decoded.
+type CorruptError struct {
+	// IsEncrypted is true if the value could not be decrypted; else it could not be decoded.
+	IsEncrypted bool
+	Revision    int64
+	Err         error
+}
+
+// ConversionError says that a stored value could not be converted to the version that is read: what converts it, such
+// as a webhook, failed or refused. The value itself is not corrupt.
+type ConversionError struct{ Err error }
+
+// Unwrap returns the reason.
+func (e *ConversionError) Unwrap() error { return e.Err }
+
+// Error is the reason.
+func (e *ConversionError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the reason.
+func (e *CorruptError) Unwrap() error { return e.Err }
+
+// Error has upstream's words.
+func (e *CorruptError) Error() string {
+	what := "object not decodable"
+	if e.IsEncrypted {
+		what = "data from the storage is not transformable"
+	}
+	return fmt.Sprintf("%s revision=%d: %v", what, e.Revision, e.Err)
+}
+
+// IsOfAbsentPlugin reports whether an error says that a KMS plugin is away: the value may be read later. A plugin that
+// refuses has lost the key.
+func IsOfAbsentPlugin(err error) bool {
+	s, isPlugins := status.FromError(err)
+	return isPlugins && slices.Contains([]codes.Code{codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.ResourceExhausted, codes.Aborted}, s.Code())
+}
+
+// AllowsUnsafeDeletion reports whether errors name corrupt objects, so that an administrator
+// can delete them without reading them (KEP-3926).
+func AllowsUnsafeDeletion() bool {
+	return utilfeature.DefaultFeatureGate.Enabled(features.AllowUnsafeMalformedObjectDeletion)
+}
+
+// ReadError is the error that a caller gets for a value that can't be read.
+func ReadError(err error, path string) error {
+	var corrupt *CorruptError
+	switch {
+	case !errors.As(err, &corrupt):
+		return err
+	case AllowsUnsafeDeletion():
+		return storage.NewCorruptObjError(path, err)
+	case corrupt.IsEncrypted:
+		return storage.NewInternalError(corrupt.Err)
+	}
+	return corrupt.Err
+}
+
+// undecodableError is the error that a caller gets for an object that it has just written
+// and that can't be decoded. It contains the decoder's reason, and nothing about the
+// storage.
+func undecodableError(err error) error {
+	var corrupt *CorruptError
+	if errors.As(err, &corrupt) {
+		return corrupt.Err
+	}
+	return err
 }

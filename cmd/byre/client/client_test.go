@@ -2,6 +2,7 @@ package client
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +11,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -427,5 +430,59 @@ func TestMCP_ToolsAreDescribed(t *testing.T) {
 	result, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "show", Arguments: map[string]any{"resource": "configmaps", "name": "none"}})
 	if err != nil || !result.IsError {
 		t.Errorf("what fails is told: %+v, %v", result, err)
+	}
+}
+
+func TestSQLShell_FindsTheEndOfAStatement(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]int{
+		"": -1, "SELECT 1": -1, ";": 0, "SELECT 1;": 8, "SELECT ';'": -1, "SELECT ';''';": 12, `SELECT ";";`: 10, "SELECT [;]`;`;": 13,
+		"-- ;": -1, "-- ;\n;": 5, "/* ; */;": 7, "/* ;": -1, "SELECT 'x": -1, "a-b/c;": 5,
+	} {
+		if got := endOfStatement(text); got != want {
+			t.Errorf("%q: %d, want %d", text, got, want)
+		}
+	}
+}
+
+// A file that has grown is cut to its newest lines.
+func TestSQLShell_BoundsTheHistory(t *testing.T) {
+	state := t.TempDir()
+	t.Setenv("XDG_STATE_HOME", state)
+	file := filepath.Join(state, "byre", "sql_history")
+	if err := errors.Join(os.Mkdir(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(strings.Repeat("a\nb\n", maxHistory)), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	var warnings strings.Builder
+	h := newSQLHistory(&warnings)
+	h.Add("c")
+	h.Add("c")
+	h.close()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lines := strings.Count(string(text), "\n"); lines != maxHistory+1 || !strings.HasSuffix(string(text), "\nb\nc\n") || h.At(0) != "c" || h.At(1) != "b" || warnings.Len() > 0 {
+		t.Errorf("%d lines, %d, %s", lines, h.Len(), warnings.String())
+	}
+}
+
+// An answer is yes or no; the end of the context, or of what is read, is neither.
+func TestIsYes_EndsWithTheContext(t *testing.T) {
+	t.Parallel()
+	for answer, want := range map[string]bool{"y\n": true, "YES\n": true, "y": true, "\n": false, "no\n": false} {
+		if yes, err := IsYes(t.Context(), strings.NewReader(answer)); yes != want || err != nil {
+			t.Errorf("%q: %v, %v", answer, yes, err)
+		}
+	}
+	if yes, err := IsYes(t.Context(), strings.NewReader("")); yes || err == nil || !strings.Contains(err.Error(), "nobody answered") {
+		t.Errorf("without an answer: %v, %v", yes, err)
+	}
+	in, out := io.Pipe()
+	defer out.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if yes, err := IsYes(ctx, in); yes || !errors.Is(err, context.Canceled) {
+		t.Errorf("after the end: %v, %v", yes, err)
 	}
 }

@@ -6,12 +6,20 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
+
+	"byre/apiserver/history"
 )
 
 // Plan brings objects of a namespace back to what they were.
@@ -172,3 +180,381 @@ func rank(resource schema.GroupResource) int {
 	}
 	return len(first) + 1 + slices.Index(last, resource)
 }
+
+// PlanRollback returns how the objects of the namespace that a selector selects, as they are or as they
+// were, become again what they were at a moment. Prune deletes what was created since.
+func (c *Client) PlanRollback(ctx context.Context, at Moment, selector labels.Selector, prune bool) (*Plan, error) {
+	r := newRecovery(c, at.selector())
+	if err := r.mayList(ctx, changesResource, c.namespace); err != nil {
+		return nil, err
+	}
+	resources, err := r.resources()
+	if err != nil {
+		return nil, err
+	}
+	var expired []error
+	for _, resource := range resources {
+		if err := r.mayList(ctx, resource, c.namespace); apierrors.IsForbidden(err) {
+			r.leaveOut(resource.GroupResource().String(), "you may not list them")
+			continue
+		} else if err != nil {
+			return nil, err
+		}
+		err := r.read(ctx, resource)
+		switch {
+		case apierrors.IsResourceExpired(err) && resource == corev1.SchemeGroupVersion.WithResource("pods"):
+			r.leaveOut("pods", err.Error())
+		case apierrors.IsResourceExpired(err):
+			expired = append(expired, err)
+		case err != nil:
+			return nil, err
+		}
+	}
+	if err := errors.Join(expired...); err != nil {
+		return nil, err
+	}
+	if err := r.leaveOutUndefined(ctx, resources); err != nil {
+		return nil, err
+	}
+	matches := func(object *unstructured.Unstructured) bool {
+		return object != nil && selector.Matches(labels.Set(object.GetLabels()))
+	}
+	return r.plan(ctx, func(o *changed) (*Step, error) {
+		switch {
+		case !matches(o.then) && !matches(o.now):
+		case o.now == nil:
+			return r.create(ctx, o)
+		case o.then != nil:
+			return r.update(ctx, o)
+		case o.String() == "serviceaccounts/default": // every namespace has it
+		case !prune:
+			r.leaveOut(o.String(), "created since; --prune deletes it")
+		default:
+			return &Step{Verb: "delete", Undelete: Undelete{Object: o.Object}, uid: o.now.GetUID(), resourceVersion: o.now.GetResourceVersion()}, nil
+		}
+		return nil, nil //nolint:nilnil // nil is nothing to do
+	})
+}
+
+// changed is an object that has changed since a moment: what it was then, and what it is; nil if it did
+// not exist, or does not.
+type changed struct {
+	Object
+	then, now *unstructured.Unstructured
+}
+
+// recovery makes a plan for the namespace of the Client. One goroutine uses it.
+type recovery struct {
+	*Client
+	result *Plan
+	// since and until are moments, as field selectors have them.
+	since, until string
+	objects      []*changed
+	// present has the objects of a resource as they are, by name.
+	present map[schema.GroupVersionResource]map[string]*unstructured.Unstructured
+}
+
+func newRecovery(c *Client, since string) *recovery {
+	return &recovery{
+		Client: c, since: since,
+		result:  &Plan{owners: map[types.UID]types.UID{}, pending: map[types.UID]bool{}},
+		present: map[schema.GroupVersionResource]map[string]*unstructured.Unstructured{},
+	}
+}
+
+func (r *recovery) leaveOut(what, why string) {
+	r.result.LeftOut = append(r.result.LeftOut, what+" ("+why+")")
+}
+
+// resources returns the resources whose objects people write, in a namespace.
+func (r *recovery) resources() (all []schema.GroupVersionResource, err error) {
+	lists, err := discovery.ServerPreferredNamespacedResources(r.Client.resources)
+	if discovery.IsGroupDiscoveryFailedError(err) {
+		r.leaveOut("API groups", err.Error())
+	} else if err != nil {
+		return nil, err
+	}
+	for _, list := range discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"create", "list", "update", "delete"}}, lists) {
+		version, err := schema.ParseGroupVersion(list.GroupVersion)
+		if err != nil {
+			return nil, err
+		}
+		for i := range list.APIResources {
+			resource := version.WithResource(list.APIResources[i].Name)
+			if !slices.Contains(transient, resource.GroupResource()) {
+				all = append(all, resource)
+			}
+		}
+	}
+	return all, nil
+}
+
+// transient are resources that controllers and nodes write.
+var transient = []schema.GroupResource{
+	{Resource: "events"}, {Group: "events.k8s.io", Resource: "events"}, {Group: "coordination.k8s.io", Resource: "leases"},
+	{Resource: "endpoints"}, {Group: "discovery.k8s.io", Resource: "endpointslices"},
+}
+
+// leaveOutUndefined leaves out the custom resources that have changed, and whose definition was deleted since.
+func (r *recovery) leaveOutUndefined(ctx context.Context, served []schema.GroupVersionResource) error {
+	definitions, err := r.Changes(ctx, Query{Namespace: metav1.NamespaceDefault, Fields: fields.Set{
+		"object.group": "apiextensions.k8s.io", "object.resource": "customresourcedefinitions", "since": r.since,
+	}})
+	if apierrors.IsResourceExpired(err) || apierrors.IsForbidden(err) {
+		return nil // the history does not tell, or not this user
+	}
+	if err != nil {
+		return err
+	}
+	seen := map[schema.GroupResource]bool{}
+	for i := range served {
+		seen[served[i].GroupResource()] = true
+	}
+	for i := range definitions {
+		resource := schema.ParseGroupResource(definitions[i].Object.Name)
+		if seen[resource] {
+			continue
+		}
+		seen[resource] = true
+		changes, err := r.Changes(ctx, r.query(resource))
+		if err != nil && !apierrors.IsResourceExpired(err) {
+			return err
+		}
+		existed := map[string]bool{}
+		for _, c := range slices.Backward(changes) {
+			existed[c.Object.Name] = c.Replaces > 0
+		}
+		if slices.Contains(slices.Collect(maps.Values(existed)), true) {
+			r.leaveOut(resource.String(), "its definition does not exist any more: create it, and run this again")
+		}
+	}
+	return nil
+}
+
+// mayList fails if the user may not list a resource in a namespace, or in all if it is empty. Changes
+// whose objects the user may not list are not in a list of changes.
+func (r *recovery) mayList(ctx context.Context, resource schema.GroupVersionResource, namespace string) error {
+	_, err := r.Client.objects.Resource(resource).Namespace(namespace).List(ctx, metav1.ListOptions{Limit: 1})
+	if apierrors.IsNotFound(err) && resource == changesResource {
+		return errNoChanges
+	}
+	return err
+}
+
+var changesResource = schema.GroupVersionResource{Group: history.GroupName, Version: "v1", Resource: "changes"}
+
+// query selects the changes of a resource since.
+func (r *recovery) query(resource schema.GroupResource) Query {
+	q := Query{Namespace: r.namespace, Fields: fields.Set{"object.group": resource.Group, "object.resource": resource.Resource, "since": r.since}}
+	if r.until != "" {
+		q.Fields["until"] = r.until
+	}
+	return q
+}
+
+// read adds the objects of a resource that have changed since.
+func (r *recovery) read(ctx context.Context, resource schema.GroupVersionResource) error {
+	changes, err := r.Changes(ctx, r.query(resource.GroupResource()))
+	if err != nil {
+		return err
+	}
+	seen := map[string]bool{}
+	for i := range changes {
+		name := changes[i].Object.Name
+		if seen[name] {
+			continue
+		}
+		seen[name] = true
+		o := &changed{Object: Object{resource, r.namespace, name}}
+		if o.then, err = r.before(ctx, &changes[i]); errors.Is(err, errUnreadable) {
+			r.leaveOut(o.String(), err.Error())
+			continue
+		} else if err != nil {
+			return err
+		}
+		if o.then != nil { // a change has the version in which the object was stored
+			o.Resource.Version = o.then.GroupVersionKind().Version
+		}
+		if o.now, err = r.get(ctx, o.Object); apierrors.IsNotFound(err) {
+			r.leaveOut(o.String(), fmt.Sprintf("it was stored in the version %s, which is not served any more", o.Resource.Version))
+			continue
+		} else if err != nil {
+			return err
+		}
+		if o.then != nil || o.now != nil {
+			r.objects = append(r.objects, o)
+		}
+	}
+	return nil
+}
+
+// before returns what an object was before a change; nil if it did not exist, or was being deleted.
+func (r *recovery) before(ctx context.Context, listed *history.Change) (*unstructured.Unstructured, error) {
+	if listed.Replaces == 0 {
+		return nil, nil //nolint:nilnil // it did not exist
+	}
+	change, err := r.Change(ctx, r.namespace, listed.Revision)
+	if err != nil {
+		return nil, err
+	}
+	v, err := version(change.Replaces, change, change.Before)
+	if err != nil {
+		return nil, err
+	}
+	object := &unstructured.Unstructured{Object: v.Content}
+	if v.Content == nil || object.GetDeletionTimestamp() != nil {
+		return nil, nil //nolint:nilnil // as above
+	}
+	return object, nil
+}
+
+// get returns an object as it is; nil if it does not exist.
+func (r *recovery) get(ctx context.Context, o Object) (*unstructured.Unstructured, error) {
+	if all, read := r.present[o.Resource]; read {
+		return all[o.Name], nil
+	}
+	all := map[string]*unstructured.Unstructured{}
+	for options := (metav1.ListOptions{Limit: pageSize}); ; {
+		list, err := r.client(o).List(ctx, options)
+		if err != nil {
+			return nil, err
+		}
+		for i := range list.Items {
+			all[list.Items[i].GetName()] = &list.Items[i]
+		}
+		if options.Continue = list.GetContinue(); options.Continue == "" {
+			break
+		}
+	}
+	r.present[o.Resource] = all
+	return all[o.Name], nil
+}
+
+// plan returns the steps of the objects that people write.
+func (r *recovery) plan(ctx context.Context, stepOf func(*changed) (*Step, error)) (*Plan, error) {
+	controlled := 0
+	r.objects = slices.DeleteFunc(r.objects, func(o *changed) bool {
+		isControlled := false
+		for _, object := range []*unstructured.Unstructured{o.then, o.now} {
+			if object == nil {
+				continue
+			}
+			isControlled = isControlled || metav1.GetControllerOfNoCopy(object) != nil
+			if isAutomatic(o.Object, object) {
+				return true
+			}
+		}
+		if isControlled {
+			controlled++
+			return true
+		}
+		if o.now != nil && o.now.GetDeletionTimestamp() != nil {
+			r.leaveOut(o.String(), "it is being deleted")
+			return true
+		}
+		return false
+	})
+	if controlled > 0 {
+		r.leaveOut(fmt.Sprintf("%d objects that controllers own", controlled), "their controllers create, update and delete them")
+	}
+	for _, o := range r.objects {
+		switch {
+		case o.then == nil:
+		case o.now != nil:
+			r.result.owners[o.then.GetUID()] = o.now.GetUID()
+		default:
+			r.result.owners[o.then.GetUID()] = o.then.GetUID()
+			r.result.pending[o.then.GetUID()] = true
+		}
+	}
+	for _, o := range r.objects {
+		step, err := stepOf(o)
+		if err != nil {
+			return nil, err
+		}
+		if step != nil {
+			r.result.Steps = append(r.result.Steps, step)
+		}
+	}
+	r.result.sort()
+	slices.Sort(r.result.LeftOut) // discovery has no order
+	return r.result, ctx.Err()
+}
+
+// isAutomatic reports whether the control plane makes an object for each namespace or ServiceAccount.
+func isAutomatic(o Object, object *unstructured.Unstructured) bool {
+	if o.String() == "secrets/"+o.Name {
+		kind, _, _ := unstructured.NestedString(object.Object, "type")
+		return kind == string(corev1.SecretTypeServiceAccountToken)
+	}
+	return o.String() == "configmaps/kube-root-ca.crt"
+}
+
+// create returns the step that creates an object again.
+func (r *recovery) create(ctx context.Context, o *changed) (*Step, error) {
+	s := &Step{Verb: "create", Undelete: Undelete{Object: o.Object, Content: o.then}, uid: o.then.GetUID()}
+	return s, r.prepare(ctx, &s.Undelete, r.result.owners)
+}
+
+// isMade reports whether an object is a ServiceAccount default as the controller makes it in each namespace.
+func isMade(o Object, object *unstructured.Unstructured) bool {
+	return o.Resource.GroupResource() == schema.GroupResource{Resource: "serviceaccounts"} && o.Name == "default" &&
+		len(object.Object) == 3 /* apiVersion, kind and metadata */ && len(object.GetLabels())+len(object.GetAnnotations()) == 0
+}
+
+// update returns the step that makes an object what it was; nil if it is that.
+func (r *recovery) update(ctx context.Context, o *changed) (*Step, error) {
+	now := o.now.DeepCopy()
+	now.SetManagedFields(nil)
+	s := &Step{Verb: "update", Undelete: Undelete{Object: o.Object, Content: merge(o.Resource.GroupResource(), o.then, now)}, uid: now.GetUID()}
+	if err := r.resolveOwners(ctx, &s.Undelete, r.result.owners); err != nil {
+		return nil, err
+	}
+	for _, difference := range reverse(nil, "", strip(now.Object), s.Content.Object) {
+		s.Patch = append(s.Patch, difference.operations()...)
+	}
+	if len(s.Patch) == 0 {
+		return nil, nil //nolint:nilnil // nothing to do
+	}
+	s.Content.SetUID(now.GetUID())
+	s.Content.SetResourceVersion(now.GetResourceVersion())
+	return s, nil
+}
+
+// merge returns an object as it was, with the fields of the present one that belong to that.
+func merge(resource schema.GroupResource, then, now *unstructured.Unstructured) *unstructured.Unstructured {
+	merged := (&unstructured.Unstructured{Object: strip(then.Object)}).DeepCopy()
+	for _, path := range slices.Concat(instanceFields(resource, then.Object), [][]string{{"metadata", "finalizers"}}, bound[resource]) {
+		unstructured.RemoveNestedField(merged.Object, path...)
+		if value, exists, _ := unstructured.NestedFieldCopy(now.Object, path...); exists {
+			_ = unstructured.SetNestedField(merged.Object, value, path...) // what has no such parent is sent without it, and the server judges it
+		}
+	}
+	for _, path := range addresses[resource] {
+		old, existed, _ := unstructured.NestedFieldNoCopy(then.Object, path...)
+		value, exists, _ := unstructured.NestedFieldCopy(now.Object, path...)
+		if existed && exists && isHeadless(old) == isHeadless(value) {
+			_ = unstructured.SetNestedField(merged.Object, value, path...) // its parent is there
+		}
+	}
+	return merged
+}
+
+// bound are fields that a controller sets once.
+var bound = map[schema.GroupResource][][]string{
+	{Resource: "persistentvolumeclaims"}: {{"spec", "volumeName"}},
+}
+
+func isHeadless(address any) bool {
+	return slices.Contains([]string{corev1.ClusterIPNone, "[" + corev1.ClusterIPNone + "]"}, fmt.Sprint(address))
+}
+
+// selector returns the moment as a field selector has it.
+func (m Moment) selector() string {
+	if m.Revision > 0 {
+		return fmt.Sprint(m.Revision)
+	}
+	return m.Time.UTC().Format(rfc3339Micro)
+}
+
+const rfc3339Micro = "2006-01-02T15:04:05.999999Z07:00"

@@ -4,16 +4,130 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/url"
 	"os"
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
+	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
+
+// shared starts the server that all tests of this process share. It is a package variable
+// because to start a server takes seconds, and tests of one binary share nothing else.
+var shared = sync.OnceValues(func() (*Cluster, error) { return Start(context.Background()) })
+
+// Shared returns the server whose databases DSN returns. It ends with the test process.
+func Shared() (*Cluster, error) { return shared() }
+
+// databases numbers the databases of the shared server.
+var databases atomic.Int64
+
+// DSN returns the URL of an empty database, which is dropped when the test ends. It skips the
+// test if there is no PostgreSQL, and with -short, because to start a server takes more than
+// a second.
+func DSN(t testing.TB) string {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("starts PostgreSQL")
+	}
+	if _, err := Program("initdb"); err != nil {
+		t.Skip(err)
+	}
+	cluster, err := shared()
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := fmt.Sprintf("test%d", databases.Add(1))
+	ctx := context.WithoutCancel(t.Context())
+	if err := cluster.Exec(ctx, `CREATE DATABASE `+name); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := cluster.Exec(ctx, `DROP DATABASE `+name+` WITH (FORCE)`); err != nil {
+			t.Error(err)
+		}
+	})
+	return cluster.DSN(name)
+}
+
+// DSN returns the URL of a database of the server.
+func (c *Cluster) DSN(database string) string {
+	u := url.URL{Scheme: "postgres", User: url.User("byre"), Path: "/" + database, RawQuery: url.Values{"host": {c.dir}}.Encode()}
+	return u.String()
+}
+
+// connected calls do with a connection to the database "postgres".
+func (c *Cluster) connected(ctx context.Context, do func(*pgx.Conn) error) error {
+	conn, err := pgx.Connect(ctx, c.DSN("postgres"))
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	return do(conn)
+}
+
+// Exec executes a statement in the database "postgres".
+func (c *Cluster) Exec(ctx context.Context, statement string) error {
+	return c.connected(ctx, func(conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, statement)
+		return err
+	})
+}
+
+// pollInterval is the time between two queries of await.
+const pollInterval = 10 * time.Millisecond
+
+// await waits until a query returns true.
+func (c *Cluster) await(ctx context.Context, query string, arguments ...any) error {
+	return c.connected(ctx, func(conn *pgx.Conn) error {
+		for {
+			var isTrue bool
+			if err := conn.QueryRow(ctx, query, arguments...).Scan(&isTrue); err != nil || isTrue {
+				return err
+			}
+			if err := pause(ctx, pollInterval); err != nil {
+				return err
+			}
+		}
+	})
+}
+
+// awaitSynchronous waits until there is a synchronous standby, and until it has received all
+// commits of before it was one.
+func (c *Cluster) awaitSynchronous(ctx context.Context) error {
+	const has = `SELECT count(*) > 0 FROM pg_stat_replication WHERE sync_state = 'sync' AND flush_lsn >= $1::pg_lsn`
+	if err := c.await(ctx, has, "0/0"); err != nil {
+		return err
+	}
+	var committed string
+	if err := c.connected(ctx, func(conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, `SELECT pg_current_wal_lsn()::text`).Scan(&committed)
+	}); err != nil {
+		return err
+	}
+	return c.await(ctx, has, committed)
+}
+
+// Set changes a setting of the server, and waits until new sessions have it.
+func (c *Cluster) Set(ctx context.Context, name, value string) error {
+	for _, statement := range []string{`ALTER SYSTEM SET ` + name + ` = '` + value + `'`, `SELECT pg_reload_conf()`} {
+		if err := c.Exec(ctx, statement); err != nil {
+			return err
+		}
+	}
+	return c.await(ctx, `SELECT current_setting($1) = $2`, name, value)
+}
 
 // Config says where a server keeps its files, and which settings it has. The zero value is a
 // server in a temporary folder.
@@ -281,4 +395,165 @@ func Unprivileged() (*syscall.Credential, error) {
 		return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
 	}
 	return nil, errors.New("PostgreSQL does not run as root, and there is neither a user postgres nor nobody")
+}
+
+// archive returns the folder to which a server with Config.Archive copies its write-ahead log.
+func (c *Cluster) archive() string { return filepath.Join(c.dir, "archive") }
+
+// BaseBackup copies the server's data, and does not start the copy; see Recover.
+func (c *Cluster) BaseBackup(ctx context.Context) (*Cluster, error) {
+	return Config{}.prepare(ctx, "pg_basebackup", "--no-sync", "--checkpoint=fast", "--host="+c.dir, "--username=byre")
+}
+
+// SetRestorePoint makes a named restore point, and waits until the write-ahead log up to it is
+// archived.
+func (c *Cluster) SetRestorePoint(ctx context.Context, name string) error {
+	var segment string
+	if err := c.connected(ctx, func(conn *pgx.Conn) error {
+		if _, err := conn.Exec(ctx, `SELECT pg_create_restore_point($1)`, name); err != nil {
+			return err
+		}
+		return conn.QueryRow(ctx, `SELECT pg_walfile_name(pg_switch_wal())`).Scan(&segment)
+	}); err != nil {
+		return err
+	}
+	if err := c.await(ctx, `SELECT coalesce(last_archived_wal >= $1, false) FROM pg_stat_archiver`, segment); err != nil {
+		return fmt.Errorf("segment %s is not archived: %w", segment, err)
+	}
+	return nil
+}
+
+// Recover starts a base backup of the server from, which was halted, and recovers it to a
+// restore point of that server. The server begins a new timeline.
+func (c *Cluster) Recover(ctx context.Context, from *Cluster, point string) error {
+	if err := c.configure([]string{
+		"archive_mode=off",
+		fmt.Sprintf("restore_command='cp %s/%%f %%p'", from.archive()),
+		"recovery_target_name=" + point,
+		"recovery_target_action=promote",
+	}); err != nil {
+		return err
+	}
+	if err := c.WriteFile("recovery.signal", nil); err != nil {
+		return err
+	}
+	if err := c.Resume(ctx); err != nil {
+		return err
+	}
+	return c.await(ctx, `SELECT NOT pg_is_in_recovery()`)
+}
+
+// Remove stops the server, if it runs, and removes what is left of it.
+func (c *Cluster) Remove() {
+	if c.guard != nil {
+		_ = c.Stop() // it fails if the server was halted
+	}
+	_ = os.RemoveAll(c.dir)
+}
+
+// fewRights matches the statements of docs/operations/postgresql.md that make a role with few rights.
+var fewRights = regexp.MustCompile("(?s)\n## A database role with few rights\n.*?\n```sql\n(.*?)\n```\n")
+
+// FewRights makes the role byre_server in the database of a DSN as docs/operations/postgresql.md says, and
+// returns the DSN for that role. The schema must be current. The role belongs to the whole server:
+// the tests of a package make it one after the other.
+func FewRights(t testing.TB, dsn string) string {
+	t.Helper()
+	statements := fewRights.FindSubmatch(postgresPage(t))
+	if statements == nil {
+		t.Fatal("docs/operations/postgresql.md does not say how to make a role with few rights")
+	}
+	ctx := context.WithoutCancel(t.Context())
+	owner, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = owner.Close(ctx) })
+	if _, err := owner.PgConn().Exec(ctx, string(statements[1])).ReadAll(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { // before the database is dropped
+		if _, err := owner.PgConn().Exec(ctx, `DROP OWNED BY byre_server; DROP ROLE byre_server`).ReadAll(); err != nil {
+			t.Error(err)
+		}
+	})
+	return strings.Replace(dsn, "postgres://byre@", "postgres://byre_server@", 1)
+}
+
+// postgresPage returns docs/operations/postgresql.md, which is in a folder above the test's package.
+func postgresPage(t testing.TB) []byte {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		page, err := os.ReadFile(filepath.Join(dir, "docs", "operations", "postgresql.md"))
+		if err == nil {
+			return page
+		}
+		if dir == filepath.Dir(dir) {
+			t.Fatal(err)
+		}
+		dir = filepath.Dir(dir)
+	}
+}
+
+// guard is a shell that runs a program until the shell's standard input ends, which it does when this
+// process ends, for whatever reason.
+type guard struct {
+	cmd *exec.Cmd
+	// leash keeps the program running until it is closed.
+	leash io.Closer
+}
+
+// startGuard starts a shell script in a folder.
+func startGuard(f folder, script string, arguments ...string) (*guard, error) {
+	g := &guard{cmd: exec.Command("/bin/sh", append([]string{"-c", script, "pgtest"}, arguments...)...)} //nolint:noctx // stop ends it
+	f.confine(g.cmd)
+	var err error
+	if g.leash, err = g.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	return g, g.cmd.Start()
+}
+
+// stop ends the program. The error may only say that a signal ended it.
+func (g *guard) stop() error { return errors.Join(g.leash.Close(), g.cmd.Wait()) }
+
+// folder is the temporary folder of a program, which runs as an unprivileged user if this process is
+// root.
+type folder struct {
+	dir        string
+	credential *syscall.Credential
+}
+
+// newFolder makes a folder. It is not one of t.TempDir: the path of a Unix socket has about 100 bytes at
+// most.
+func newFolder(name string) (f folder, err error) {
+	if f.credential, err = Unprivileged(); err != nil {
+		return f, err
+	}
+	if f.dir, err = os.MkdirTemp("", name); err != nil {
+		return f, err
+	}
+	if err := f.give(f.dir); err != nil {
+		return f, errors.Join(err, os.RemoveAll(f.dir))
+	}
+	return f, nil
+}
+
+// give gives a file to the user of the program.
+func (f folder) give(path string) error {
+	if f.credential == nil {
+		return nil
+	}
+	return os.Chown(path, int(f.credential.Uid), int(f.credential.Gid))
+}
+
+// confine has a child process run in the folder, as the program's user, and in a process group of its own,
+// which the terminal's signals do not reach.
+func (f folder) confine(cmd *exec.Cmd) {
+	cmd.Dir = f.dir
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: f.credential}
 }
