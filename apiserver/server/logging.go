@@ -176,8 +176,8 @@ func findOrigin() (o origin) {
 // isLogging reports whether a function is a part of the way to the log.
 func isLogging(function string) bool {
 	for _, prefix := range []string{
-		"k8s.io/klog/v2.", "github.com/go-logr/logr.", "log/slog.", "byre/apiserver/options.logSink.", "byre/apiserver/options.(*logSink).",
-		"byre/apiserver/options.setFilteredLog.",
+		"k8s.io/klog/v2.", "github.com/go-logr/logr.", "log/slog.", "byre/apiserver/server.logSink.", "byre/apiserver/server.(*logSink).",
+		"byre/apiserver/server.setFilteredLog.",
 		// HandleError, by which most packages of Kubernetes log errors.
 		"k8s.io/apimachinery/pkg/util/runtime.",
 	} {

@@ -55,7 +55,7 @@ func WithWrite(ctx context.Context, w *Write) context.Context {
 
 // What upstream does: it encodes an object to store it, decodes the result, and encodes that once
 // more to answer the client. What is done instead: where the client asks for JSON in the storage
-// version, the handler answers with the stored bytes (apiserver/handlers/encoded_write.go). What it
+// version, the handler answers with the stored bytes (apiserver/handlers/write). What it
 // relies on: the registry changes nothing in what the storage returns, which answersWrites there
 // checks; TestEncodedWrite_AnswersTheStoredBytes in handlers fails when an object is encoded again.
 //

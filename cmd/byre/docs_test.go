@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -16,6 +17,43 @@ var (
 	headless    = regexp.MustCompile(`(?m)(?:\A|^[^|\n]*\n)\|[|: ]*---[-|: ]*$`) // GitHub shows a delimiter row as text if no row precedes it
 	notInAnchor = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
 )
+
+// repositoryPath is a path from the root of the repository, as comments and pages name files and folders.
+var repositoryPath = regexp.MustCompile(
+	`(?:^|[^\w./:@-])((?:migrations|sqlstore|watch|apiserver|crd|aggregator|cmd/byre|e2e|packaging|docs|\.ci)/[\w./-]*\w)`)
+
+// notRepositoryPath is what looks like one: paths in Kubernetes' modules, placeholders, paths in a cluster, what a
+// command of a page makes, and decisions by their number.
+var notRepositoryPath = regexp.MustCompile(
+	`^(apiserver/(pkg|v)|(migrations|sqlstore)/NAME|crd/crawlers|packaging/kustomize/byre|docs/decisions/\d+$)`)
+
+// Files and folders that comments, tests and pages name exist.
+func TestDocs_PathsExist(t *testing.T) {
+	t.Parallel()
+	root := moduleRoot(t)
+	if err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, _ := filepath.Rel(root, path)
+		switch {
+		case d.IsDir() && (name == "bin" || name == ".git" || name == "byre-data" || d.Name() == "testdata"):
+			return filepath.SkipDir
+		case d.IsDir() || !slices.Contains([]string{".go", ".md", ".sh", ".yml", ".yaml"}, filepath.Ext(name)):
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		for _, match := range repositoryPath.FindAllSubmatch(text, -1) {
+			named := string(match[1])
+			if _, err := os.Stat(filepath.Join(root, named)); err != nil && !notRepositoryPath.MatchString(named) {
+				t.Errorf("%s names %s, which does not exist", name, named)
+			}
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
 
 // Each link from a page of this repository to another page leads to a file that exists, and to a
 // heading that it has. Each table has a header. No page has more than 900 lines.

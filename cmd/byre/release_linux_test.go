@@ -13,18 +13,18 @@ import (
 // comes five seconds after that; then the server reads again the pages that it still uses.
 const idleAfter = 20 * time.Second
 
-// withoutRelease takes the place of apiserver/process/memory/release.go in the control run.
-const withoutRelease = `package memory
+// withoutRelease takes the place of apiserver/process/memory_release.go in the control run.
+const withoutRelease = `package process
 
 func releaseUnused() error { return nil }
 `
 
-// BenchmarkRelease defends apiserver/process/memory/release.go. It starts byre on an empty
+// BenchmarkRelease defends apiserver/process/memory_release.go. It starts byre on an empty
 // database, with and without the release, and reports the resident memory of both when they
 // are idle. It builds two programs; one iteration is enough (-benchtime=1x).
 func BenchmarkRelease(b *testing.B) {
 	dir := b.TempDir()
-	release, err := filepath.Abs(filepath.Join("..", "..", "apiserver", "memory", "release.go"))
+	release, err := filepath.Abs(filepath.Join("..", "..", "apiserver", "process", "memory_release.go"))
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -28,7 +28,7 @@ const (
 	tunedRest = 8 * time.Second
 )
 
-// BenchmarkTuner defends apiserver/process/memory/tuner.go: byre stores 10,000 objects of 8 kB and
+// BenchmarkTuner defends apiserver/process/memory.go: byre stores 10,000 objects of 8 kB and
 // lists them five times in JSON and in protobuf, paced by the tuner, and as a control with
 // GOGC=100, which the tuner leaves alone. Both release memory after the burst. It reports
 // the processor time, the peak of the resident set, and the resident set after a rest. It

@@ -16,7 +16,7 @@ import (
 )
 
 var (
-	tools      = flag.String("tools", "", "the folder that .ci/failover prints; the tests are skipped without it")
+	tools      = flag.String("tools", "", "the folder that .ci/unpack prints; the tests are skipped without it")
 	only       = flag.String("faults", "", "run the faults whose names match this regular expression only")
 	onlyOf     = flag.String("topologies", "", "run the topologies whose names match this regular expression only")
 	replicas   = flag.Int("replicas", 2, "how many processes of byre share the database")

@@ -22,7 +22,7 @@ import (
 // site is the folder of one test, and the user as whom its programs run.
 type site struct {
 	testing.TB
-	// tools is the folder into which .ci/failover has unpacked Debian's packages.
+	// tools is the folder into which .ci/unpack has unpacked Debian's packages.
 	tools, dir string
 	credential *syscall.Credential
 }

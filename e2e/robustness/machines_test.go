@@ -30,8 +30,8 @@ var seededMachines = []struct {
 		name: "a standby that takes over with a hole in its copy",
 		kind: MachinesSync,
 		edits: []edit{
-			{"sqlstore/replication/follower.go", "if f.seen <= f.last {", "if true {"},
-			{"sqlstore/replication/standby/standby.go", "if err != nil || !state.IsReachedBy(at) {", "if err != nil {"},
+			{"sqlstore/replication/restore.go", "if f.seen <= f.last {", "if true {"},
+			{"sqlstore/replication/standby.go", "if err != nil || !state.IsReachedBy(at) {", "if err != nil {"},
 		},
 		inject: func(ctx context.Context, e *Env, faulty string) error {
 			_, standby, _, _ := e.both()
@@ -49,7 +49,7 @@ var seededMachines = []struct {
 	{
 		name:  "a server that serves a disk that was rolled back",
 		kind:  MachinesSync,
-		edits: []edit{{"sqlstore/replication/standby/standby.go", "state.IsReachedBy(s.own) && !isClone", "true || isClone"}},
+		edits: []edit{{"sqlstore/replication/standby.go", "state.IsReachedBy(s.own) && !isClone", "true || isClone"}},
 		inject: func(ctx context.Context, e *Env, faulty string) error {
 			return errors.Join(e.rollBack(ctx, faulty), e.AwaitWrites(ctx, calm))
 		},
@@ -57,8 +57,8 @@ var seededMachines = []struct {
 	{
 		name: "a server that answers after its lease has ended",
 		edits: []edit{
-			{"sqlstore/sqlite/committer.go", "if err := o.Fence(); err != nil {", "if err := error(nil); err != nil {"},
-			{"apiserver/standby.go", "if err := fence(); err != nil {", "if err := error(nil); err != nil {"},
+			{"sqlstore/sqlite/commit.go", "if err := o.Fence(); err != nil {", "if err := error(nil); err != nil {"},
+			{"apiserver/server/standby.go", "if err := fence(); err != nil {", "if err := error(nil); err != nil {"},
 			{"cmd/byre/standby.go", "os.Exit(1) //nolint", "return //nolint"},
 		},
 		inject: func(ctx context.Context, e *Env, faulty string) error {
@@ -75,7 +75,7 @@ var seededMachines = []struct {
 	},
 	{
 		name:  "a server that takes a lease which has not ended",
-		edits: []edit{{"sqlstore/replication/lease/candidate.go", "c.clock()-c.since >= c.length*4/5", "true"}},
+		edits: []edit{{"sqlstore/replication/lease.go", "c.clock()-c.since >= c.length*4/5", "true"}},
 		inject: func(ctx context.Context, e *Env, faulty string) error {
 			_, standby, _, _ := e.both()
 			standby.Kill()

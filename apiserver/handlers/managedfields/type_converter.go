@@ -20,7 +20,7 @@ import (
 //
 // What is done instead: only the first object of a kind is validated. A typed value
 // refers to the object that it was made of. Comparisons leave out parts that are equal
-// (unchanged.go).
+// (update.go).
 //
 // What it relies on: a Go object has the fields of its type. An object of a kind can
 // therefore violate the schema in two ways only: by duplicates, which the caller
@@ -29,7 +29,7 @@ import (
 // fail when upstream does otherwise.
 //
 // What it earns: a fourteenth of the processor time of a Pod's create, and a fifth of a status
-// patch (BenchmarkUpdate compares it, together with unchanged.go).
+// patch (BenchmarkUpdate compares it, together with update.go).
 func NewTypeConverter(schemas func() (map[string]*spec.Schema, error)) *TypeConverter {
 	return &TypeConverter{build: sync.OnceValues(func() (managedfields.TypeConverter, error) {
 		built, err := schemas()
