@@ -2,7 +2,9 @@ package handlers_test
 
 import (
 	"bufio"
+	"bytes"
 	"compress/gzip"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"net/http"
@@ -202,7 +204,7 @@ func TestWatch_FormsEqualUpstreams(t *testing.T) {
 				"application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;v=v1;g=meta.k8s.io",
 			} {
 				for _, query := range []string{"", "&labelSelector=a%3Db", "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"} {
-					c := call{method: http.MethodGet, path: resource.path + "?watch=1&timeoutSeconds=3" + query, header: map[string]string{"Accept": accept}}
+					c := call{method: http.MethodGet, path: resource.path + "?watch=1" + query, header: map[string]string{"Accept": accept}}
 					watches = append(watches, pair{c, c.do(t, s.bytes), c.do(t, s.upstream)})
 				}
 			}
@@ -210,8 +212,8 @@ func TestWatch_FormsEqualUpstreams(t *testing.T) {
 			s.mustDo(t, http.MethodPatch, resource.path+"/one", "application/merge-patch+json", resource.patch)
 			s.mustDo(t, http.MethodDelete, resource.path+"/one?gracePeriodSeconds=0", "", "")
 			for _, watch := range watches {
-				got, want := readAll(t, watch.got), readAll(t, watch.want)
-				if got != want || got == "" {
+				got, want := untilDeleted(t, watch.got), untilDeleted(t, watch.want)
+				if got != want {
 					t.Errorf("%s %v: got\n%q\nwant\n%q", watch.path, watch.header, got, want)
 				}
 				if diff := cmp.Diff(headers(watch.want.Header), headers(watch.got.Header)); diff != "" {
@@ -222,14 +224,33 @@ func TestWatch_FormsEqualUpstreams(t *testing.T) {
 	}
 }
 
-func readAll(t *testing.T, resp *http.Response) string {
+// untilDeleted reads the events of a watch up to the first one of a deletion, and closes it.
+func untilDeleted(t *testing.T, resp *http.Response) string {
 	t.Helper()
 	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
+	body := bufio.NewReader(resp.Body)
+	var events []byte
+	for {
+		var event []byte
+		var err error
+		if strings.Contains(resp.Header.Get("Content-Type"), "protobuf") {
+			// Each event follows its length (k8s.io/apimachinery/pkg/util/framer).
+			event = make([]byte, 4)
+			if _, err = io.ReadFull(body, event); err == nil {
+				event = append(event, make([]byte, binary.BigEndian.Uint32(event))...)
+				_, err = io.ReadFull(body, event[4:])
+			}
+		} else {
+			event, err = body.ReadBytes('\n')
+		}
+		if err != nil {
+			t.Fatalf("after %q: %v", events, err)
+		}
+		events = append(events, event...)
+		if bytes.Contains(event, []byte("DELETED")) {
+			return string(events)
+		}
 	}
-	return string(body)
 }
 
 // summary is the type and name of each event.
