@@ -17,7 +17,12 @@ import (
 	"byre/apiserver/process"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// The queues of Certificates that a test makes and never runs are upstream's: they live from their making on.
+func TestMain(m *testing.M) {
+	const queue = "k8s.io/client-go/util/workqueue."
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction(queue+"(*delayingType[...]).waitingLoop"),
+		goleak.IgnoreTopFunction(queue+"(*Typed[...]).updateUnfinishedWorkLoop"))
+}
 
 func serve(t *testing.T, handler http.HandlerFunc) *process.LoopbackTransport {
 	t.Helper()
