@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"iter"
@@ -23,19 +22,18 @@ import (
 	"byre/apiserver/storage/encoding"
 	"byre/cmd/byre/client"
 	"byre/sqlstore"
-	"byre/sqlstore/backup"
 )
 
-// forkFlags are those of "byre fork".
+// forkFlags are those of "byre fork", which is a restore of another database's history.
 type forkFlags struct {
-	from server.StoreOptions
-	at   string
+	restoreFlags
+	database server.StoreOptions
 	// to is a directory or a DSN.
 	to, toSchema string
 }
 
 func newForkCommand() *cobra.Command {
-	f := forkFlags{from: server.NewStoreOptions()}
+	f := forkFlags{restoreFlags: restoreFlags{isFork: true, bump: bumpRevision}, database: server.NewStoreOptions()}
 	cmd := &cobra.Command{
 		Use:   "fork [flags] --to DIR|DSN",
 		Short: "Make a second control plane with the objects of a moment",
@@ -53,7 +51,7 @@ func newForkCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
-	f.from.AddDatabaseFlags(cmd.Flags())
+	f.database.AddDatabaseFlags(cmd.Flags())
 	cmd.Flags().StringVar(&f.at, "at", "", "The moment: "+client.MomentHelp+". If not set, now.")
 	cmd.Flags().StringVar(&f.to, "to", "", "Directory to make the SQLite database in, or database to fill: sqlite:///PATH or postgres://...")
 	cmd.Flags().StringVar(&f.toSchema, "to-schema", "", "Schema of the PostgreSQL database to fill.")
@@ -61,116 +59,55 @@ func newForkCommand() *cobra.Command {
 	return cmd
 }
 
-func (f *forkFlags) run(cmd *cobra.Command) error {
-	var moment client.Moment
-	var err error
-	if f.at != "" {
-		if moment, err = client.ParseMoment(f.at); err != nil {
-			return fmt.Errorf("--at %w", err)
-		}
+func (f *forkFlags) run(cmd *cobra.Command) (err error) {
+	if err := f.parseMoment(); err != nil {
+		return err
 	}
-	from, err := usedEndpoint(f.from)
+	from, err := usedEndpoint(f.database)
 	if err != nil {
 		return err
 	}
-	to, err := f.target()
-	if err != nil {
+	if f.store, err = f.target(); err != nil {
 		return err
 	}
-	p := newProgress(cmd.ErrOrStderr(), "forking")
-	defer p.end()
-	return readDatabase(cmd.Context(), from, func(s sqlstore.Snapshot) error {
-		s, fork, err := forkAt(s, moment)
-		if _, outside := errors.AsType[*backup.HistoryError](err); outside {
-			return fmt.Errorf("--at: %w: name a moment within it", err)
-		}
-		if err != nil {
-			return err
-		}
-		digest, err := loadVerified(cmd.Context(), p, to, p.follow(s))
-		if err != nil {
-			return err
-		}
-		p.end()
-		fmt.Fprintf(cmd.OutOrStdout(), "forked and verified %d objects of revision %d, %s; serve it from a directory of its own\n",
-			digest.Objects, fork.Revision, fork.Time.UTC().Format(time.RFC3339))
-		return nil
-	})
+	return f.restoreDatabase(cmd, "forking", from)
 }
 
-// target returns the endpoint of --to. It fails if a server has used the directory: the fork would
+// target returns the database of --to. It fails if a server has used the directory: the fork would
 // have its keys.
-func (f *forkFlags) target() (string, error) {
+func (f *forkFlags) target() (server.StoreOptions, error) {
 	to := server.StoreOptions{DataDir: f.to, DatabaseSchema: f.toSchema}
 	if strings.Contains(f.to, "://") {
 		to = server.StoreOptions{Endpoint: f.to, DatabaseSchema: f.toSchema}
 	} else if f.to == "" {
-		return "", errors.New("--to must name a directory or a database")
+		return to, errors.New("--to must name a directory or a database")
 	} else if _, err := os.Stat(filepath.Join(f.to, "pki")); err == nil {
-		return "", fmt.Errorf("--to: %s has the keys of another cluster in pki/: name an empty directory, or one that does not exist yet", f.to)
+		return to, fmt.Errorf("--to: %s has the keys of another cluster in pki/: name an empty directory, or one that does not exist yet", f.to)
 	}
-	return to.DSN()
-}
-
-// forkAt returns the fork of a store at a moment, and its record; the zero moment is that of the
-// snapshot. The fork has no history, in which its namespace kube-system would have the other UID.
-// What expires has as long left in the fork as it had at the moment.
-func forkAt(s sqlstore.Snapshot, m client.Moment) (sqlstore.Snapshot, sqlstore.Fork, error) {
-	fork := sqlstore.Fork{Revision: s.Revision, Time: s.Time}
-	if m != (client.Moment{}) {
-		var err error
-		if fork.Revision, fork.Time = m.Revision, m.Time; m.Revision == 0 {
-			fork.Revision, err = backup.RevisionAt(s, m.Time)
-		} else {
-			fork.Time, err = timeOf(s, m.Revision)
-		}
-		if err == nil {
-			s, err = backup.At(s, fork.Revision)
-		}
-		if err != nil {
-			return s, fork, err
-		}
-	}
-	now := time.Now()
-	s = backup.Restored(backup.NotEmpty(s), bumpRevision, rand.Text(), now)
-	s.ObjectCount, s.Retained = -1, nil
-	s.Changes = func(func(*sqlstore.ChangeRow, error) bool) {}
-	record, err := fork.Record(s.Revision)
-	if err != nil {
-		return s, fork, err
-	}
-	mark := sqlstore.ObjectRow{Record: record, Time: now.UTC().Truncate(time.Microsecond), Author: sqlstore.Author{User: "byre", Verb: "fork"}}
-	s.Objects, err = forkedObjects(s.Objects, &mark, now.Sub(fork.Time))
-	return s, fork, err
-}
-
-// timeOf returns when a revision was given; of one that is not in the history, a time near it.
-func timeOf(s sqlstore.Snapshot, revision int64) (time.Time, error) {
-	for row, err := range s.Changes {
-		if err != nil {
-			return time.Time{}, err
-		}
-		if row.Revision >= revision {
-			return row.Time, nil
-		}
-	}
-	return s.Time, nil
+	return to, nil
 }
 
 // kubeSystem is the namespace whose UID is the ID of a cluster.
 var kubeSystem = sqlstore.Key{Resource: "namespaces", Owner: sqlstore.BuiltIn, Name: metav1.NamespaceSystem}
 
-// forkedObjects returns the objects of a fork: those of the store without what belongs to its servers,
-// and the record of the fork. The UID of kube-system is replaced wherever it occurs, so that what refers
-// to the namespace, as an owner for example, still does. If the namespace is encrypted it is left out
-// instead: the first server makes another one.
-func forkedObjects(objects iter.Seq2[*sqlstore.ObjectRow, error], mark *sqlstore.ObjectRow, age time.Duration) (iter.Seq2[*sqlstore.ObjectRow, error], error) {
-	was, err := uidOf(objects, kubeSystem)
-	if err != nil {
-		return nil, err
-	}
-	is := uuid.NewString()
-	return func(yield func(*sqlstore.ObjectRow, error) bool) {
+// asFork returns a fork of a store, which the caller restores with a bump of the revision. It has the
+// objects without what belongs to their servers, and a record of the fork. What expires has as long left
+// as it had at the moment.
+//
+// The UID of kube-system is replaced wherever it occurs, so that what refers to the namespace, as an owner
+// for example, still does. If the namespace is encrypted it is left out instead: the first server makes
+// another one. The fork has no history, in which the namespace would have the other UID.
+func asFork(s sqlstore.Snapshot, of sqlstore.Fork, bump int64, now time.Time) sqlstore.Snapshot {
+	objects, revision, is := s.Objects, s.Revision+bump, uuid.NewString()
+	s.Compacted, s.ObjectCount, s.Retained = s.Revision, -1, nil
+	s.Changes = func(func(*sqlstore.ChangeRow, error) bool) {}
+	s.Objects = func(yield func(*sqlstore.ObjectRow, error) bool) {
+		was, err := uidOf(objects, kubeSystem)
+		record, recordErr := of.Record(revision)
+		if err = errors.Join(err, recordErr); err != nil {
+			yield(nil, err)
+			return
+		}
 		for row, err := range objects {
 			if err != nil {
 				yield(nil, err)
@@ -181,7 +118,7 @@ func forkedObjects(objects iter.Seq2[*sqlstore.ObjectRow, error], mark *sqlstore
 			}
 			forked := *row
 			if !row.Expires.IsZero() {
-				forked.Expires = row.Expires.Add(age).Truncate(time.Microsecond)
+				forked.Expires = row.Expires.Add(now.Sub(of.Time)).Truncate(time.Microsecond)
 			}
 			if was != "" && bytes.Contains(row.Value, []byte(was)) {
 				forked.Value = bytes.ReplaceAll(row.Value, []byte(was), []byte(is))
@@ -196,8 +133,11 @@ func forkedObjects(objects iter.Seq2[*sqlstore.ObjectRow, error], mark *sqlstore
 				return
 			}
 		}
-		yield(mark, nil)
-	}, nil
+		yield(&sqlstore.ObjectRow{
+			Record: record, Time: now.UTC().Truncate(time.Microsecond), Author: sqlstore.Author{User: "byre", Verb: "fork"},
+		}, nil)
+	}
+	return s
 }
 
 func uidOf(objects iter.Seq2[*sqlstore.ObjectRow, error], key sqlstore.Key) (string, error) {

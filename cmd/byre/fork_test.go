@@ -26,7 +26,6 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
 
-	"byre/cmd/byre/client"
 	"byre/sqlstore"
 	"byre/sqlstore/backup"
 	"byre/sqlstore/postgres/pgtest"
@@ -412,10 +411,8 @@ func TestFork_LeavesOutWhatIsOfTheServers(t *testing.T) {
 	source.Changes = func(func(*sqlstore.ChangeRow, error) bool) {}
 	forkOf := func() (map[string]*sqlstore.ObjectRow, sqlstore.Snapshot) {
 		t.Helper()
-		s, _, err := forkAt(source, client.Moment{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := asFork(source, sqlstore.Fork{Revision: 1, Time: then}, bumpRevision, time.Now())
+		s = backup.Restored(s, bumpRevision, "f", time.Now())
 		held := map[string]*sqlstore.ObjectRow{}
 		for r, err := range s.Objects {
 			if err != nil {
@@ -452,7 +449,8 @@ func TestFork_LeavesOutWhatIsOfTheServers(t *testing.T) {
 		t.Error("an encrypted kube-system, whose UID can't be replaced, is in the fork")
 	}
 	rows = nil
-	if _, _, err := forkAt(source, client.Moment{}); err == nil || !strings.Contains(err.Error(), "there are no objects") {
+	s = asFork(backup.NotEmpty(source), sqlstore.Fork{Revision: 1, Time: then}, bumpRevision, time.Now())
+	if _, err := backup.DigestOf(s); err == nil || !strings.Contains(err.Error(), "there are no objects") {
 		t.Errorf("of nothing: %v", err)
 	}
 }

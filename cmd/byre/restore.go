@@ -36,6 +36,8 @@ type restoreFlags struct {
 	upTo   int64
 	bump   int64
 	pki    pkiFlags
+	// isFork has another cluster made of the objects; see asFork.
+	isFork bool
 }
 
 func newRestoreCommand() *cobra.Command {
@@ -78,11 +80,8 @@ func newRestoreCommand() *cobra.Command {
 			if !replication.IsURL(f.from) && (f.folder != "" || f.upTo != 0) {
 				return errors.New("--folder and --up-to are for what --replicate-to has copied: name it with --from")
 			}
-			if f.at != "" {
-				var err error
-				if f.moment, err = client.ParseMoment(f.at); err != nil {
-					return fmt.Errorf("--at %w", err)
-				}
+			if err := f.parseMoment(); err != nil {
+				return err
 			}
 			restore := f.restoreBackup
 			switch {
@@ -91,7 +90,7 @@ func newRestoreCommand() *cobra.Command {
 			case f.from != "" && f.pki.with:
 				return errors.New("--with-pki is for a backup, or for what --replicate-to has copied: a database has no certificates beside it")
 			case f.from != "":
-				restore = func(cmd *cobra.Command) error { return f.restoreDatabase(cmd, f.from) }
+				restore = func(cmd *cobra.Command) error { return f.restoreDatabase(cmd, "restoring", f.from) }
 			default:
 				f.source.Name, f.source.Stdin = args[0], cmd.InOrStdin()
 			}
@@ -128,9 +127,20 @@ func newRestoreCommand() *cobra.Command {
 	return cmd
 }
 
-func (f *restoreFlags) restoreDatabase(cmd *cobra.Command, endpoint string) error {
+// parseMoment parses --at, if it is set.
+func (f *restoreFlags) parseMoment() (err error) {
+	if f.at == "" {
+		return nil
+	}
+	if f.moment, err = client.ParseMoment(f.at); err != nil {
+		return fmt.Errorf("--at %w", err)
+	}
+	return nil
+}
+
+func (f *restoreFlags) restoreDatabase(cmd *cobra.Command, doing, endpoint string) error {
 	return readDatabase(cmd.Context(), endpoint, func(s sqlstore.Snapshot) error {
-		return f.restore(cmd, newProgress(cmd.ErrOrStderr(), "restoring"), s)
+		return f.restore(cmd, newProgress(cmd.ErrOrStderr(), doing), s)
 	})
 }
 
@@ -225,35 +235,59 @@ func (f *restoreFlags) restore(cmd *cobra.Command, p *progress, s sqlstore.Snaps
 	if err != nil {
 		return err
 	}
-	history := s.Header
-	if s, err = atMoment(s, f.moment); err != nil {
+	history, now := s.Header, time.Now()
+	s, of, err := atMoment(s, f.moment)
+	if err != nil {
 		return err
 	}
-	revision := s.Revision
-	s = backup.Restored(backup.NotEmpty(p.follow(s)), f.bump, rand.Text(), time.Now())
+	if s = backup.NotEmpty(s); f.isFork {
+		s = asFork(s, of, f.bump, now)
+	}
+	s = backup.Restored(p.follow(s), f.bump, rand.Text(), now)
 	digest, err := loadVerified(cmd.Context(), p, dsn, s)
 	if _, empty := errors.AsType[*backup.EmptyError](err); empty {
-		return fmt.Errorf("%w, where the history reaches from revision %d to %d: nothing was restored; name another backup, or another moment with --at",
-			err, history.Compacted, history.Revision)
+		return fmt.Errorf("%w, where the history reaches from revision %d to %d: nothing was restored; "+
+			"name another backup or database, or another moment with --at", err, history.Compacted, history.Revision)
 	}
 	if err != nil {
 		return err
 	}
 	p.end()
+	if f.isFork {
+		fmt.Fprintf(cmd.OutOrStdout(), "forked and verified %d objects of revision %d, %s; "+
+			"serve it from a directory of its own\n", digest.Objects, of.Revision, of.Time.UTC().Format(time.RFC3339))
+		return nil
+	}
 	fmt.Fprintf(cmd.OutOrStdout(), "restored and verified %d objects of revision %d, and %d changes of history; the next revision is %d\n",
-		digest.Objects, revision, digest.Changes, s.Revision+1)
+		digest.Objects, of.Revision, digest.Changes, s.Revision+1)
 	return nil
 }
 
-// atMoment is the snapshot at the moment of --at.
-func atMoment(s sqlstore.Snapshot, m client.Moment) (_ sqlstore.Snapshot, err error) {
+// atMoment returns a store at the moment of --at, or as it is, and which moment that is.
+func atMoment(s sqlstore.Snapshot, m client.Moment) (_ sqlstore.Snapshot, of sqlstore.Fork, err error) {
 	if m == (client.Moment{}) {
-		return s, nil
+		return s, sqlstore.Fork{Revision: s.Revision, Time: s.Time}, nil
 	}
-	if m.Revision == 0 {
-		if m.Revision, err = backup.RevisionAt(s, m.Time); err != nil {
-			return s, err
+	if of = sqlstore.Fork(m); of.Revision == 0 {
+		of.Revision, err = backup.RevisionAt(s, of.Time)
+	} else {
+		of.Time, err = timeOf(s, of.Revision)
+	}
+	if err == nil {
+		s, err = backup.At(s, of.Revision)
+	}
+	return s, of, err
+}
+
+// timeOf returns when a revision was given; of one that is not in the history, a time near it.
+func timeOf(s sqlstore.Snapshot, revision int64) (time.Time, error) {
+	for row, err := range s.Changes {
+		if err != nil {
+			return time.Time{}, err
+		}
+		if row.Revision >= revision {
+			return row.Time, nil
 		}
 	}
-	return backup.At(s, m.Revision)
+	return s.Time, nil
 }

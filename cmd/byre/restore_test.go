@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"filippo.io/age"
-	"github.com/minio/minio-go/v7"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -381,20 +380,20 @@ func TestRecovery_DocumentedCommandsWorkAsTyped(t *testing.T) {
 		t.Fatal(folders, err)
 	}
 	last := folders[1]
-	eachFile(t, last, func(client *minio.Client, key string, from, to uint64) error {
+	eachFile(t, last, func(client *bucket.Client, key string, from, to uint64) error {
 		if from == 1 || to != last.Last-1 {
 			return nil
 		}
-		return client.RemoveObject(t.Context(), "backups", key, minio.RemoveObjectOptions{})
+		return client.Delete(t.Context(), key)
 	})
 	shell.expectHole(t)
 
 	// A file of which the service has lost the end.
-	eachFile(t, folders[0], func(client *minio.Client, key string, from, _ uint64) error {
+	eachFile(t, folders[0], func(client *bucket.Client, key string, from, _ uint64) error {
 		if from != 1 {
 			return nil
 		}
-		_, err := client.PutObject(t.Context(), "backups", key, strings.NewReader("LTX1"), 4, minio.PutObjectOptions{SendContentMd5: true})
+		_, err := client.Put(t.Context(), key, strings.NewReader("LTX1"))
 		return err
 	})
 	if status, out, errOut := shell.typed(t, "byre backup verify s3://backups/cluster-1", ""); status != statusDamaged || !strings.Contains(errOut, "2 of 2 backups can't be restored") {
@@ -434,23 +433,24 @@ func (s *recoveryShell) expectHole(t *testing.T) {
 }
 
 // eachFile calls do with the key and the transactions of each file of a copy in S3.
-func eachFile(t *testing.T, c replication.Copy, do func(client *minio.Client, key string, first, last uint64) error) {
+func eachFile(t *testing.T, c replication.Copy, do func(client *bucket.Client, key string, first, last uint64) error) {
 	t.Helper()
-	client, err := bucket.S3{}.Client()
+	client, err := bucket.S3{}.Open("s3://backups")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for object := range client.ListObjects(t.Context(), "backups", minio.ListObjectsOptions{Prefix: "cluster-1/" + c.Folder + "/", Recursive: true}) {
-		if object.Err != nil {
-			t.Fatal(object.Err)
-		}
+	objects, err := client.List(t.Context(), "cluster-1/"+c.Folder+"/", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, object := range objects {
 		var first, last uint64
-		_, err := fmt.Sscanf(filepath.Base(object.Key), "%016x-%016x.ltx", &first, &last)
+		_, err := fmt.Sscanf(filepath.Base(object.Name), "%016x-%016x.ltx", &first, &last)
 		if err == nil {
-			err = do(client, object.Key, first, last)
+			err = do(client, object.Name, first, last)
 		}
 		if err != nil {
-			t.Fatal(object.Key, err)
+			t.Fatal(object.Name, err)
 		}
 	}
 }

@@ -4,6 +4,9 @@
 // A file appears under its name when it is complete, or not at all. Only to standard output
 // does a write that fails leave a part.
 //
-// The caller closes what Location.Open and Location.Peek return. The package has no goroutines
-// that outlive a call.
+// Client is the only client of S3 in the program: Location and Directory are over it, and so are the
+// copies and the lease of package replication.
+//
+// The caller closes what Location.Open and Location.Peek, and Get and Seek of a Client, return. The
+// package has no goroutines that outlive a call.
 package bucket

@@ -8,10 +8,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
-
-	"github.com/minio/minio-go/v7"
 
 	"byre/migrations"
 )
@@ -38,14 +37,27 @@ func (l Location) Write(ctx context.Context, fill func(io.Writer) error) error {
 	if l.Name == "-" {
 		return fill(l.Stdout)
 	}
-	address, ok, err := parseS3(l.Name)
+	client, key, err := l.openS3()
 	switch {
 	case err != nil:
 		return err
-	case ok:
-		return l.writeS3(ctx, address, fill)
+	case client != nil:
+		return l.writeS3(ctx, client, key, fill)
 	}
 	return l.writeFile(fill)
+}
+
+// openS3 returns a client of the bucket and the key; no client if Name is a path.
+func (l Location) openS3() (client *Client, key string, err error) {
+	bucket, key, ok := splitS3(l.Name)
+	switch {
+	case !ok:
+		return nil, "", nil
+	case bucket == "" || key == "" || strings.HasSuffix(key, "/"):
+		return nil, "", fmt.Errorf("%s: want s3://BUCKET/KEY", l.Name)
+	}
+	client, err = l.S3.Open("s3://" + bucket)
+	return client, key, err
 }
 
 // Open opens the file for reading, from its beginning, and seeking. It copies standard input that can't seek,
@@ -63,21 +75,51 @@ func (l Location) Open(ctx context.Context) (*os.File, error) {
 	}
 	defer source.Close()
 	file, err := spool(source)
-	return file, l.explain(err)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", l.Name, err)
+	}
+	return file, nil
 }
 
 // Peek opens the file to read its beginning: of an object of S3 it fetches only what is read. The caller
 // closes the file.
 func (l Location) Peek(ctx context.Context) (io.ReadSeekCloser, error) {
-	address, ok, err := parseS3(l.Name)
+	client, key, err := l.openS3()
 	switch {
 	case err != nil:
 		return nil, err
-	case ok:
-		return l.getS3(ctx, address)
+	case client != nil:
+		return client.Seek(ctx, key)
 	}
 	return os.Open(l.Name)
 }
+
+// writeS3 uploads the file in parts.
+func (l Location) writeS3(ctx context.Context, client *Client, key string, fill func(io.Writer) error) error {
+	if !l.Force {
+		switch body, _, err := client.Get(ctx, key, 0, 0); {
+		case err == nil:
+			return errors.Join(fmt.Errorf("%s %w", l.Name, ErrExists), body.Close())
+		case !errors.Is(err, fs.ErrNotExist):
+			return err
+		}
+	}
+	read, write := io.Pipe()
+	filled := make(chan error, 1)
+	go func() {
+		err := fill(write)
+		write.CloseWithError(err)
+		filled <- err
+	}()
+	_, err := client.Put(ctx, key, read)
+	read.CloseWithError(errUpload) // so that the writes of fill fail after a failed upload
+	if fillErr := <-filled; fillErr != nil && !errors.Is(fillErr, errUpload) {
+		return fillErr
+	}
+	return err
+}
+
+var errUpload = errors.New("the upload has ended")
 
 // writeFile writes to a temporary file in the same directory, syncs it, and renames it.
 func (l Location) writeFile(fill func(io.Writer) error) (err error) {
@@ -170,15 +212,17 @@ type Directory struct {
 
 // Entry is a file in a Directory.
 type Entry struct {
-	// Name is the name of the file without that of the Directory, and Size its length in bytes.
-	Name string
-	Size int64
+	// Name is the name of the file without that of the Directory, Size its length in bytes, and Modified
+	// when it was written.
+	Name     string
+	Size     int64
+	Modified time.Time
 }
 
 // File returns the Location of a file in the directory.
 func (d Directory) File(name string) Location {
-	if strings.HasPrefix(d.Name, "s3:") {
-		return Location{Name: strings.TrimSuffix(d.Name, "/") + "/" + name, S3: d.S3}
+	if _, _, ok := splitS3(d.Name); ok {
+		return Location{Name: strings.TrimRight(d.Name, "/") + "/" + name, S3: d.S3}
 	}
 	return Location{Name: filepath.Join(d.Name, name), S3: d.S3}
 }
@@ -186,18 +230,19 @@ func (d Directory) File(name string) Location {
 // List returns the files whose names end with Suffix, in the order of their names. It leaves out those
 // of directories below.
 func (d Directory) List(ctx context.Context) ([]Entry, error) {
-	address, ok, err := d.parseS3()
-	switch {
-	case err != nil:
+	client, err := d.S3.Open(d.Name)
+	if err != nil {
 		return nil, err
-	case ok:
-		return d.listS3(ctx, address)
+	}
+	var entries []Entry
+	if client != nil {
+		entries, err = client.List(ctx, "", false)
+		return slices.DeleteFunc(entries, func(e Entry) bool { return !isBackup(e.Name) }), err
 	}
 	files, err := os.ReadDir(d.Name)
 	if err != nil {
 		return nil, err
 	}
-	var entries []Entry
 	for _, file := range files {
 		if !file.Type().IsRegular() || !isBackup(file.Name()) {
 			continue
@@ -209,7 +254,7 @@ func (d Directory) List(ctx context.Context) ([]Entry, error) {
 		if err != nil {
 			return nil, err
 		}
-		entries = append(entries, Entry{file.Name(), info.Size()})
+		entries = append(entries, Entry{file.Name(), info.Size(), info.ModTime()})
 	}
 	return entries, nil
 }
@@ -221,35 +266,27 @@ func isBackup(name string) bool {
 
 // Remove deletes a file of the directory, and the file of KeysSuffix beside it.
 func (d Directory) Remove(ctx context.Context, name string) error {
-	address, ok, err := d.parseS3()
-	if err != nil {
+	client, err := d.S3.Open(d.Name)
+	switch {
+	case err != nil:
 		return err
-	}
-	if !ok {
-		keys := os.Remove(filepath.Join(d.Name, name+KeysSuffix))
-		if errors.Is(keys, os.ErrNotExist) {
-			keys = nil
+	case client != nil:
+		if err := client.Delete(ctx, name); err != nil {
+			return err
 		}
-		return errors.Join(os.Remove(filepath.Join(d.Name, name)), keys, migrations.SyncDir(d.Name))
+		return client.Delete(ctx, name+KeysSuffix)
 	}
-	client, err := d.S3.Client()
-	if err != nil {
-		return err
+	keys := os.Remove(filepath.Join(d.Name, name+KeysSuffix))
+	if errors.Is(keys, os.ErrNotExist) {
+		keys = nil
 	}
-	for _, key := range []string{name, name + KeysSuffix} {
-		// Some services say that there was no such object.
-		err := client.RemoveObject(ctx, address.bucket, address.key+key, minio.RemoveObjectOptions{})
-		if err != nil && minio.ToErrorResponse(err).Code != minio.NoSuchKey {
-			return d.File(key).explain(err)
-		}
-	}
-	return nil
+	return errors.Join(os.Remove(filepath.Join(d.Name, name)), keys, migrations.SyncDir(d.Name))
 }
 
-// RemovePartial deletes what a Write to a name of the pattern, as of path.Match, has left because its process was killed, if it was
-// last written before a moment. In S3 it deletes nothing.
+// RemovePartial deletes what a Write to a name of the pattern, as of path.Match, has left because its
+// process was killed, if it was last written before a moment. In S3 it deletes nothing.
 func (d Directory) RemovePartial(pattern string, before time.Time) error {
-	if strings.HasPrefix(d.Name, "s3:") {
+	if _, _, ok := splitS3(d.Name); ok {
 		return nil
 	}
 	names, err := fs.Glob(os.DirFS(d.Name), temporaryName(pattern))
@@ -265,38 +302,4 @@ func (d Directory) RemovePartial(pattern string, before time.Time) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// parseS3 returns the bucket, and the prefix of keys.
-func (d Directory) parseS3() (address s3Address, ok bool, err error) {
-	if !strings.HasPrefix(d.Name, "s3:") {
-		return s3Address{}, false, nil
-	}
-	bucket, prefix, _ := strings.Cut(strings.TrimSuffix(strings.TrimPrefix(d.Name, "s3://"), "/"), "/")
-	if !strings.HasPrefix(d.Name, "s3://") || bucket == "" {
-		return s3Address{}, false, fmt.Errorf("%s: want s3://BUCKET or s3://BUCKET/PREFIX", d.Name)
-	}
-	if prefix != "" {
-		prefix += "/"
-	}
-	return s3Address{bucket, prefix}, true, nil
-}
-
-func (d Directory) listS3(ctx context.Context, address s3Address) ([]Entry, error) {
-	client, err := d.S3.Client()
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var entries []Entry
-	for object := range client.ListObjects(ctx, address.bucket, minio.ListObjectsOptions{Prefix: address.key}) {
-		if object.Err != nil {
-			return nil, fmt.Errorf("%s: %w", d.Name, object.Err)
-		}
-		if name := strings.TrimPrefix(object.Key, address.key); isBackup(name) {
-			entries = append(entries, Entry{name, object.Size})
-		}
-	}
-	return entries, nil
 }

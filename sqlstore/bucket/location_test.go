@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"io/fs"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -12,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"byre/sqlstore/bucket"
 	"byre/sqlstore/storetest"
@@ -188,7 +190,14 @@ func TestDirectory_ListsAndRemovesBackups(t *testing.T) {
 		}
 		expect := func(want ...bucket.Entry) {
 			t.Helper()
-			if got, err := d.List(t.Context()); err != nil || !slices.Equal(got, want) {
+			got, err := d.List(t.Context())
+			for i := range got {
+				if since := time.Since(got[i].Modified); since < -time.Minute || since > time.Minute {
+					t.Errorf("%s of %s was modified %s ago", got[i].Name, name, since)
+				}
+				got[i].Modified = time.Time{}
+			}
+			if err != nil || !slices.Equal(got, want) {
 				t.Errorf("%s has %v, %v, want %v", name, got, err, want)
 			}
 		}
@@ -216,5 +225,73 @@ func TestDirectory_ListsAndRemovesBackups(t *testing.T) {
 		if _, err := (bucket.Directory{Name: name}).List(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", name, err, want)
 		}
+	}
+}
+
+// Conditional writes are tested with services that lie, too, by package replication.
+func TestClient_ReadsWritesListsAndDeletes(t *testing.T) {
+	serveS3(t)
+	open := func(place string) *bucket.Client {
+		client, err := bucket.S3{}.Open(place)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return client
+	}
+	c := open("s3://backups/clusters/").In("one")
+	if _, _, err := c.Get(t.Context(), "absent", 0, 0); !errors.Is(err, fs.ErrNotExist) ||
+		!strings.HasPrefix(err.Error(), "s3://backups/clusters/one/absent: ") {
+		t.Errorf("no object: %v", err)
+	}
+	if _, _, err := open("s3://nowhere").Get(t.Context(), "absent", 0, 0); err == nil || errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no bucket: %v", err)
+	}
+	etag, err := c.Replace(t.Context(), "lease", []byte("0123456789"), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, other := range []string{"", etag + "0"} {
+		if _, err := c.Replace(t.Context(), "lease", []byte("other"), other); !errors.Is(err, bucket.ErrChanged) {
+			t.Errorf("replace %q, not %q: %v", other, etag, err)
+		}
+	}
+	for _, test := range []struct {
+		offset, size int64
+		want         string
+	}{{0, 0, "0123456789"}, {0, 4, "0123"}, {4, 0, "456789"}, {4, 2, "45"}} {
+		body, _, err := c.Get(t.Context(), "lease", test.offset, test.size)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := io.ReadAll(body); err != nil || string(got) != test.want || body.Close() != nil {
+			t.Errorf("%d bytes from %d: %q, %v", test.size, test.offset, got, err)
+		}
+	}
+	if size, err := c.Put(t.Context(), "a/b", bytes.NewReader(random(3))); err != nil || size != 3 {
+		t.Errorf("put %d bytes, %v", size, err)
+	}
+	for _, test := range []struct {
+		start     string
+		recursive bool
+		want      []string
+	}{
+		{"", false, []string{"a/", "lease"}}, {"", true, []string{"a/b", "lease"}},
+		{"a/", false, []string{"a/b"}}, {"c", true, nil},
+	} {
+		var names []string
+		entries, err := c.List(t.Context(), test.start, test.recursive)
+		for _, entry := range entries {
+			names = append(names, entry.Name)
+		}
+		slices.Sort(names) // folders come last
+		if err != nil || !slices.Equal(names, test.want) {
+			t.Errorf("%q, recursive %v: %q, %v", test.start, test.recursive, names, err)
+		}
+	}
+	if err := errors.Join(c.Delete(t.Context(), "a/b", "lease", "absent"), c.Delete(t.Context(), "absent")); err != nil {
+		t.Error(err)
+	}
+	if left, err := c.List(t.Context(), "", true); err != nil || len(left) > 0 {
+		t.Errorf("deleted, but for %v, %v", left, err)
 	}
 }

@@ -1,11 +1,13 @@
 package bucket
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/url"
@@ -18,9 +20,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// partSize is the size in bytes of the parts of an upload. S3 takes up to 10,000 parts. One
-// part at a time is in memory.
-const partSize = 64 << 20
+// partSize is the size in bytes of the parts of an upload, of which one at a time is in memory. S3
+// takes 10,000 parts, which are 156 GiB.
+const partSize = 16 << 20
 
 // S3 says how to reach an S3 service. An empty field means what the environment variables
 // of the AWS tools say. Credentials come from the environment, from the shared credentials
@@ -43,22 +45,33 @@ func (s *S3) AddFlags(fs *pflag.FlagSet) {
 		"Region of the bucket; $AWS_REGION or $AWS_DEFAULT_REGION if not set, or else what the service says.")
 }
 
-// s3Address names an object in S3.
-type s3Address struct{ bucket, key string }
-
-func parseS3(name string) (address s3Address, ok bool, err error) {
-	if !strings.HasPrefix(name, "s3:") {
-		return s3Address{}, false, nil
+// splitS3 returns the parts of s3://BUCKET/KEY, of which either may be empty. ok is false for a path.
+func splitS3(name string) (bucket, key string, ok bool) {
+	rest, ok := strings.CutPrefix(name, "s3:")
+	if rest, isURL := strings.CutPrefix(rest, "//"); ok && isURL {
+		bucket, key, _ = strings.Cut(rest, "/")
 	}
-	bucket, key, _ := strings.Cut(strings.TrimPrefix(name, "s3://"), "/")
-	if !strings.HasPrefix(name, "s3://") || bucket == "" || key == "" || strings.HasSuffix(key, "/") {
-		return s3Address{}, false, fmt.Errorf("%s: want s3://BUCKET/KEY", name)
-	}
-	return s3Address{bucket, key}, true, nil
+	return bucket, key, ok
 }
 
-// Client returns a client of the service. It reaches for nothing.
-func (s S3) Client() (*minio.Client, error) {
+// Open returns a client of s3://BUCKET or s3://BUCKET/PREFIX, and nil for a path. It reaches for nothing.
+func (s S3) Open(place string) (*Client, error) {
+	bucket, prefix, ok := splitS3(strings.TrimRight(place, "/"))
+	switch {
+	case !ok:
+		return nil, nil
+	case bucket == "":
+		return nil, fmt.Errorf("%s: want s3://BUCKET or s3://BUCKET/PREFIX", place)
+	}
+	service, err := s.connect()
+	if err != nil {
+		return nil, err
+	}
+	return NewClient(service, bucket, prefix), nil
+}
+
+// connect returns a client of the service. It reaches for nothing.
+func (s S3) connect() (*minio.Client, error) {
 	endpoint := cmp.Or(s.Endpoint, os.Getenv("AWS_ENDPOINT_URL_S3"), os.Getenv("AWS_ENDPOINT_URL"), "https://s3.amazonaws.com")
 	u, err := url.Parse(endpoint)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || strings.Trim(u.Path, "/") != "" {
@@ -83,54 +96,142 @@ func (s S3) Client() (*minio.Client, error) {
 	return client, nil
 }
 
-// writeS3 uploads the file in parts. S3 makes the object when it has all of them.
-func (l Location) writeS3(ctx context.Context, address s3Address, fill func(io.Writer) error) error {
-	client, err := l.S3.Client()
-	if err != nil {
-		return err
-	}
-	if !l.Force {
-		switch _, err := client.StatObject(ctx, address.bucket, address.key, minio.StatObjectOptions{}); {
-		case err == nil:
-			return fmt.Errorf("%s %w", l.Name, ErrExists)
-		case minio.ToErrorResponse(err).StatusCode != http.StatusNotFound:
-			return l.explain(err)
-		}
-	}
-	read, write := io.Pipe()
-	filled := make(chan error, 1)
-	go func() {
-		err := fill(write)
-		write.CloseWithError(err)
-		filled <- err
-	}()
-	_, err = client.PutObject(ctx, address.bucket, address.key, read, -1, minio.PutObjectOptions{
-		ContentType: "application/zstd", PartSize: partSize, SendContentMd5: true,
-	})
-	read.CloseWithError(errUpload) // so that the writes of fill fail after a failed upload
-	if fillErr := <-filled; fillErr != nil && !errors.Is(fillErr, errUpload) {
-		return fillErr
-	}
-	return l.explain(err)
+// Client reads and writes the objects of a bucket whose keys begin with a prefix. An object's name is
+// the rest of its key. Errors name the object; they are fs.ErrNotExist if there is none, though the
+// bucket is there, and ErrChanged after a conditional write.
+type Client struct {
+	service *minio.Client
+	// prefix is empty, or ends with a slash.
+	bucket, prefix string
 }
 
-var errUpload = errors.New("the upload has ended")
+// ErrChanged means that an object is not as the writer has seen it.
+var ErrChanged = errors.New("another process has changed it")
 
-func (l Location) getS3(ctx context.Context, address s3Address) (io.ReadSeekCloser, error) {
-	client, err := l.S3.Client()
-	if err != nil {
-		return nil, err
+// NewClient returns a client of a bucket, or of the folder of a bucket, over a client of the service.
+func NewClient(service *minio.Client, bucket, folder string) *Client {
+	if folder != "" {
+		folder += "/"
 	}
-	object, err := client.GetObject(ctx, address.bucket, address.key, minio.GetObjectOptions{})
-	return object, l.explain(err)
+	return &Client{service, bucket, folder}
 }
 
-// explain adds the name of the object to an error of the service.
-func (l Location) explain(err error) error {
+// In returns a client of a folder.
+func (c *Client) In(folder string) *Client { return NewClient(c.service, c.bucket, c.prefix+folder) }
+
+// explain translates an error of the service.
+func (c *Client) explain(name string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("%s: %w", l.Name, err)
+	switch response := minio.ToErrorResponse(err); response.StatusCode {
+	case http.StatusNotFound:
+		if response.Code != minio.NoSuchBucket {
+			err = fs.ErrNotExist
+		}
+	case http.StatusPreconditionFailed, http.StatusConflict:
+		err = ErrChanged
+	}
+	return fmt.Errorf("s3://%s: %w", strings.TrimSuffix(c.bucket+"/"+c.prefix+name, "/"), err)
+}
+
+// List returns the objects and folders, or with recursive all objects, whose names begin with start,
+// each in the order of their names. That of a folder ends with a slash.
+func (c *Client) List(ctx context.Context, start string, recursive bool) (objects []Entry, err error) {
+	options := minio.ListObjectsOptions{Prefix: c.prefix + start, Recursive: recursive}
+	for o := range c.service.ListObjectsIter(ctx, c.bucket, options) {
+		if o.Err != nil {
+			return nil, c.explain(start, o.Err)
+		}
+		objects = append(objects, Entry{strings.TrimPrefix(o.Key, c.prefix), o.Size, o.LastModified.UTC()})
+	}
+	return objects, nil
+}
+
+// Get opens an object for reading, from an offset on, and of a size unless that is 0. The caller closes
+// the body. The ETag is for Replace.
+func (c *Client) Get(
+	ctx context.Context, name string, offset, size int64,
+) (body io.ReadCloser, etag string, err error) {
+	var options minio.GetObjectOptions
+	if offset > 0 || size > 0 {
+		end := offset + size - 1
+		if size == 0 {
+			end = 0 // that of the object
+		}
+		if err := options.SetRange(offset, end); err != nil {
+			return nil, "", c.explain(name, err)
+		}
+	}
+	body, info, _, err := minio.Core{Client: c.service}.GetObject(ctx, c.bucket, c.prefix+name, options)
+	return body, info.ETag, c.explain(name, err)
+}
+
+// Seek opens an object for reading and seeking. It fetches what is read. The caller closes the file.
+func (c *Client) Seek(ctx context.Context, name string) (io.ReadSeekCloser, error) {
+	object, err := c.service.GetObject(ctx, c.bucket, c.prefix+name, minio.GetObjectOptions{})
+	return object, c.explain(name, err)
+}
+
+// Put makes or replaces an object, and returns its size. The object appears when it is complete. Put
+// uploads in parts what is neither a file at its beginning nor in memory.
+func (c *Client) Put(ctx context.Context, name string, r io.Reader) (size int64, err error) {
+	info, err := c.put(ctx, name, r, minio.PutObjectOptions{})
+	return info.Size, err
+}
+
+// Replace replaces the object that has an ETag, or makes it if the ETag is empty, and returns the new
+// ETag. It fails with ErrChanged if the object has another ETag. After any other error it is not known
+// what was written.
+func (c *Client) Replace(ctx context.Context, name string, content []byte, etag string) (string, error) {
+	var options minio.PutObjectOptions
+	if etag == "" {
+		options.SetMatchETagExcept("*")
+	} else {
+		options.SetMatchETag(etag)
+	}
+	info, err := c.put(ctx, name, bytes.NewReader(content), options)
+	return info.ETag, err
+}
+
+func (c *Client) put(
+	ctx context.Context, name string, r io.Reader, options minio.PutObjectOptions,
+) (minio.UploadInfo, error) {
+	size := int64(-1) // unknown
+	switch r := r.(type) {
+	case *bytes.Reader:
+		size = r.Size()
+	case *os.File:
+		info, err := r.Stat()
+		if err != nil {
+			return minio.UploadInfo{}, err
+		}
+		size = info.Size()
+	}
+	options.PartSize, options.SendContentMd5 = partSize, true
+	info, err := c.service.PutObject(ctx, c.bucket, c.prefix+name, r, size, options)
+	return info, c.explain(name, err)
+}
+
+// Delete deletes objects, by one request for a thousand of them. Those that are not there are no error.
+func (c *Client) Delete(ctx context.Context, names ...string) error {
+	if len(names) == 1 { // some services say that there was no such object
+		err := c.service.RemoveObject(ctx, c.bucket, c.prefix+names[0], minio.RemoveObjectOptions{})
+		if err = c.explain(names[0], err); errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+		return err
+	}
+	objects := make(chan minio.ObjectInfo, len(names))
+	for _, name := range names {
+		objects <- minio.ObjectInfo{Key: c.prefix + name}
+	}
+	close(objects)
+	var errs []error
+	for failed := range c.service.RemoveObjects(ctx, c.bucket, objects, minio.RemoveObjectsOptions{}) {
+		errs = append(errs, c.explain(strings.TrimPrefix(failed.ObjectName, c.prefix), failed.Err))
+	}
+	return errors.Join(errs...)
 }
 
 // stallTimeout is how long a connection may wait until a byte comes or goes. A service, or what is between,

@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
-	"net/http"
 	"net/url"
 	"os"
 	"path"
@@ -18,7 +17,6 @@ import (
 
 	"github.com/benbjohnson/litestream"
 	"github.com/benbjohnson/litestream/file"
-	"github.com/minio/minio-go/v7"
 	"github.com/superfly/ltx"
 
 	"byre/sqlstore/bucket"
@@ -48,22 +46,22 @@ func openBucket(text string, s3 bucket.S3) (folderStore, error) {
 	u, err := url.Parse(text)
 	switch {
 	case err != nil || u.User != nil || u.RawQuery != "" || u.Fragment != "":
-	case u.Scheme == "file" && u.Host == "" && filepath.IsAbs(u.Path) && u.Path != "/":
-		return directory(filepath.Clean(u.Path)), nil
+	case strings.HasPrefix(text, "file:///") && u.Path != "/":
+		return directory(filepath.Clean(strings.TrimPrefix(text, "file://"))), nil
 	case u.Scheme == "s3" && u.Host != "" && strings.Trim(u.Path, "/") != "":
-		client, err := s3.Client()
+		client, err := s3.Open(text)
 		if err != nil {
 			return nil, err
 		}
-		return &s3Bucket{service: client, bucket: u.Host, prefix: strings.Trim(u.Path, "/")}, nil
+		return s3Place{client}, nil
 	}
 	return nil, fmt.Errorf("%q: want file:///PATH or s3://BUCKET/PATH", text)
 }
 
-// directory is a bucket in a file system.
+// directory is a destination in a file system.
 type directory string
 
-// folders implements bucket. The directory must exist: a medium that is not mounted must not
+// folders implements folderStore. The directory must exist: a medium that is not mounted must not
 // fill the disk that it is to be mounted on.
 func (d directory) folders(context.Context) ([]string, error) {
 	entries, err := os.ReadDir(string(d))
@@ -79,7 +77,7 @@ func (d directory) folders(context.Context) ([]string, error) {
 	return onlyFolders(names), err
 }
 
-// client implements bucket.
+// client implements folderStore.
 func (d directory) client(folder string) litestream.ReplicaClient {
 	return &directoryClient{file.NewReplicaClient(filepath.Join(string(d), folder)), string(d)}
 }
@@ -127,135 +125,90 @@ func onlyFolders(names []string) []string {
 	return names
 }
 
-// partSize is the size in bytes of the parts of an upload, of which one at a time is in memory.
-// S3 takes 10,000 parts, which are 156 GiB.
-const partSize = 16 << 20
+// s3Place is a place in a bucket of S3.
+type s3Place struct{ *bucket.Client }
 
-// s3Bucket is a bucket of S3, below a prefix.
-type s3Bucket struct {
-	service        *minio.Client
-	bucket, prefix string
-}
-
-// folders implements bucket.
-func (b *s3Bucket) folders(ctx context.Context) ([]string, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+// folders implements folderStore.
+func (p s3Place) folders(ctx context.Context) ([]string, error) {
+	objects, err := p.List(ctx, "", false)
 	var names []string
-	for object := range b.service.ListObjects(ctx, b.bucket, minio.ListObjectsOptions{Prefix: b.prefix + "/"}) {
-		if object.Err != nil {
-			return nil, object.Err
-		}
-		names = append(names, path.Base(object.Key))
+	for _, object := range objects {
+		names = append(names, strings.TrimSuffix(object.Name, "/"))
 	}
-	return onlyFolders(names), nil
+	return onlyFolders(names), err
 }
 
-// client implements bucket.
-func (b *s3Bucket) client(folder string) litestream.ReplicaClient {
-	return &s3Client{b.service, b.bucket, b.prefix + "/" + folder}
-}
+// client implements folderStore.
+func (p s3Place) client(folder string) litestream.ReplicaClient { return s3Client{p.In(folder)} }
 
-// s3Client is a litestream.ReplicaClient over minio-go, which "byre backup" uses too.
-// Litestream's own would add the SDK of AWS to the program.
-type s3Client struct {
-	service      *minio.Client
-	bucket, root string
-}
-
-var _ litestream.ReplicaClient = (*s3Client)(nil)
+// s3Client is a litestream.ReplicaClient of a folder. Litestream's own would add the SDK of AWS to the
+// program.
+type s3Client struct{ folder *bucket.Client }
 
 // Type implements litestream.ReplicaClient.
-func (c *s3Client) Type() string { return "s3" }
+func (c s3Client) Type() string { return "s3" }
 
 // Init implements litestream.ReplicaClient.
-func (c *s3Client) Init(context.Context) error { return nil }
+func (c s3Client) Init(context.Context) error { return nil }
 
 // SetLogger implements litestream.ReplicaClient.
-func (c *s3Client) SetLogger(*slog.Logger) {}
+func (c s3Client) SetLogger(*slog.Logger) {}
 
 // LTXFiles implements litestream.ReplicaClient. S3 lists keys in their order, which is that of
 // the transactions.
-func (c *s3Client) LTXFiles(ctx context.Context, level int, seek ltx.TXID, _ bool) (ltx.FileIterator, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+func (c s3Client) LTXFiles(ctx context.Context, level int, seek ltx.TXID, _ bool) (ltx.FileIterator, error) {
+	objects, err := c.folder.List(ctx, litestream.LTXLevelDir("", level)+"/", false)
+	if err != nil {
+		return nil, err
+	}
 	var infos []*ltx.FileInfo
-	for object := range c.service.ListObjects(ctx, c.bucket, minio.ListObjectsOptions{Prefix: litestream.LTXLevelDir(c.root, level) + "/"}) {
-		if object.Err != nil {
-			return nil, object.Err
-		}
-		first, last, err := ltx.ParseFilename(path.Base(object.Key))
+	for _, o := range objects {
+		first, last, err := ltx.ParseFilename(path.Base(o.Name))
 		if err != nil || first < seek {
 			continue
 		}
-		infos = append(infos, &ltx.FileInfo{Level: level, MinTXID: first, MaxTXID: last, Size: object.Size, CreatedAt: object.LastModified.UTC()})
+		infos = append(infos, &ltx.FileInfo{Level: level, MinTXID: first, MaxTXID: last, Size: o.Size, CreatedAt: o.Modified})
 	}
 	return ltx.NewFileInfoSliceIterator(infos), nil
 }
 
 // OpenLTXFile implements litestream.ReplicaClient.
-func (c *s3Client) OpenLTXFile(ctx context.Context, level int, first, last ltx.TXID, offset, size int64) (io.ReadCloser, error) {
-	var options minio.GetObjectOptions
-	if offset > 0 || size > 0 {
-		end := int64(0) // the end of the object
-		if size > 0 {
-			end = offset + size - 1
-		}
-		if err := options.SetRange(offset, end); err != nil {
-			return nil, err
-		}
-	}
-	key := litestream.LTXFilePath(c.root, level, first, last)
-	body, _, _, err := minio.Core{Client: c.service}.GetObject(ctx, c.bucket, key, options)
-	if minio.ToErrorResponse(err).StatusCode == http.StatusNotFound {
-		return nil, fmt.Errorf("%s: %w", key, os.ErrNotExist)
-	}
+func (c s3Client) OpenLTXFile(
+	ctx context.Context, level int, first, last ltx.TXID, offset, size int64,
+) (io.ReadCloser, error) {
+	body, _, err := c.folder.Get(ctx, litestream.LTXFilePath("", level, first, last), offset, size)
 	return body, err
 }
 
 // WriteLTXFile implements litestream.ReplicaClient.
-func (c *s3Client) WriteLTXFile(ctx context.Context, level int, first, last ltx.TXID, r io.Reader) (*ltx.FileInfo, error) {
-	size := int64(-1)
-	if file, ok := r.(*os.File); ok {
-		info, err := file.Stat()
-		if err != nil {
-			return nil, err
-		}
-		size = info.Size()
-	}
-	info, err := c.service.PutObject(ctx, c.bucket, litestream.LTXFilePath(c.root, level, first, last), r, size,
-		minio.PutObjectOptions{PartSize: partSize, SendContentMd5: true})
+func (c s3Client) WriteLTXFile(
+	ctx context.Context, level int, first, last ltx.TXID, r io.Reader,
+) (*ltx.FileInfo, error) {
+	size, err := c.folder.Put(ctx, litestream.LTXFilePath("", level, first, last), r)
 	if err != nil {
 		return nil, err
 	}
-	return &ltx.FileInfo{Level: level, MinTXID: first, MaxTXID: last, Size: info.Size, CreatedAt: time.Now().UTC()}, nil
+	return &ltx.FileInfo{Level: level, MinTXID: first, MaxTXID: last, Size: size, CreatedAt: time.Now().UTC()}, nil
 }
 
 // DeleteLTXFiles implements litestream.ReplicaClient.
-func (c *s3Client) DeleteLTXFiles(ctx context.Context, infos []*ltx.FileInfo) error {
-	objects := make(chan minio.ObjectInfo, len(infos))
+func (c s3Client) DeleteLTXFiles(ctx context.Context, infos []*ltx.FileInfo) error {
+	var names []string
 	for _, info := range infos {
-		objects <- minio.ObjectInfo{Key: litestream.LTXFilePath(c.root, info.Level, info.MinTXID, info.MaxTXID)}
+		names = append(names, litestream.LTXFilePath("", info.Level, info.MinTXID, info.MaxTXID))
 	}
-	close(objects)
-	var err error
-	for failed := range c.service.RemoveObjects(ctx, c.bucket, objects, minio.RemoveObjectsOptions{}) { // one request for a thousand
-		err = errors.Join(err, failed.Err)
-	}
-	return err
+	return c.folder.Delete(ctx, names...)
 }
 
 // DeleteAll implements litestream.ReplicaClient.
-func (c *s3Client) DeleteAll(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	for object := range c.service.ListObjects(ctx, c.bucket, minio.ListObjectsOptions{Prefix: strings.TrimSuffix(c.root, "/") + "/", Recursive: true}) {
-		if object.Err != nil {
-			return object.Err
-		}
-		if err := c.service.RemoveObject(ctx, c.bucket, object.Key, minio.RemoveObjectOptions{}); err != nil {
-			return err
-		}
+func (c s3Client) DeleteAll(ctx context.Context) error {
+	objects, err := c.folder.List(ctx, "", true)
+	if err != nil {
+		return err
 	}
-	return nil
+	var names []string
+	for _, object := range objects {
+		names = append(names, object.Name)
+	}
+	return c.folder.Delete(ctx, names...)
 }

@@ -3,8 +3,6 @@ package replication
 import (
 	"context"
 	"time"
-
-	"github.com/minio/minio-go/v7"
 )
 
 // SetBacklog sets the bound of the backlog, before Run.
@@ -49,5 +47,5 @@ func (l *Lease) Renew(ctx context.Context) error { return l.renew(ctx, func(*Lea
 
 // Remove deletes the object, as an operator does.
 func (o *LeaseObject) Remove(ctx context.Context) error {
-	return o.service.RemoveObject(ctx, o.bucket, o.key, minio.RemoveObjectOptions{})
+	return o.place.Delete(ctx, leaseName)
 }

@@ -10,8 +10,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/minio/minio-go/v7"
-
 	"byre/sqlstore/bucket"
 	"byre/sqlstore/replication"
 	"byre/sqlstore/storetest"
@@ -41,17 +39,7 @@ func expectCopy(t *testing.T, f *replication.Follower, path string) {
 // deleteFiles deletes the files of a level of all folders.
 func deleteFiles(t *testing.T, level string) {
 	t.Helper()
-	client, err := bucket.S3{}.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for object := range client.ListObjects(t.Context(), "copies", minio.ListObjectsOptions{Recursive: true}) {
-		if strings.Contains(object.Key, "/ltx/"+level+"/") {
-			if err := client.RemoveObject(t.Context(), "copies", object.Key, minio.RemoveObjectOptions{}); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
+	deleteObjects(t, func(name string) bool { return strings.Contains(name, "/ltx/"+level+"/") })
 }
 
 // TestFollower_HasWhatTheFolderHas follows each change, misses files that were merged, and then files that
@@ -177,14 +165,13 @@ func TestFollower_GoesOnInTheNextFolder(t *testing.T) {
 // aheadFolder copies a folder to one of the year 2099.
 func aheadFolder(t *testing.T, folder string) {
 	t.Helper()
-	client, err := bucket.S3{}.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for object := range client.ListObjects(t.Context(), "copies", minio.ListObjectsOptions{Recursive: true}) {
-		key := strings.Replace(object.Key, folder, "20990101T000000.000000Z", 1)
-		if _, err := client.CopyObject(context.WithoutCancel(t.Context()), minio.CopyDestOptions{Bucket: "copies", Object: key},
-			minio.CopySrcOptions{Bucket: "copies", Object: object.Key}); err != nil {
+	for _, name := range objects(t, "") {
+		body, _, err := copies(t).Get(t.Context(), name, 0, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = copies(t).Put(t.Context(), strings.Replace(name, folder, "20990101T000000.000000Z", 1), body)
+		if err := errors.Join(err, body.Close()); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -8,16 +8,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
-	"net/http"
 	"os"
-	"path"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/minio/minio-go/v7"
 	"golang.org/x/sys/unix"
+
+	"byre/sqlstore/bucket"
 )
 
 // Lease is a lease that this process has, or had.
@@ -340,7 +340,7 @@ func (c *Candidate) Take(ctx context.Context, folder string, at Position) (*Leas
 	}
 	sent := c.clock()
 	etag, err := c.object.write(ctx, s, c.etag)
-	if errors.Is(err, errChanged) {
+	if errors.Is(err, bucket.ErrChanged) {
 		return nil, ErrLeaseTaken
 	}
 	if err != nil {
@@ -405,19 +405,17 @@ func (s *LeaseState) Duration() time.Duration {
 	return time.Duration(s.Milliseconds) * time.Millisecond
 }
 
+// The names of the objects in a destination.
+const (
+	leaseName   = "lease.json"
+	standbyName = "standby.json"
+)
+
 // LeaseObject is the object that has the lease.
-type LeaseObject struct {
-	service     *minio.Client
-	bucket, key string
-}
+type LeaseObject struct{ place *bucket.Client }
 
-// NewLeaseObject returns the object of a key. It reaches for nothing.
-func NewLeaseObject(service *minio.Client, bucket, key string) *LeaseObject {
-	return &LeaseObject{service, bucket, key}
-}
-
-// errChanged means that the object is not as the writer has seen it.
-var errChanged = errors.New("another process has changed the lease")
+// NewLeaseObject returns the object of a destination. It reaches for nothing.
+func NewLeaseObject(place *bucket.Client) *LeaseObject { return &LeaseObject{place} }
 
 // Read returns the lease; exists is false if nobody ever had it.
 func (o *LeaseObject) Read(ctx context.Context) (s LeaseState, exists bool, err error) {
@@ -427,9 +425,9 @@ func (o *LeaseObject) Read(ctx context.Context) (s LeaseState, exists bool, err 
 
 // read returns the lease and its ETag, which is empty if there is no object.
 func (o *LeaseObject) read(ctx context.Context) (s LeaseState, etag string, err error) {
-	etag, err = o.get(ctx, o.key, &s)
+	etag, err = o.get(ctx, leaseName, &s)
 	if err == nil && etag != "" && s.Milliseconds <= 0 {
-		err = fmt.Errorf("%s is no lease", o.key)
+		err = errors.New(leaseName + " is no lease")
 	}
 	if err != nil {
 		return s, "", fmt.Errorf("read the lease: %w", err)
@@ -438,9 +436,9 @@ func (o *LeaseObject) read(ctx context.Context) (s LeaseState, etag string, err 
 }
 
 // get reads an object of JSON, and returns its ETag, which is empty if there is none.
-func (o *LeaseObject) get(ctx context.Context, key string, into any) (etag string, err error) {
-	body, info, _, err := minio.Core{Client: o.service}.GetObject(ctx, o.bucket, key, minio.GetObjectOptions{})
-	if code := minio.ToErrorResponse(err); code.StatusCode == http.StatusNotFound && code.Code != minio.NoSuchBucket {
+func (o *LeaseObject) get(ctx context.Context, name string, into any) (etag string, err error) {
+	body, etag, err := o.place.Get(ctx, name, 0, 0)
+	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}
 	if err != nil {
@@ -450,10 +448,10 @@ func (o *LeaseObject) get(ctx context.Context, key string, into any) (etag strin
 	if err = errors.Join(err, body.Close()); err == nil {
 		err = json.Unmarshal(text, into)
 	}
-	if err == nil && info.ETag == "" {
-		err = fmt.Errorf("%s has no ETag", key)
+	if err == nil && etag == "" {
+		err = fmt.Errorf("%s has no ETag", name)
 	}
-	return info.ETag, err
+	return etag, err
 }
 
 // Standby is what a process that follows tells of its copy, in the object standby.json beside the lease.
@@ -466,51 +464,32 @@ type Standby struct {
 	Time     time.Time `json:"time"`
 }
 
-func (o *LeaseObject) standbyKey() string { return path.Join(path.Dir(o.key), "standby.json") }
-
 // WriteStandby replaces the object. The caller bounds ctx.
 func (o *LeaseObject) WriteStandby(ctx context.Context, s Standby) error {
 	text, err := json.Marshal(s)
 	if err != nil {
 		return err
 	}
-	_, err = o.service.PutObject(ctx, o.bucket, o.standbyKey(), bytes.NewReader(text), int64(len(text)),
-		minio.PutObjectOptions{ContentType: "application/json", SendContentMd5: true})
+	_, err = o.place.Put(ctx, standbyName, bytes.NewReader(text))
 	return err
 }
 
 // ReadStandby returns what a standby has told last; zero if none ever did.
 func (o *LeaseObject) ReadStandby(ctx context.Context) (s Standby, err error) {
-	_, err = o.get(ctx, o.standbyKey(), &s)
+	_, err = o.get(ctx, standbyName, &s)
 	return s, err
 }
 
-// write changes the object that has an ETag, or makes it if the ETag is empty. It returns the new ETag. It
-// fails with errChanged if the object has another one. After any other error it is not known what was written.
+// write is Replace of the client.
 func (o *LeaseObject) write(ctx context.Context, s LeaseState, etag string) (string, error) {
 	text, err := json.Marshal(s)
 	if err != nil {
 		return "", err
 	}
-	return o.put(ctx, o.key, text, etag)
-}
-
-func (o *LeaseObject) put(ctx context.Context, key string, text []byte, etag string) (string, error) {
-	options := minio.PutObjectOptions{ContentType: "application/json", SendContentMd5: true}
-	if etag == "" {
-		options.SetMatchETagExcept("*")
-	} else {
-		options.SetMatchETag(etag)
-	}
-	info, err := o.service.PutObject(ctx, o.bucket, key, bytes.NewReader(text), int64(len(text)), options)
-	switch minio.ToErrorResponse(err).StatusCode {
-	case http.StatusPreconditionFailed, http.StatusConflict:
-		return "", errChanged
-	}
-	if err != nil {
+	if etag, err = o.place.Replace(ctx, leaseName, text, etag); err != nil {
 		return "", fmt.Errorf("write the lease: %w", err)
 	}
-	return info.ETag, nil
+	return etag, nil
 }
 
 // ErrUnconditional means that the service ignores the conditions of a write.
@@ -518,21 +497,19 @@ var ErrUnconditional = errors.New("the S3 service ignores If-None-Match or If-Ma
 
 // Probe fails with ErrUnconditional if the service writes an object that it must not write.
 func (o *LeaseObject) Probe(ctx context.Context) (err error) {
-	key := o.key + "-probe-" + rand.Text()
-	etag, err := o.put(ctx, key, []byte("1"), "")
+	name := leaseName + "-probe-" + rand.Text()
+	etag, err := o.place.Replace(ctx, name, []byte("1"), "")
 	if err != nil {
 		return err
 	}
-	defer func() {
-		err = errors.Join(err, o.service.RemoveObject(context.WithoutCancel(ctx), o.bucket, key, minio.RemoveObjectOptions{}))
-	}()
-	if _, err := o.put(ctx, key, []byte("2"), ""); !errors.Is(err, errChanged) {
+	defer func() { err = errors.Join(err, o.place.Delete(context.WithoutCancel(ctx), name)) }()
+	if _, err := o.place.Replace(ctx, name, []byte("2"), ""); !errors.Is(err, bucket.ErrChanged) {
 		return errors.Join(ErrUnconditional, err)
 	}
-	if etag, err = o.put(ctx, key, []byte("3"), etag); err != nil {
+	if etag, err = o.place.Replace(ctx, name, []byte("3"), etag); err != nil {
 		return err
 	}
-	if _, err := o.put(ctx, key, []byte("4"), etag+"0"); !errors.Is(err, errChanged) {
+	if _, err := o.place.Replace(ctx, name, []byte("4"), etag+"0"); !errors.Is(err, bucket.ErrChanged) {
 		return errors.Join(ErrUnconditional, err)
 	}
 	return nil
@@ -553,7 +530,7 @@ func (o *LeaseObject) RequestHandOver(ctx context.Context, name string) (LeaseSt
 			return s, ErrLeaseNobody
 		}
 		s.HandOverTo = name
-		if _, err = o.write(ctx, s, etag); !errors.Is(err, errChanged) {
+		if _, err = o.write(ctx, s, etag); !errors.Is(err, bucket.ErrChanged) {
 			return s, err
 		}
 	}

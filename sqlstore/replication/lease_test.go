@@ -16,9 +16,9 @@ import (
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
 
-	"byre/sqlstore/storetest"
-
+	"byre/sqlstore/bucket"
 	"byre/sqlstore/replication"
+	"byre/sqlstore/storetest"
 )
 
 const duration = 10 * time.Second
@@ -41,7 +41,7 @@ func leaseBucket(t *testing.T, around func(http.Handler, http.ResponseWriter, *h
 	if err != nil {
 		t.Fatal(err)
 	}
-	return replication.NewLeaseObject(client, "copies", "clusters/one/lease.json")
+	return replication.NewLeaseObject(bucket.NewClient(client, "copies", "clusters/one"))
 }
 
 // manualClock is a clock that a test sets.

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/minio/minio-go/v7"
-
 	"byre/sqlstore/bucket"
 	"byre/sqlstore/storetest"
 
@@ -66,31 +64,23 @@ func (h *host) crash(t *testing.T) {
 // deleteObjects deletes the objects of the bucket that match.
 func deleteObjects(t *testing.T, match func(key string) bool) (deleted int) {
 	t.Helper()
-	client, err := bucket.S3{}.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for object := range client.ListObjects(t.Context(), "copies", minio.ListObjectsOptions{Recursive: true}) {
-		if match(object.Key) {
-			deleted++
-			if err := client.RemoveObject(t.Context(), "copies", object.Key, minio.RemoveObjectOptions{}); err != nil {
-				t.Fatal(err)
-			}
+	var names []string
+	for _, name := range objects(t, "") {
+		if match(name) {
+			names = append(names, name)
 		}
 	}
-	return deleted
+	if err := copies(t).Delete(t.Context(), names...); err != nil {
+		t.Fatal(err)
+	}
+	return len(names)
 }
 
 // level0 returns the names of the files of the lowest level in the folder that the lease names.
 func level0(t *testing.T) (names []string) {
 	t.Helper()
-	client, err := bucket.S3{}.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
-	prefix := "one/" + readLease(t).Folder + "/ltx/0/"
-	for object := range client.ListObjects(t.Context(), "copies", minio.ListObjectsOptions{Prefix: prefix}) {
-		names = append(names, path.Base(object.Key))
+	for _, name := range objects(t, "one/"+readLease(t).Folder+"/ltx/0/") {
+		names = append(names, path.Base(name))
 	}
 	return names
 }

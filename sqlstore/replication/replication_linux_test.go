@@ -17,7 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/minio/minio-go/v7"
 	"golang.org/x/sys/unix"
 
 	"byre/migrations"
@@ -473,15 +472,12 @@ func TestReplicator_DeletesOldFoldersBesideCommits(t *testing.T) {
 // folders returns the folders in S3.
 func folders(t *testing.T) (names []string) {
 	t.Helper()
-	client, err := bucket.S3{}.Client()
+	all, err := copies(t).List(t.Context(), "clusters/one/", false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for object := range client.ListObjects(t.Context(), "copies", minio.ListObjectsOptions{Prefix: "clusters/one/"}) {
-		if object.Err != nil {
-			t.Fatal(object.Err)
-		}
-		names = append(names, object.Key)
+	for _, folder := range all {
+		names = append(names, folder.Name)
 	}
 	return names
 }
@@ -551,7 +547,10 @@ func TestRestore_NamesWhatIsMissing(t *testing.T) {
 	if _, err := replication.Latest(copies); !errors.Is(err, replication.ErrEmpty) {
 		t.Errorf("an empty directory: %v", err)
 	}
-	for _, url := range []string{"file://host/path", "file:relative", "file:///", "s3://bucket", "s3:///path", "http://example.com/path", "s3://key:secret@bucket/path"} {
+	for _, url := range []string{
+		"file://host/path", "file:relative", "file:///", "s3://bucket", "s3:///path", "http://example.com/path",
+		"s3://key:secret@bucket/path", "s3://bucket/path?a=b", "s3://bucket//",
+	} {
 		if err := replication.Check(url, bucket.S3{}); err == nil || !strings.Contains(err.Error(), "want file:///PATH or s3://BUCKET/PATH") {
 			t.Errorf("%s: %v", url, err)
 		}
@@ -562,10 +561,6 @@ func TestRestore_NamesWhatIsMissing(t *testing.T) {
 // notice it.
 func TestReplicator_BeginsAnewWhenItsCopyIsDeleted(t *testing.T) {
 	s3(t)
-	client, err := bucket.S3{}.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
 	r := replicate(t, migrated(t), func(r *replication.Replicator) { r.SetMergePause(10 * time.Millisecond) }, s3URL)
 	for i, parts := range [][]string{{""}, {"ltx/9/"}, {"ltx/0/", "ltx/1/"}} {
 		r.commit(t, fmt.Sprint("a-", i), 3, 1000)
@@ -576,10 +571,8 @@ func TestReplicator_BeginsAnewWhenItsCopyIsDeleted(t *testing.T) {
 		current := all[len(all)-1]
 		failures := r.Status()[0].Failures
 		for _, part := range parts {
-			for _, key := range objects(t, current+part) {
-				if err := client.RemoveObject(t.Context(), "copies", key, minio.RemoveObjectOptions{}); err != nil {
-					t.Fatal(err)
-				}
+			if err := copies(t).Delete(t.Context(), objects(t, current+part)...); err != nil {
+				t.Fatal(err)
 			}
 		}
 		storetest.Eventually(t, "another folder is begun", func() bool {
@@ -600,17 +593,24 @@ func TestReplicator_BeginsAnewWhenItsCopyIsDeleted(t *testing.T) {
 // objects returns the keys in S3 with a prefix.
 func objects(t *testing.T, prefix string) (keys []string) {
 	t.Helper()
-	client, err := bucket.S3{}.Client()
+	all, err := copies(t).List(t.Context(), prefix, true)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for object := range client.ListObjects(t.Context(), "copies", minio.ListObjectsOptions{Prefix: prefix, Recursive: true}) {
-		if object.Err != nil {
-			t.Fatal(object.Err)
-		}
-		keys = append(keys, object.Key)
+	for _, object := range all {
+		keys = append(keys, object.Name)
 	}
 	return keys
+}
+
+// copies returns a client of the bucket.
+func copies(t *testing.T) *bucket.Client {
+	t.Helper()
+	client, err := bucket.S3{}.Open("s3://copies")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
 }
 
 // commitLarge creates n objects of 1.4 MB, which LZ4 can't compress, in one transaction. It returns the bytes of
@@ -718,10 +718,6 @@ func TestReplicator_BeginsOnASmallDisk(t *testing.T) {
 func TestReplicator_SaysThatThereIsNoSpaceForAnotherCopy(t *testing.T) {
 	disk, path := onSmallDisk(t, 224)
 	s3(t)
-	client, err := bucket.S3{}.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
 	spare := filepath.Join(disk.Dir, "spare") // what commits and their captures have
 	if err := os.WriteFile(spare, make([]byte, 8<<20), 0o600); err != nil {
 		t.Fatal(err)
@@ -742,10 +738,8 @@ func TestReplicator_SaysThatThereIsNoSpaceForAnotherCopy(t *testing.T) {
 	if err := errors.Join(unix.Syncfs(int(dir.Fd())), dir.Close(), disk.Fill(), os.Remove(spare)); err != nil {
 		t.Fatal(err)
 	}
-	for _, key := range objects(t, "clusters/one/") {
-		if err := client.RemoveObject(t.Context(), "copies", key, minio.RemoveObjectOptions{}); err != nil {
-			t.Fatal(err)
-		}
+	if err := copies(t).Delete(t.Context(), objects(t, "clusters/one/")...); err != nil {
+		t.Fatal(err)
 	}
 	storetest.Eventually(t, "the copy fails for lack of space", func() bool {
 		err := r.Status()[0].Err

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -26,10 +25,8 @@ var ErrEmpty = errors.New("there is no copy of a database")
 // Location is the copy in the destination of the given URL, as if it were one file. The certificates and
 // keys of the server lie beside it, at bucket.KeysSuffix.
 func Location(destination string, s3 bucket.S3) bucket.Location {
-	l := bucket.Location{Name: strings.TrimSuffix(destination, "/") + "/byre", Force: true, S3: s3}
-	if u, err := url.Parse(l.Name); err == nil && u.Scheme == "file" {
-		l.Name = u.Path
-	}
+	l := bucket.Directory{Name: strings.TrimPrefix(destination, "file://"), S3: s3}.File("byre")
+	l.Force = true
 	return l
 }
 
@@ -69,12 +66,12 @@ func Copies(ctx context.Context, destination string, s3 bucket.S3) ([]Copy, erro
 	}
 	folders, err := b.folders(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", destination, err)
+		return nil, err
 	}
 	copies := make([]Copy, len(folders))
 	for i, folder := range folders {
 		if copies[i], err = scan(ctx, b.client(folder)); err != nil {
-			return nil, fmt.Errorf("%s/%s: %w", destination, folder, err)
+			return nil, err
 		}
 		copies[i].Folder = folder
 	}
@@ -144,7 +141,7 @@ const listInterval = 30 * time.Second
 
 // Follower keeps a copy of a database that another process replicates. One goroutine uses it.
 type Follower struct {
-	bucket *s3Bucket
+	bucket s3Place
 	file   *os.File
 
 	// folder is what the file is a copy of, up to the transaction last; 0 if it is none yet.
@@ -171,14 +168,14 @@ func NewFollower(url string, s3 bucket.S3, path string) (*Follower, error) {
 }
 
 // openS3 parses the URL of a destination in S3.
-func openS3(url string, s3 bucket.S3) (*s3Bucket, error) {
+func openS3(url string, s3 bucket.S3) (s3Place, error) {
 	b, err := openBucket(url, s3)
 	if err != nil {
-		return nil, err
+		return s3Place{}, err
 	}
-	in, ok := b.(*s3Bucket)
+	in, ok := b.(s3Place)
 	if !ok {
-		return nil, fmt.Errorf("%q: want s3://BUCKET/PATH, because files have no conditional writes", url)
+		return s3Place{}, fmt.Errorf("%q: want s3://BUCKET/PATH, because files have no conditional writes", url)
 	}
 	return in, nil
 }
@@ -189,7 +186,7 @@ func LeaseOf(url string, s3 bucket.S3) (*LeaseObject, error) {
 	if err != nil {
 		return nil, err
 	}
-	return NewLeaseObject(b.service, b.bucket, b.prefix+"/lease.json"), nil
+	return NewLeaseObject(b.Client), nil
 }
 
 // Folders returns the folders in the order in which they were begun.
