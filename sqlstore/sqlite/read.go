@@ -188,7 +188,7 @@ func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) (changes 
 		arguments = append(arguments, of.Group, of.Resource, of.Owner.String(), namespaces[0], namespaces[1], names[0], names[1])
 	case q.Of != nil:
 		query, arguments = queries.of, append(arguments, q.Of.Group, q.Of.Resource, q.Of.Owner.String())
-		if q.KeysOnly && q.Before == 0 {
+		if q.KeysOnly && q.Before == 0 { // others who ask for keys read one change, and its values are dropped
 			query = selectChangeKeysOf
 		}
 	}
