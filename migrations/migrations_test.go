@@ -276,12 +276,89 @@ func TestMigrate_RefusesAnUnreleasedSchema(t *testing.T) {
 
 // stored makes five objects and seven changes.
 const stored = `
-INSERT INTO current_objects (revision, resource_id, namespace, name, uid, generation, created_revision, time, verb, subresource, manager, who, real_user, form, value)
+INSERT INTO current_objects (revision, resource_id, namespace, name, uid, generation, created_revision, time, verb, subresource, manager, who, real_user, encoding, value)
 SELECT n, 1, '', 'o' || n, '', 0, n, '2026-01-01T00:00:00.000000Z', 'create', '', '', '', '', '', '{}'
 FROM (SELECT 1 AS n UNION SELECT 2 UNION SELECT 3 UNION SELECT 4 UNION SELECT 5) five;
 INSERT INTO undo_log (revision, resource_id, time, op, verb, subresource, manager, who, real_user, audit_id, namespace, name, uid, replaces, created_revision)
 SELECT n, 1, '2026-01-01T00:00:00.000000Z', 'create', 'create', '', '', '', '', '', '', 'o' || n, '', 0, n
 FROM (SELECT 1 AS n UNION SELECT 2 UNION SELECT 3 UNION SELECT 4 UNION SELECT 5 UNION SELECT 6 UNION SELECT 7) seven`
+
+// storedIn is stored in each dialect.
+var storedIn = map[migrations.Dialect]string{
+	migrations.SQLite:   stored,
+	migrations.Postgres: strings.ReplaceAll(stored, "'2026-01-01T00:00:00.000000Z'", "now()"),
+}
+
+// downToFirst reverses all steps but the first.
+func downToFirst(t *testing.T, d database) {
+	t.Helper()
+	state, err := migrations.Status(t.Context(), d.endpoint)
+	for ; err == nil && state.Current > 1; state, err = migrations.Down(t.Context(), d.endpoint, false) {
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A migration down to any step but that of an empty database, and up again, keeps the rows, as the views show them.
+func TestMigrate_KeepsRowsFromEachStep(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(t *testing.T, d database, _ string) {
+		state, err := migrations.Up(t.Context(), d.endpoint)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.exec(t, storedIn[d.dialect])
+		d.exec(t, `INSERT INTO resources (id, "group", resource, defined_by, compacted) VALUES (1, '', 'pods', 'builtin', 0)`)
+		d.exec(t, `UPDATE current_objects SET encoding = 'e' || name`)
+		d.exec(t, `UPDATE undo_log SET encoding = 'u' || name WHERE revision > 3`)
+		rows := func() []string {
+			return append(d.query(t, `SELECT name || ' ' || encoding FROM objects ORDER BY revision`),
+				append(d.query(t, `SELECT name || ' ' || coalesce(encoding, '') FROM changes ORDER BY revision`),
+					d.query(t, `SELECT CAST(least_version AS text) FROM store`)...)...)
+		}
+		want := rows()
+		for version := state.Latest - 1; version >= 1; version-- {
+			for current := state.Latest; current > version; current-- {
+				if state, err = migrations.Down(t.Context(), d.endpoint, false); err != nil || state.Current != current-1 {
+					t.Fatalf("down from %d: %+v, %v", current, state, err)
+				}
+			}
+			if _, err := migrations.Up(t.Context(), d.endpoint); err != nil {
+				t.Fatal(err)
+			}
+			if got := rows(); !slices.Equal(got, want) {
+				t.Errorf("from step %d: %q, want %q", version, got, want)
+			}
+		}
+	})
+}
+
+// Programs select all columns of a view by their order, and a program that is older than the schema does so too.
+func TestSteps_KeepTheColumnsThatProgramsSelect(t *testing.T) {
+	t.Parallel()
+	of := map[migrations.Dialect]string{
+		migrations.SQLite: `SELECT name FROM pragma_table_info('change_states') ORDER BY cid`,
+		migrations.Postgres: `
+SELECT attname::text FROM pg_attribute WHERE attrelid = 'change_states'::regclass AND attnum > 0 ORDER BY attnum`,
+	}
+	want := map[migrations.Dialect]string{
+		migrations.SQLite: "revision time op verb subresource manager who real_user audit_id group resource defined_by " +
+			"namespace name uid replaces created_revision change_sum encoding expires value record_sum " +
+			"new_uid new_encoding new_expires new_value new_record_sum resource_id",
+		migrations.Postgres: "revision time op verb subresource manager who real_user audit_id group resource defined_by " +
+			"namespace name uid replaces created_revision encoding expires value " +
+			"new_uid new_encoding new_expires new_value resource_id bytes",
+	}
+	eachDialect(t, func(t *testing.T, d database, _ string) {
+		if _, err := migrations.Up(t.Context(), d.endpoint); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(d.query(t, of[d.dialect]), " "); got != want[d.dialect] {
+			t.Errorf("the columns are %s, want %s", got, want[d.dialect])
+		}
+	})
+}
 
 // Down does not run the step that deletes all data unless the caller allows it. Its error tells the
 // number of rows.
@@ -291,9 +368,8 @@ func TestMigrate_DownRefusesToDeleteData(t *testing.T) {
 		if _, err := migrations.Up(t.Context(), d.endpoint); err != nil {
 			t.Fatal(err)
 		}
-		d.exec(t, strings.ReplaceAll(stored, "'2026-01-01T00:00:00.000000Z'", map[migrations.Dialect]string{
-			migrations.SQLite: "'2026-01-01T00:00:00.000000Z'", migrations.Postgres: "now()",
-		}[d.dialect]))
+		d.exec(t, storedIn[d.dialect])
+		downToFirst(t, d)
 		_, err := migrations.Down(t.Context(), d.endpoint, false)
 		var deletes *migrations.DeletesError
 		if !errors.As(err, &deletes) || *deletes != (migrations.DeletesError{Objects: 5, Changes: 7}) {
@@ -318,7 +394,8 @@ func TestMigrate_RefusesADirtyDatabase(t *testing.T) {
 		if _, err := migrations.Up(t.Context(), d.endpoint); !errors.Is(err, migrations.ErrDirty) {
 			t.Errorf("up: %v", err)
 		}
-		if state, err := migrations.Status(t.Context(), d.endpoint); state.Current != 1 || !errors.Is(err, migrations.ErrDirty) {
+		state, err := migrations.Status(t.Context(), d.endpoint)
+		if state.Current != state.Latest || !errors.Is(err, migrations.ErrDirty) {
 			t.Errorf("status: %+v, %v", state, err)
 		}
 	})

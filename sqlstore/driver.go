@@ -186,7 +186,7 @@ type ChangesQuery struct {
 	// Kept selects the changes that retention has left. Changes then does not fail with
 	// ErrCompacted.
 	Kept bool
-	// KeysOnly returns the changes without the Forms, expiries and Values of Old and New; both then have
+	// KeysOnly returns the changes without the Encodings, expiries and Values of Old and New; both then have
 	// the UID of Old.
 	KeysOnly bool
 	// Limit is the greatest number of changes to return.

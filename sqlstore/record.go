@@ -81,7 +81,7 @@ type Record struct {
 	// Encoding identifies how Value is encoded (program, storage version, schema). The
 	// store keeps it and does not look at it. A reader that would itself write with
 	// this Encoding may answer with Value as it is.
-	Encoding string `json:"form,omitempty"`
+	Encoding string `json:"encoding,omitempty"`
 	// Expires is when the store deletes the record; zero means never.
 	Expires time.Time `json:"expires,omitzero"`
 	// Value is a JSON text. It is shared: nobody writes to it.

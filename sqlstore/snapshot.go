@@ -108,7 +108,7 @@ type ChangeRow struct {
 	// Created is the revision that created the object.
 	Created int64 `json:"created"`
 	// Encoding, Expires and Value are those of the replaced state. Value is nil for a Create.
-	Encoding string    `json:"form,omitempty"`
+	Encoding string    `json:"encoding,omitempty"`
 	Expires  time.Time `json:"expires,omitzero"`
 	Value    []byte    `json:"-"`
 }

@@ -84,7 +84,8 @@ func TestMigrate_UpDownStatus(t *testing.T) {
 			t.Fatal(err)
 		}
 		migrate(want, map[int]string{3: "restore a backup", 4: "run that version"}[want], "status")
-		if _, err := database.ExecContext(t.Context(), "UPDATE byre_schema_version SET dirty = false, version = 1; UPDATE store SET least_version = 1"); err != nil {
+		const reset = "UPDATE byre_schema_version SET dirty = false, version = ?1; UPDATE store SET least_version = ?1"
+		if _, err := database.ExecContext(t.Context(), reset, latest); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -12,7 +12,7 @@
 //
 // Each line is an object with one member, whose name is the kind of the line:
 //
-//   - "byre": the first line. version is 2, program the name and version of the program
+//   - "byre": the first line. version is 3, program the name and version of the program
 //     that wrote the file; revision, compacted, epoch, cluster, time, objects (their number)
 //     and history (Retained) are those of sqlstore.Header.
 //   - "object": a row of the view objects (sqlstore.ObjectRow), in key order. value is
@@ -22,7 +22,8 @@
 //   - "end": the last line. It has the numbers of objects and changes, and the SHA-256 of
 //     all bytes before this line.
 //
-// Version 1 has no history, generation, subresource, manager and realUser.
+// Version 2 has form in place of encoding. Version 1 also has no history, generation, subresource, manager
+// and realUser.
 //
 // Times are RFC 3339 in UTC, with microseconds. A member that is empty is left out. A
 // release that adds a member, or changes the meaning of one, writes a new version of the

@@ -314,7 +314,7 @@ func (r *reader) end() error {
 }
 
 // version is the version of the format; see doc.go.
-const version = 2
+const version = 3
 
 // line is one line of a backup. Exactly one of its members is set.
 type line struct {
@@ -368,11 +368,15 @@ func (h *header) retained() (map[sqlstore.Resource]sqlstore.Retained, error) {
 type object struct {
 	sqlstore.ObjectRow
 	Value string `json:"value"`
+	// Form is the Encoding up to version 2.
+	Form string `json:"form,omitempty"`
 }
 
 type change struct {
 	sqlstore.ChangeRow
 	Value string `json:"value,omitempty"`
+	// Form is the Encoding up to version 2.
+	Form string `json:"form,omitempty"`
 }
 
 type end struct {
@@ -381,16 +385,22 @@ type end struct {
 	SHA256  string `json:"sha256"`
 }
 
-func objectOf(r *sqlstore.ObjectRow) *object { return &object{*r, sqlstore.Text(r.Value)} }
+func objectOf(r *sqlstore.ObjectRow) *object {
+	return &object{ObjectRow: *r, Value: sqlstore.Text(r.Value)}
+}
 
 func (o *object) row() *sqlstore.ObjectRow {
+	o.Encoding = cmp.Or(o.Encoding, o.Form)
 	o.ObjectRow.Value = sqlstore.Bytes(o.Value)
 	return &o.ObjectRow
 }
 
-func changeOf(r *sqlstore.ChangeRow) *change { return &change{*r, sqlstore.Text(r.Value)} }
+func changeOf(r *sqlstore.ChangeRow) *change {
+	return &change{ChangeRow: *r, Value: sqlstore.Text(r.Value)}
+}
 
 func (c *change) row() *sqlstore.ChangeRow {
+	c.Encoding = cmp.Or(c.Encoding, c.Form)
 	if c.Value != "" {
 		c.ChangeRow.Value = sqlstore.Bytes(c.Value)
 	}

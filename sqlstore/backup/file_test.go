@@ -96,7 +96,7 @@ func TestFile_IsReadableWithCommonTools(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if first.Byre.Version != 2 || first.Byre.Revision != rows.Revision || object.Object.Value != string(rows.Objects[0].Value) {
+	if first.Byre.Version != 3 || first.Byre.Revision != rows.Revision || object.Object.Value != string(rows.Objects[0].Value) {
 		t.Errorf("%+v, %+v", first, object)
 	}
 	if sum := fmt.Sprintf("%x", sha256.Sum256([]byte(strings.Join(lines[:len(lines)-1], "")))); sum != last.End.SHA256 {
@@ -126,6 +126,9 @@ func TestOpen_ReadsVersion1(t *testing.T) {
 		rows, err := storetest.Collect(s)
 		if err != nil {
 			return err
+		}
+		if object, change := rows.Objects[0], rows.Changes[len(rows.Changes)-1]; object.Encoding != "f" || change.Encoding != "f" {
+			t.Errorf("the encodings are %q and %q", object.Encoding, change.Encoding)
 		}
 		if r := rows.RetainedOf(rows.Objects[0].Of()); len(rows.Changes) != 2 || r.Compacted != 3 {
 			t.Errorf("%d changes, the history is %v", len(rows.Changes), rows.Retained)
@@ -190,7 +193,7 @@ func TestVerify_RefusesDamage(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	newer := compress(t, strings.Replace(text, `"version":2`, `"version":3`, 1))
+	newer := compress(t, strings.Replace(text, `"version":3`, `"version":4`, 1))
 	if err := verify(newer); !errors.Is(err, backup.ErrNewer) {
 		t.Errorf("newer: %v", err)
 	}

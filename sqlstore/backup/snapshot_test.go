@@ -306,7 +306,7 @@ func TestDigest_ComparesDatabases(t *testing.T) {
 	}
 	for name, spoil := range map[string]func(*sqlstore.ObjectRow){
 		"name": func(r *sqlstore.ObjectRow) { r.Name += "x" }, "owner": func(r *sqlstore.ObjectRow) { r.Owner ^= 1 },
-		"uid": func(r *sqlstore.ObjectRow) { r.UID += "x" }, "form": func(r *sqlstore.ObjectRow) { r.Encoding += "x" },
+		"uid": func(r *sqlstore.ObjectRow) { r.UID += "x" }, "encoding": func(r *sqlstore.ObjectRow) { r.Encoding += "x" },
 		"value": func(r *sqlstore.ObjectRow) { r.Value = []byte(`1`) }, "time": func(r *sqlstore.ObjectRow) { r.Time = r.Time.Add(time.Microsecond) },
 		"expiry": func(r *sqlstore.ObjectRow) { r.Expires = r.Expires.Add(time.Hour) }, "verb": func(r *sqlstore.ObjectRow) { r.Author.Verb += "x" },
 		"manager": func(r *sqlstore.ObjectRow) { r.Author.Manager += "x" }, "real user": func(r *sqlstore.ObjectRow) { r.Author.RealUser += "x" },

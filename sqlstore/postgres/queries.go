@@ -10,11 +10,10 @@ SELECT pg_backend_pid(), current_setting('fsync'), current_setting('synchronous_
 // commitLocally is the last statement, because the instance has synchronous_commit.
 const (
 	selectOrigin = `
-SELECT s.lineage, concat_ws('/', (SELECT oid FROM pg_database WHERE datname = current_database()), s.tableoid,
+SELECT s.lineage, concat_ws('/', (SELECT oid FROM pg_database WHERE datname = current_database()), s.table_id,
                             NULLIF(current_setting('neon.timeline_id', true), '')),
-       (current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') IN ('on', 'remote_apply')),
-       pg_last_wal_receive_lsn() IS NOT NULL
-FROM store s WHERE s.id = 1`
+       s.waits, pg_last_wal_receive_lsn() IS NOT NULL
+FROM store_instance s WHERE s.id = 1`
 
 	storeLineage  = `UPDATE store SET lineage = $1 WHERE id = 1`
 	commitLocally = `SELECT set_config('synchronous_commit', 'local', true)`
@@ -30,23 +29,14 @@ UPDATE store SET revision = $1, compacted = $1, epoch = gen_random_uuid()::text,
 // selectState selects the state of the store. Every read does so in its own snapshot; see
 // observation. $1 is the revision of the driver's last seen change.
 //
-// It finds the newest change (l) from the end of the primary key, and the change at the driver's
-// last seen change (h). An equality would let the planner search another index that has the revision in a later
-// column; only the primary key has the order. store.revision is at least the compacted revision; a batch does not change it, and so
-// the newest change may be after it.
+// It finds the change at the driver's last seen change (h) from the primary key. An equality would let the
+// planner search another index that has the revision in a later column; only the primary key has the order.
 //
-// The last column is the instance, which other statements compare: the epoch, the lineage and the
-// least_version that the row has, the table, when the server was started, and whether commits wait for a
-// standby. While it stays the same no failover, restore or restart has happened, and no migration that shuts
-// out programs.
+// The last column is the instance, which other statements compare.
 const selectState = `
-SELECT greatest(s.revision, l.revision), s.compacted, s.epoch, clock_timestamp(), l.time, l.uid, h.time, h.uid,
-       pg_is_in_recovery(), current_setting('default_transaction_read_only')::boolean,
-       concat_ws(' ', s.epoch, s.lineage, s.least_version, s.tableoid, extract(epoch FROM pg_postmaster_start_time()),
-                 (current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') IN ('on', 'remote_apply')))
-FROM store s
-LEFT JOIN LATERAL (SELECT c.revision, c.time, c.uid FROM undo_log c WHERE c.revision >= s.revision
-                   ORDER BY c.revision DESC LIMIT 1) l ON true
+SELECT s.revision, s.compacted, s.epoch, clock_timestamp(), s.last_time, s.last_uid, h.time, h.uid,
+       pg_is_in_recovery(), current_setting('default_transaction_read_only')::boolean, s.instance
+FROM store_state s
 LEFT JOIN LATERAL (SELECT c.time, c.uid FROM undo_log c WHERE c.revision >= $1 AND c.revision <= $1
                    ORDER BY c.revision LIMIT 1) h ON true
 WHERE s.id = 1`
@@ -79,9 +69,7 @@ SELECT set_config('lock_timeout', $1, $2), set_config('statement_timeout', '0', 
 	// write without the lock; a batch that gives the same id or revision meanwhile makes them
 	// fail on the primary key, as a lost race.
 	lock = `
-SELECT set_config('statement_timeout', $1, true) FROM store s
-WHERE s.id = 1 AND concat_ws(' ', s.epoch, s.lineage, s.least_version, s.tableoid, extract(epoch FROM pg_postmaster_start_time()),
-                           (current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') IN ('on', 'remote_apply'))) = $2::text
+SELECT set_config('statement_timeout', $1, true) FROM store_instance s WHERE s.id = 1 AND s.instance = $2::text
 FOR UPDATE`
 
 	// lockAny takes the writers' lock on any server.
@@ -98,10 +86,12 @@ FOR UPDATE`
 	addResources = `
 INSERT INTO resources (id, "group", resource, defined_by, compacted)
 SELECT (SELECT coalesce(max(id), 0) FROM resources) + row_number() OVER (), n."group", n.resource, n.defined_by, s.compacted
-FROM store s, (SELECT DISTINCT w."group", w.resource, w.defined_by FROM unnest($1::text[], $2::text[], $3::text[]) AS w("group", resource, defined_by)
-      WHERE (SELECT r.id FROM resources r WHERE r."group" = w."group" AND r.resource = w.resource AND r.defined_by = w.defined_by) IS NULL) n
-WHERE s.id = 1 AND concat_ws(' ', s.epoch, s.lineage, s.least_version, s.tableoid, extract(epoch FROM pg_postmaster_start_time()),
-                           (current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') IN ('on', 'remote_apply'))) = $4::text`
+FROM store_instance s,
+     (SELECT DISTINCT w."group", w.resource, w.defined_by
+      FROM unnest($1::text[], $2::text[], $3::text[]) AS w("group", resource, defined_by)
+      WHERE (SELECT r.id FROM resources r
+             WHERE r."group" = w."group" AND r.resource = w.resource AND r.defined_by = w.defined_by) IS NULL) n
+WHERE s.id = 1 AND s.instance = $4::text`
 
 	// applyBatch makes the writes whose preconditions hold (asked.effective), gives them
 	// the next revisions in their order, and returns one row for each write of the batch.
@@ -113,16 +103,11 @@ WHERE s.id = 1 AND concat_ws(' ', s.epoch, s.lineage, s.least_version, s.tableoi
 	// updates and deletes find it by its ctid, which nobody changes meanwhile, and a scan of TIDs is their only plan.
 	applyBatch = `
 WITH k AS MATERIALIZED (
-    SELECT l.revision,
-           concat_ws(' ', s.epoch, s.lineage, s.least_version, s.tableoid, extract(epoch FROM pg_postmaster_start_time()),
-                     (current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') IN ('on', 'remote_apply'))) = $22::text
-               AND ($19::bigint <= s.compacted OR $20::text = '' AND $19 <= l.revision OR coalesce((
+    SELECT s.revision,
+           s.instance = $22::text AND ($19::bigint <= s.compacted OR $20::text = '' AND $19 <= s.revision OR coalesce((
                SELECT h.time = NULLIF($20, '')::timestamptz AND h.uid = $21::text
                FROM undo_log h WHERE h.revision >= $19 AND h.revision <= $19 ORDER BY h.revision LIMIT 1), false)) AS holds
-    FROM store s
-    CROSS JOIN LATERAL (SELECT greatest(s.revision, (SELECT c.revision FROM undo_log c WHERE c.revision >= s.revision
-                                                     ORDER BY c.revision DESC LIMIT 1)) AS revision) l
-    WHERE s.id = 1
+    FROM store_state s WHERE s.id = 1
 ), met AS MATERIALIZED (
     SELECT q.n FROM unnest($24::text[], $25::text[], $26::text[], $27::text[], $28::text[], $29::text[], $30::bigint[]) WITH ORDINALITY
          AS q("group", resource, defined_by, namespace, name, uid, generation, n)
@@ -142,34 +127,36 @@ WITH k AS MATERIALIZED (
     FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::text[], $9::bigint[], $10::text[],
                 $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::text[], $17::text[], $18::text[],
                 $23::bigint[], $31::bigint[]) WITH ORDINALITY
-         AS w(op, "group", resource, defined_by, namespace, name, replaces, uid, generation, form,
+         AS w(op, "group", resource, defined_by, namespace, name, replaces, uid, generation, encoding,
               expiry, value, verb, subresource, manager, who, real_user, audit_id, requires, empties, n)
 ), asked AS MATERIALIZED (
     SELECT w.*, r.id AS resource_id, NULLIF(w.expiry, '')::timestamptz AS expires, statement_timestamp() AS time,
-           o.place, o.revision AS current, o.created_revision AS created, o.uid AS old_uid, o.form AS old_form,
+           o.place, o.revision AS current, o.created_revision AS created, o.uid AS old_uid, o.encoding AS old_form,
            o.expires AS old_expires, o.value AS old_value, k.holds,
            k.holds AND w.refused = '' AND coalesce(o.revision, 0) = w.replaces AS effective,
            k.revision + sum((w.refused = '' AND coalesce(o.revision, 0) = w.replaces)::int) OVER (ORDER BY w.n)::bigint AS revision
     FROM k CROSS JOIN w
     LEFT JOIN LATERAL (SELECT id FROM resources r
                        WHERE r."group" = w."group" AND r.resource = w.resource AND r.defined_by = w.defined_by LIMIT 1) r ON true
-    LEFT JOIN LATERAL (SELECT ctid AS place, revision, created_revision, uid, form, expires, value FROM current_objects o
+    LEFT JOIN LATERAL (SELECT ctid AS place, revision, created_revision, uid, encoding, expires, value
+                       FROM current_objects o
                        WHERE o.resource_id = r.id AND o.namespace = w.namespace AND o.name = w.name LIMIT 1) o ON true
 ), logged AS (
     INSERT INTO undo_log (revision, time, op, verb, subresource, manager, who, real_user, audit_id, resource_id, namespace, name,
-                          uid, replaces, created_revision, form, expires, value)
+                          uid, replaces, created_revision, encoding, expires, value)
     SELECT revision, time, op, verb, subresource, manager, who, real_user, audit_id, resource_id, namespace, name,
            coalesce(old_uid, uid), replaces, coalesce(created, revision), old_form, old_expires, old_value
     FROM asked WHERE effective
 ), created AS (
     INSERT INTO current_objects (revision, resource_id, namespace, name, uid, generation, created_revision,
-                                 time, verb, subresource, manager, who, real_user, form, expires, value)
-    SELECT revision, resource_id, namespace, name, uid, generation, revision, time, verb, subresource, manager, who, real_user, form, expires, value
+                                 time, verb, subresource, manager, who, real_user, encoding, expires, value)
+    SELECT revision, resource_id, namespace, name, uid, generation, revision,
+           time, verb, subresource, manager, who, real_user, encoding, expires, value
     FROM asked WHERE effective AND op = 'create'
 ), updated AS (
     UPDATE current_objects o SET revision = a.revision, uid = a.uid, generation = a.generation, time = a.time,
                                  verb = a.verb, subresource = a.subresource, manager = a.manager, who = a.who, real_user = a.real_user,
-                                 form = a.form, expires = a.expires, value = a.value
+                                 encoding = a.encoding, expires = a.expires, value = a.value
     FROM asked a
     WHERE a.effective AND a.op = 'update' AND o.ctid = a.place
 ), deleted AS (
@@ -332,14 +319,10 @@ WHERE c.relnamespace = quote_ident(current_schema())::regnamespace AND c.relkind
 	// selectObject also returns a row if the object does not exist: then only the columns
 	// of the state are set.
 	selectObject = `
-SELECT greatest(s.revision, l.revision), s.compacted, s.epoch, clock_timestamp(), l.time, l.uid, h.time, h.uid,
-       pg_is_in_recovery(), current_setting('default_transaction_read_only')::boolean,
-       concat_ws(' ', s.epoch, s.lineage, s.least_version, s.tableoid, extract(epoch FROM pg_postmaster_start_time()),
-                 (current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') IN ('on', 'remote_apply'))),
-       o.uid, o.created_revision, o.revision, o.form, o.expires, o.value
-FROM store s
-LEFT JOIN LATERAL (SELECT c.revision, c.time, c.uid FROM undo_log c WHERE c.revision >= s.revision
-                   ORDER BY c.revision DESC LIMIT 1) l ON true
+SELECT s.revision, s.compacted, s.epoch, clock_timestamp(), s.last_time, s.last_uid, h.time, h.uid,
+       pg_is_in_recovery(), current_setting('default_transaction_read_only')::boolean, s.instance,
+       o.uid, o.created_revision, o.revision, o.encoding, o.expires, o.value
+FROM store_state s
 LEFT JOIN LATERAL (SELECT c.time, c.uid FROM undo_log c WHERE c.revision >= $1 AND c.revision <= $1
                    ORDER BY c.revision LIMIT 1) h ON true
 LEFT JOIN LATERAL (SELECT * FROM current_objects
@@ -353,126 +336,88 @@ FROM (SELECT * FROM current_objects WHERE expires IS NOT NULL AND expires <= $1:
 LEFT JOIN LATERAL (SELECT "group", resource, defined_by FROM resources r WHERE r.id = o.resource_id LIMIT 1) r ON true
 ORDER BY o.expires`
 
-	// selectChanges finds the value that each change wrote in the next change of the same
-	// key, which has replaced it, or else in the object, which still has it. The LIMITs in
-	// the subqueries have the planner do one index lookup for each change. octet_length
-	// does not read the values. Changes after $1 are in the order of revisions; if $4 is not 0, the
-	// changes before it are in the reverse order. One of the two SELECTs of c returns at once. Where $5 is
-	// false it looks up no values.
+	// selectChanges selects the changes after $1 with the states that they replaced and wrote, $2 at most. It
+	// stops after the change with which the sum of their bytes reaches $3.
 	selectChanges = `
-WITH c AS MATERIALIZED (
-    (SELECT *, revision AS place FROM undo_log WHERE $4::bigint = 0 AND revision > $1 ORDER BY revision LIMIT $2)
-    UNION ALL
-    (SELECT *, -revision FROM undo_log WHERE revision > $1 AND revision < $4::bigint ORDER BY revision DESC LIMIT $2)
-), written AS (
-SELECT c.place, c.revision, c.time, c.op, c.verb, c.subresource, c.manager, c.who, c.real_user, c.audit_id,
-       r."group", r.resource, r.defined_by, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, CASE WHEN $5 THEN c.value END AS value,
-       coalesce(n.uid, o.uid) AS new_uid, coalesce(n.form, o.form) AS new_form,
-       CASE WHEN n.form IS NULL THEN o.expires ELSE n.expires END AS new_expires, coalesce(n.value, o.value) AS new_value
-FROM c
-LEFT JOIN LATERAL (SELECT "group", resource, defined_by FROM resources r WHERE r.id = c.resource_id LIMIT 1) r ON true
-LEFT JOIN LATERAL (
-    SELECT uid, form, expires, value FROM undo_log n
-    WHERE $5 AND n.resource_id = c.resource_id AND n.namespace = c.namespace AND n.name = c.name
-      AND n.replaces >= c.revision AND n.replaces <= c.revision ORDER BY n.replaces LIMIT 1) n ON true
-LEFT JOIN LATERAL (
-    SELECT uid, form, expires, value FROM current_objects o
-    WHERE $5 AND o.resource_id = c.resource_id AND o.namespace = c.namespace AND o.name = c.name
-      AND o.revision = c.revision LIMIT 1) o ON true
-), measured AS (
-SELECT *, sum(coalesce(octet_length(value), 0) + coalesce(octet_length(new_value), 0))
-          OVER (ORDER BY place ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
-FROM written
-)
-SELECT revision, time, op, verb, subresource, manager, who, real_user, audit_id,
-       "group", resource, defined_by, namespace, name, uid, replaces, created_revision, form, expires, value,
-       new_uid, new_form, new_expires, new_value
-FROM measured WHERE coalesce(before, 0) < $3 ORDER BY place`
+SELECT * FROM (
+    SELECT *, sum(bytes) OVER (ORDER BY revision ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+    FROM (SELECT * FROM change_states WHERE revision > $1 ORDER BY revision LIMIT $2) c
+) measured
+WHERE coalesce(before, 0) < $3 ORDER BY revision`
 
-	// selectChangesOf returns the changes of one resource, $6 to $8. Only the index by resource
+	// selectChangesBefore is selectChanges before the revision $4, the newest first.
+	selectChangesBefore = `
+SELECT * FROM (
+    SELECT *, sum(bytes) OVER (ORDER BY revision DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+    FROM (SELECT * FROM change_states WHERE revision > $1 AND revision < $4 ORDER BY revision DESC LIMIT $2) c
+) measured
+WHERE coalesce(before, 0) < $3 ORDER BY revision DESC`
+
+	// selectChangesOf is selectChanges of one resource, $4 to $6. Only the index by resource
 	// and revision has the order of both columns. With resource_id = id the planner would also
 	// take the primary key, and read the changes of all resources. PostgreSQL stops at
-	// resource_id <= id; at a second comparison of rows it would not. It does at both ends of a range of
-	// revisions, which bounds the changes before $4 on both sides; ANY keeps the order of both columns.
+	// resource_id <= id; at a second comparison of rows it would not.
 	selectChangesOf = `
-WITH r AS MATERIALIZED (SELECT id FROM resources WHERE "group" = $6 AND resource = $7 AND defined_by = $8),
-c AS MATERIALIZED (
-    (SELECT *, revision AS place FROM undo_log
-    WHERE $4::bigint = 0 AND (resource_id, revision) > ((SELECT id FROM r), $1) AND resource_id <= (SELECT id FROM r)
-    ORDER BY resource_id, revision LIMIT $2)
-    UNION ALL
-    (SELECT *, -revision FROM undo_log
-    WHERE resource_id = ANY (ARRAY[(SELECT id FROM r)]) AND revision > $1 AND revision < $4::bigint
-    ORDER BY resource_id DESC, revision DESC LIMIT $2)
-), written AS (
-SELECT c.place, c.revision, c.time, c.op, c.verb, c.subresource, c.manager, c.who, c.real_user, c.audit_id,
-       r."group", r.resource, r.defined_by, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, CASE WHEN $5 THEN c.value END AS value,
-       coalesce(n.uid, o.uid) AS new_uid, coalesce(n.form, o.form) AS new_form,
-       CASE WHEN n.form IS NULL THEN o.expires ELSE n.expires END AS new_expires, coalesce(n.value, o.value) AS new_value
-FROM c
-LEFT JOIN LATERAL (SELECT "group", resource, defined_by FROM resources r WHERE r.id = c.resource_id LIMIT 1) r ON true
-LEFT JOIN LATERAL (
-    SELECT uid, form, expires, value FROM undo_log n
-    WHERE $5 AND n.resource_id = c.resource_id AND n.namespace = c.namespace AND n.name = c.name
-      AND n.replaces >= c.revision AND n.replaces <= c.revision ORDER BY n.replaces LIMIT 1) n ON true
-LEFT JOIN LATERAL (
-    SELECT uid, form, expires, value FROM current_objects o
-    WHERE $5 AND o.resource_id = c.resource_id AND o.namespace = c.namespace AND o.name = c.name
-      AND o.revision = c.revision LIMIT 1) o ON true
-), measured AS (
-SELECT *, sum(coalesce(octet_length(value), 0) + coalesce(octet_length(new_value), 0))
-          OVER (ORDER BY place ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
-FROM written
-)
-SELECT revision, time, op, verb, subresource, manager, who, real_user, audit_id,
-       "group", resource, defined_by, namespace, name, uid, replaces, created_revision, form, expires, value,
-       new_uid, new_form, new_expires, new_value
-FROM measured WHERE coalesce(before, 0) < $3 ORDER BY place`
+WITH r AS MATERIALIZED (SELECT id FROM resources WHERE "group" = $4 AND resource = $5 AND defined_by = $6)
+SELECT * FROM (
+    SELECT *, sum(bytes) OVER (ORDER BY resource_id, revision
+                               ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+    FROM (SELECT * FROM change_states
+          WHERE (resource_id, revision) > ((SELECT id FROM r), $1) AND resource_id <= (SELECT id FROM r)
+          ORDER BY resource_id, revision LIMIT $2) c
+) measured
+WHERE coalesce(before, 0) < $3 ORDER BY resource_id, revision`
 
-	// selectChangesIn returns the changes of the namespaces $9 and $10 and the names from $11 to $12,
-	// of one resource, $6 to $8, or of all if $7 is empty. OFFSET 0 has the planner search the
-	// index by key once a resource, and the zero keeps it from using another index. With the names
-	// themselves, instead of SELECT, it would plan each query of a large store anew: that takes longer
-	// than the query.
+	// selectChangesOfBefore is selectChangesOf before the revision $7, the newest first. PostgreSQL stops at
+	// both ends of a range of revisions, which has an end here; ANY keeps the order of both columns.
+	selectChangesOfBefore = `
+WITH r AS MATERIALIZED (SELECT id FROM resources WHERE "group" = $4 AND resource = $5 AND defined_by = $6)
+SELECT * FROM (
+    SELECT *, sum(bytes) OVER (ORDER BY resource_id DESC, revision DESC
+                               ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+    FROM (SELECT * FROM change_states
+          WHERE resource_id = ANY (ARRAY[(SELECT id FROM r)]) AND revision > $1 AND revision < $7
+          ORDER BY resource_id DESC, revision DESC LIMIT $2) c
+) measured
+WHERE coalesce(before, 0) < $3 ORDER BY resource_id DESC, revision DESC`
+
+	// selectChangesIn is selectChanges of the namespaces $7 and $8 and the names from $9 to $10, of one
+	// resource, $4 to $6, or of all if $5 is empty; before $11 and with the newest first unless that is 0.
+	// OFFSET 0 has the planner search the index by key once a resource, and the zero keeps it from using
+	// another index. With the names themselves, instead of SELECT, it would plan each query of a large store
+	// anew: that takes longer than the query.
 	selectChangesIn = `
 WITH named AS MATERIALIZED (
     SELECT u.revision FROM resources a
-    CROSS JOIN unnest(CASE WHEN $9 = $10 THEN ARRAY[$9] ELSE ARRAY[$9, $10] END) AS n(namespace)
+    CROSS JOIN unnest(CASE WHEN $7 = $8 THEN ARRAY[$7] ELSE ARRAY[$7, $8] END) AS n(namespace)
     CROSS JOIN LATERAL (
         SELECT u.revision FROM undo_log u
-        WHERE u.resource_id = a.id AND u.namespace = n.namespace AND u.name >= (SELECT $11) AND u.name <= (SELECT $12)
-          AND u.revision + 0 > $1 AND ($4::bigint = 0 OR u.revision + 0 < $4::bigint)
+        WHERE u.resource_id = a.id AND u.namespace = n.namespace AND u.name >= (SELECT $9) AND u.name <= (SELECT $10)
+          AND u.revision + 0 > $1 AND ($11::bigint = 0 OR u.revision + 0 < $11::bigint)
         ORDER BY u.name OFFSET 0) u
-    WHERE $7 = '' OR a."group" = $6 AND a.resource = $7 AND a.defined_by = $8
+    WHERE $5 = '' OR a."group" = $4 AND a.resource = $5 AND a.defined_by = $6
 ), page AS MATERIALIZED (
-    SELECT revision, CASE $4::bigint WHEN 0 THEN revision ELSE -revision END AS place FROM named ORDER BY place LIMIT $2
-), c AS MATERIALIZED (
-    SELECT u.*, page.place FROM page CROSS JOIN LATERAL (SELECT * FROM undo_log WHERE revision >= page.revision AND revision <= page.revision
-                                         ORDER BY revision LIMIT 1) u
-), written AS (
-SELECT c.place, c.revision, c.time, c.op, c.verb, c.subresource, c.manager, c.who, c.real_user, c.audit_id,
-       r."group", r.resource, r.defined_by, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, CASE WHEN $5 THEN c.value END AS value,
-       coalesce(n.uid, o.uid) AS new_uid, coalesce(n.form, o.form) AS new_form,
-       CASE WHEN n.form IS NULL THEN o.expires ELSE n.expires END AS new_expires, coalesce(n.value, o.value) AS new_value
-FROM c
-LEFT JOIN LATERAL (SELECT "group", resource, defined_by FROM resources r WHERE r.id = c.resource_id LIMIT 1) r ON true
-LEFT JOIN LATERAL (
-    SELECT uid, form, expires, value FROM undo_log n
-    WHERE $5 AND n.resource_id = c.resource_id AND n.namespace = c.namespace AND n.name = c.name
-      AND n.replaces >= c.revision AND n.replaces <= c.revision ORDER BY n.replaces LIMIT 1) n ON true
-LEFT JOIN LATERAL (
-    SELECT uid, form, expires, value FROM current_objects o
-    WHERE $5 AND o.resource_id = c.resource_id AND o.namespace = c.namespace AND o.name = c.name
-      AND o.revision = c.revision LIMIT 1) o ON true
-), measured AS (
-SELECT *, sum(coalesce(octet_length(value), 0) + coalesce(octet_length(new_value), 0))
-          OVER (ORDER BY place ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
-FROM written
+    SELECT revision, CASE $11::bigint WHEN 0 THEN revision ELSE -revision END AS place
+    FROM named ORDER BY place LIMIT $2
 )
-SELECT revision, time, op, verb, subresource, manager, who, real_user, audit_id,
-       "group", resource, defined_by, namespace, name, uid, replaces, created_revision, form, expires, value,
-       new_uid, new_form, new_expires, new_value
-FROM measured WHERE coalesce(before, 0) < $3 ORDER BY place`
+SELECT * FROM (
+    SELECT c.*, place, sum(bytes) OVER (ORDER BY place ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+    FROM page CROSS JOIN LATERAL (
+        SELECT * FROM change_states WHERE revision >= page.revision AND revision <= page.revision
+        ORDER BY revision LIMIT 1) c
+) measured
+WHERE coalesce(before, 0) < $3 ORDER BY place`
+
+	// selectChangeKeysOf is selectChangesOf of the resource $3 to $5, without the states: it reads no values.
+	selectChangeKeysOf = `
+WITH r AS MATERIALIZED (SELECT * FROM resources WHERE "group" = $3 AND resource = $4 AND defined_by = $5)
+SELECT u.revision, u.time, u.op, u.verb, u.subresource, u.manager, u.who, u.real_user, u.audit_id,
+       r."group", r.resource, r.defined_by, u.namespace, u.name, u.uid, u.replaces, u.created_revision
+FROM r CROSS JOIN (
+    SELECT * FROM undo_log
+    WHERE (resource_id, revision) > ((SELECT id FROM r), $1) AND resource_id <= (SELECT id FROM r)
+    ORDER BY resource_id, revision LIMIT $2) u
+ORDER BY u.revision`
 )
 
 // Lists. The arguments are $1 group, $2 resource, $3 owner, $4 namespace, $5 the name of the
@@ -481,21 +426,21 @@ FROM measured WHERE coalesce(before, 0) < $3 ORDER BY place`
 // namespace, or one object. A list of what is current has no use for $7.
 const (
 	listResource = `
-SELECT namespace, name, uid, created_revision, revision, form, expires, CASE WHEN $9 THEN value END AS value
+SELECT namespace, name, uid, created_revision, revision, encoding, expires, CASE WHEN $9 THEN value END AS value
 FROM current_objects
 WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
   AND (namespace, name) > ($4, $5) AND ($6 = '' OR name = $6) AND $7::bigint IS NOT NULL
 ORDER BY namespace, name LIMIT $8`
 
 	listNamespace = `
-SELECT namespace, name, uid, created_revision, revision, form, expires, CASE WHEN $9 THEN value END AS value
+SELECT namespace, name, uid, created_revision, revision, encoding, expires, CASE WHEN $9 THEN value END AS value
 FROM current_objects
 WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
   AND namespace = $4 AND name > $5 AND ($6 = '' OR name = $6) AND $7::bigint IS NOT NULL
 ORDER BY namespace, name LIMIT $8`
 
 	listObject = `
-SELECT namespace, name, uid, created_revision, revision, form, expires, CASE WHEN $9 THEN value END AS value
+SELECT namespace, name, uid, created_revision, revision, encoding, expires, CASE WHEN $9 THEN value END AS value
 FROM current_objects
 WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
   AND namespace = $4 AND name = $6 AND name > $5 AND $7::bigint IS NOT NULL
@@ -524,13 +469,13 @@ WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = 
 const (
 	listResourceAt = `
 SELECT * FROM ((
-  SELECT namespace, name, uid, created_revision, revision, form, expires, CASE WHEN $9 THEN value END AS value
+  SELECT namespace, name, uid, created_revision, revision, encoding, expires, CASE WHEN $9 THEN value END AS value
   FROM current_objects
   WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
     AND (namespace, name) > ($4, $5) AND ($6 = '' OR name = $6) AND revision <= $7 AND $10
   ORDER BY namespace, name LIMIT $8
 ) UNION ALL (
-  SELECT namespace, name, uid, created_revision, replaces, form, expires, CASE WHEN $9 THEN value END
+  SELECT namespace, name, uid, created_revision, replaces, encoding, expires, CASE WHEN $9 THEN value END
   FROM undo_log
   WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
     AND (namespace, name) > ($4, $5) AND ($6 = '' OR name = $6) AND replaces BETWEEN 1 AND $7 AND revision > $7
@@ -540,13 +485,13 @@ ORDER BY namespace, name LIMIT $8`
 
 	listNamespaceAt = `
 SELECT * FROM ((
-  SELECT namespace, name, uid, created_revision, revision, form, expires, CASE WHEN $9 THEN value END AS value
+  SELECT namespace, name, uid, created_revision, revision, encoding, expires, CASE WHEN $9 THEN value END AS value
   FROM current_objects
   WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
     AND namespace = $4 AND name > $5 AND ($6 = '' OR name = $6) AND revision <= $7 AND $10
   ORDER BY name LIMIT $8
 ) UNION ALL (
-  SELECT namespace, name, uid, created_revision, replaces, form, expires, CASE WHEN $9 THEN value END
+  SELECT namespace, name, uid, created_revision, replaces, encoding, expires, CASE WHEN $9 THEN value END
   FROM undo_log
   WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
     AND namespace = $4 AND name > $5 AND ($6 = '' OR name = $6) AND replaces BETWEEN 1 AND $7 AND revision > $7
@@ -556,12 +501,12 @@ ORDER BY name LIMIT $8`
 
 	listObjectAt = `
 SELECT * FROM ((
-  SELECT namespace, name, uid, created_revision, revision, form, expires, CASE WHEN $9 THEN value END AS value
+  SELECT namespace, name, uid, created_revision, revision, encoding, expires, CASE WHEN $9 THEN value END AS value
   FROM current_objects
   WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
     AND namespace = $4 AND name = $6 AND name > $5 AND revision <= $7 AND $10
 ) UNION ALL (
-  SELECT namespace, name, uid, created_revision, replaces, form, expires, CASE WHEN $9 THEN value END
+  SELECT namespace, name, uid, created_revision, replaces, encoding, expires, CASE WHEN $9 THEN value END
   FROM undo_log
   WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
     AND namespace = $4 AND name = $6 AND name > $5 AND replaces BETWEEN 1 AND $7 AND revision > $7
@@ -569,13 +514,13 @@ SELECT * FROM ((
 
 	listResourceSince = `
 SELECT * FROM ((
-  SELECT namespace, name, uid, created_revision, revision, form, expires, CASE WHEN $9 THEN value END AS value
+  SELECT namespace, name, uid, created_revision, revision, encoding, expires, CASE WHEN $9 THEN value END AS value
   FROM current_objects
   WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
     AND (namespace, name) > ($4, $5) AND ($6 = '' OR name = $6) AND revision <= $7 AND $10
   ORDER BY namespace, name LIMIT $8
 ) UNION ALL (
-  SELECT namespace, name, uid, created_revision, replaces, form, expires, CASE WHEN $9 THEN value END
+  SELECT namespace, name, uid, created_revision, replaces, encoding, expires, CASE WHEN $9 THEN value END
   FROM undo_log
   WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
     AND revision > $7 AND (namespace || '', name || '') > ($4, $5) AND ($6 = '' OR name || '' = $6) AND replaces + 0 BETWEEN 1 AND $7
@@ -585,13 +530,13 @@ ORDER BY namespace, name LIMIT $8`
 
 	listNamespaceSince = `
 SELECT * FROM ((
-  SELECT namespace, name, uid, created_revision, revision, form, expires, CASE WHEN $9 THEN value END AS value
+  SELECT namespace, name, uid, created_revision, revision, encoding, expires, CASE WHEN $9 THEN value END AS value
   FROM current_objects
   WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
     AND namespace = $4 AND name > $5 AND ($6 = '' OR name = $6) AND revision <= $7 AND $10
   ORDER BY name LIMIT $8
 ) UNION ALL (
-  SELECT namespace, name, uid, created_revision, replaces, form, expires, CASE WHEN $9 THEN value END
+  SELECT namespace, name, uid, created_revision, replaces, encoding, expires, CASE WHEN $9 THEN value END
   FROM undo_log
   WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
     AND revision > $7 AND namespace || '' = $4 AND name || '' > $5 AND ($6 = '' OR name || '' = $6) AND replaces + 0 BETWEEN 1 AND $7
@@ -641,15 +586,16 @@ FROM counters k WHERE k.id = 1`
 
 	// selectObjects reads the objects of one resource, $1 to $3, in key order.
 	selectObjects = `
-SELECT namespace, name, uid, generation, created_revision, revision, time, verb, subresource, manager, who, real_user, form, expires, value
-FROM current_objects WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
+SELECT namespace, name, uid, generation, created_revision, revision,
+       time, verb, subresource, manager, who, real_user, encoding, expires, value
+FROM current_objects
+WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
 ORDER BY namespace, name`
 
 	selectUndo = `
-SELECT u.revision, u.time, u.op, u.verb, u.subresource, u.manager, u.who, u.real_user, u.audit_id, r."group", r.resource, r.defined_by,
-       u.namespace, u.name, u.uid, u.replaces, u.created_revision, u.form, u.expires, u.value
-FROM undo_log u JOIN resources r ON r.id = u.resource_id
-ORDER BY u.revision`
+SELECT revision, time, op, verb, subresource, manager, who, real_user, audit_id, "group", resource, defined_by,
+       namespace, name, uid, replaces, created_revision, encoding, expires, value
+FROM changes ORDER BY revision`
 
 	// lockStore keeps all other sessions from the tables until the transaction ends.
 	lockStore = `LOCK TABLE store, resources, current_objects, undo_log IN ACCESS EXCLUSIVE MODE`
@@ -671,10 +617,10 @@ var (
 	resourceColumns = []string{"id", "group", "resource", "defined_by", "compacted", "retained_for"}
 	objectColumns   = []string{
 		"resource_id", "namespace", "name", "uid", "generation", "created_revision", "revision",
-		"time", "verb", "subresource", "manager", "who", "real_user", "form", "expires", "value",
+		"time", "verb", "subresource", "manager", "who", "real_user", "encoding", "expires", "value",
 	}
 	undoColumns = []string{
 		"revision", "time", "op", "verb", "subresource", "manager", "who", "real_user", "audit_id", "resource_id", "namespace", "name",
-		"uid", "replaces", "created_revision", "form", "expires", "value",
+		"uid", "replaces", "created_revision", "encoding", "expires", "value",
 	}
 )

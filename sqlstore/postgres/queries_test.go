@@ -21,13 +21,13 @@ import (
 // changes, half of them updates. "make growth" creates more.
 const manyObjects = `
 INSERT INTO resources (id, "group", resource, defined_by, compacted) SELECT i, '', 'resource' || i, 'builtin', 0 FROM generate_series(0, 9) i;
-INSERT INTO current_objects (revision, resource_id, namespace, name, uid, generation, created_revision, time, verb, subresource, manager, who, real_user, form, expires, value)
+INSERT INTO current_objects (revision, resource_id, namespace, name, uid, generation, created_revision, time, verb, subresource, manager, who, real_user, encoding, expires, value)
 SELECT i, i % 10, 'namespace' || (i / 10 % 100), 'name' || i, 'uid', 0, i, now(), 'create', '', '', 'someone', '', '',
        CASE WHEN i % 50 = 0 THEN now() END, '{}'
 FROM generate_series(1, 100000) i;
-INSERT INTO undo_log (revision, time, op, verb, subresource, manager, who, real_user, audit_id, resource_id, namespace, name, uid, replaces, created_revision, form, expires, value)
+INSERT INTO undo_log (revision, time, op, verb, subresource, manager, who, real_user, audit_id, resource_id, namespace, name, uid, replaces, created_revision, encoding, expires, value)
 SELECT revision, time, CASE revision % 2 WHEN 1 THEN 'create' ELSE 'update' END, verb, '', '', who, '', '', resource_id, namespace, name, uid,
-       CASE revision % 2 WHEN 1 THEN 0 ELSE revision - 1 END, created_revision, form, expires, value
+       CASE revision % 2 WHEN 1 THEN 0 ELSE revision - 1 END, created_revision, encoding, expires, value
 FROM current_objects;
 UPDATE store SET revision = 1`
 
@@ -112,7 +112,7 @@ SELECT set_config(name, 'on', true) FROM unnest(ARRAY['enable_seqscan', 'enable_
 
 // searches are the indexes that some plans must search, each with a part of its condition.
 var searches = map[string][2]string{
-	"changes at": {"undo_log_key", "(name >= "}, "changes of": {"undo_log_resource", "resource_id"}, "before, of": {"undo_log_resource", "(revision > "}, "histories": {"undo_log_resource", "resource_id"},
+	"changes at": {"undo_log_key", "(name >= "}, "changes of": {"undo_log_resource", "resource_id"}, "before, of": {"undo_log_resource", "(revision > "}, "keys of": {"undo_log_resource", "resource_id"}, "histories": {"undo_log_resource", "resource_id"},
 	"count changes": {"undo_log_resource", "resource_id"}, "compact": {"undo_log_resource", "(resource_id >= "},
 }
 
@@ -155,7 +155,7 @@ func allStatements(last, limit int) map[string]statement {
 	page := append(slices.Clone(of), "namespace20", "name3", "", int64(last*9/10), int64(limit), true)
 	at, count := append(slices.Clone(page), true), page[:7]
 	near := last - last/100
-	after, before := []any{near, limit, 1 << 20, 0, true}, []any{0, limit, 1 << 20, near, true}
+	after, before := []any{near, limit, 1 << 20}, []any{0, limit, 1 << 20}
 	in := func(page []any, more ...any) []any { return append(slices.Clone(page), more...) }
 	return map[string]statement{
 		"whole":         {selectObjects, of},
@@ -165,11 +165,12 @@ func allStatements(last, limit int) map[string]statement {
 		"expired":       {selectExpired, []any{"2020-01-01T00:00:00Z", limit}},
 		"changes":       {selectChanges, after},
 		"changes of":    {selectChangesOf, in(after, of...)},
-		"changes in":    {selectChangesIn, in(after, "", "", "builtin", "namespace20", "namespace20", "", "z")},
-		"changes at":    {selectChangesIn, in(after, "", "resource3", "builtin", "namespace20", "namespace20", "name203", "name203")},
-		"before":        {selectChanges, before},
-		"before, of":    {selectChangesOf, in(before, of...)},
-		"before, at":    {selectChangesIn, in(before, "", "resource3", "builtin", "namespace20", "namespace20", "name203", "name203")},
+		"changes in":    {selectChangesIn, in(after, "", "", "builtin", "namespace20", "namespace20", "", "z", 0)},
+		"changes at":    {selectChangesIn, in(after, "", "resource3", "builtin", "namespace20", "namespace20", "name203", "name203", 0)},
+		"keys of":       {selectChangeKeysOf, in(after[:2], of...)},
+		"before":        {selectChangesBefore, in(before, near)},
+		"before, of":    {selectChangesOfBefore, in(in(before, of...), near)},
+		"before, at":    {selectChangesIn, in(before, "", "resource3", "builtin", "namespace20", "namespace20", "name203", "name203", near)},
 		"compact":       {deleteHistory, in(of, 1000, "2020-01-01T00:00:00Z", 100)},
 		"histories":     {selectHistories, nil},
 		"compacted":     {selectCompacted, of},

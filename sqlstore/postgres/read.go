@@ -14,6 +14,14 @@ import (
 	"byre/sqlstore"
 )
 
+// changesQueries are the queries of Changes: of all, of a resource, and in namespaces.
+type changesQueries struct{ all, of, in string }
+
+var (
+	changesAfter  = changesQueries{selectChanges, selectChangesOf, selectChangesIn}
+	changesBefore = changesQueries{selectChangesBefore, selectChangesOfBefore, selectChangesIn} // the newest first
+)
+
 // State implements sqlstore.Driver.
 func (d *Driver) State(ctx context.Context) (sqlstore.State, error) {
 	var o observation
@@ -67,16 +75,17 @@ func objectArguments(known int64, key sqlstore.Key) []any {
 // readRecord returns the result of selectObject; a zero record if there is none.
 func readRecord(row pgx.Row, key sqlstore.Key) (r sqlstore.Record, o observation, err error) {
 	var (
-		uid, form, value  *string
-		created, revision *int64
-		expires           *time.Time
+		uid, encoding, value *string
+		created, revision    *int64
+		expires              *time.Time
 	)
-	if err = row.Scan(append(o.columns(), &uid, &created, &revision, &form, &expires, &value)...); err != nil || revision == nil {
+	err = row.Scan(append(o.columns(), &uid, &created, &revision, &encoding, &expires, &value)...)
+	if err != nil || revision == nil {
 		return r, o, err
 	}
 	return sqlstore.Record{
 		Key: key, UID: *uid, Created: *created, Revision: *revision,
-		Encoding: *form, Expires: expiry(expires), Value: sqlstore.Bytes(*value),
+		Encoding: *encoding, Expires: expiry(expires), Value: sqlstore.Bytes(*value),
 	}, o, nil
 }
 
@@ -105,10 +114,14 @@ func (d *Driver) Expired(ctx context.Context, now time.Time, limit int) (expired
 // Changes implements sqlstore.Driver.
 func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) (changes []sqlstore.Change, err error) {
 	size := q.Size
-	if size <= 0 {
+	if size <= 0 || q.KeysOnly {
 		size = math.MaxInt
 	}
-	query, arguments, pool := selectChanges, []any{q.After, q.Limit, size, q.Before, !q.KeysOnly}, d.server.feedPool()
+	queries := changesAfter
+	if q.Before != 0 {
+		queries = changesBefore
+	}
+	query, arguments, pool := queries.all, []any{q.After, q.Limit, size}, d.server.feedPool()
 	switch {
 	case q.Namespaces != nil:
 		namespaces, names, nonEmpty := q.Start()
@@ -119,10 +132,17 @@ func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) (changes 
 		if q.Of != nil {
 			of = *q.Of
 		}
-		query, pool = selectChangesIn, d.server.reads
+		query, pool = queries.in, d.server.reads
 		arguments = append(arguments, of.Group, of.Resource, of.Owner.String(), namespaces[0], namespaces[1], names[0], names[1])
 	case q.Of != nil:
-		query, arguments, pool = selectChangesOf, append(arguments, q.Of.Group, q.Of.Resource, q.Of.Owner.String()), d.server.reads
+		query, pool = queries.of, d.server.reads
+		if q.KeysOnly && q.Before == 0 { // others who ask for keys read one change, and its values are dropped
+			query, arguments = selectChangeKeysOf, arguments[:2]
+		}
+		arguments = append(arguments, q.Of.Group, q.Of.Resource, q.Of.Owner.String())
+	}
+	if q.Before != 0 || query == selectChangesIn {
+		arguments = append(arguments, q.Before)
 	}
 	err = d.snapshot(ctx, pool, q.Of, func(b *pgx.Batch) { b.Queue(query, arguments...) },
 		func(results pgx.BatchResults, state sqlstore.State, w *watchdog) error {
@@ -139,19 +159,26 @@ func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) (changes 
 	return changes, err
 }
 
+// scanChange reads a row of the view change_states, or the beginning of one.
 func scanChange(row pgx.CollectableRow, keysOnly bool) (c sqlstore.Change, err error) {
 	var (
-		op, uid                   string
-		replaces, created         int64
-		form, value               *string
-		newUID, newForm, newValue *string
-		expires, newExpires       *time.Time
+		op, uid                       string
+		replaces, created             int64
+		encoding, value               *string
+		newUID, newEncoding, newValue *string
+		expires, newExpires           *time.Time
 	)
 	k := &c.New.Key
-	if err := row.Scan(&c.Revision, &c.Time, &op, &c.Author.Verb, &c.Author.Subresource, &c.Author.Manager,
+	columns := []any{
+		&c.Revision, &c.Time, &op, &c.Author.Verb, &c.Author.Subresource, &c.Author.Manager,
 		&c.Author.User, &c.Author.RealUser, &c.Author.AuditID,
-		&k.Group, &k.Resource, &k.Owner, &k.Namespace, &k.Name, &uid, &replaces, &created, &form, &expires, &value,
-		&newUID, &newForm, &newExpires, &newValue); err != nil {
+		&k.Group, &k.Resource, &k.Owner, &k.Namespace, &k.Name, &uid, &replaces, &created,
+	}
+	if !keysOnly {
+		columns = append(columns, &encoding, &expires, &value, &newUID, &newEncoding, &newExpires, &newValue)
+	}
+	columns = append(columns, make([]any, len(row.FieldDescriptions())-len(columns))...) // Scan skips these columns
+	if err := row.Scan(columns...); err != nil {
 		return c, err
 	}
 	c.Op, c.Time = sqlstore.Op(op), c.Time.UTC()
@@ -166,12 +193,13 @@ func scanChange(row pgx.CollectableRow, keysOnly bool) (c sqlstore.Change, err e
 		if newValue == nil {
 			return c, fmt.Errorf("%w: revision %d of %v is missing its value", sqlstore.ErrDamaged, c.Revision, *k)
 		}
-		c.New.UID, c.New.Encoding, c.New.Expires, c.New.Value = *newUID, *newForm, expiry(newExpires), sqlstore.Bytes(*newValue)
+		c.New.UID, c.New.Encoding = *newUID, *newEncoding
+		c.New.Expires, c.New.Value = expiry(newExpires), sqlstore.Bytes(*newValue)
 	}
 	if c.Op != sqlstore.Create {
 		c.Old = &sqlstore.Record{
 			Key: *k, UID: uid, Created: created, Revision: replaces,
-			Encoding: *form, Expires: expiry(expires), Value: sqlstore.Bytes(*value),
+			Encoding: *encoding, Expires: expiry(expires), Value: sqlstore.Bytes(*value),
 		}
 		c.OldBytes = int64(len(c.Old.Value))
 	}

@@ -276,16 +276,17 @@ func scanObjectRow(rows pgx.Rows, of sqlstore.Resource) (*sqlstore.ObjectRow, er
 func scanChangeRow(rows pgx.Rows) (*sqlstore.ChangeRow, error) {
 	r := &sqlstore.ChangeRow{}
 	var op string
-	var form, value *string
+	var encoding, value *string
 	var expires *time.Time
 	if err := rows.Scan(&r.Revision, &r.Time, &op, &r.Author.Verb, &r.Author.Subresource, &r.Author.Manager,
 		&r.Author.User, &r.Author.RealUser, &r.Author.AuditID,
-		&r.Group, &r.Resource, &r.Owner, &r.Namespace, &r.Name, &r.UID, &r.Replaces, &r.Created, &form, &expires, &value); err != nil {
+		&r.Group, &r.Resource, &r.Owner, &r.Namespace, &r.Name, &r.UID, &r.Replaces, &r.Created,
+		&encoding, &expires, &value); err != nil {
 		return nil, err
 	}
 	r.Op, r.Time, r.Expires = sqlstore.Op(op), r.Time.UTC(), expiry(expires)
-	if form != nil {
-		r.Encoding = *form
+	if encoding != nil {
+		r.Encoding = *encoding
 	}
 	if value != nil {
 		r.Value = sqlstore.Bytes(*value)
@@ -438,13 +439,13 @@ func objectValues(r *sqlstore.ObjectRow, ids *sqlstore.Numbering) []any {
 }
 
 func undoValues(r *sqlstore.ChangeRow, ids *sqlstore.Numbering) []any {
-	var form, value any
+	var encoding, value any
 	if r.Op != sqlstore.Create {
-		form, value = r.Encoding, sqlstore.Text(r.Value)
+		encoding, value = r.Encoding, sqlstore.Text(r.Value)
 	}
 	return []any{
 		r.Revision, r.Time, string(r.Op), r.Author.Verb, r.Author.Subresource, r.Author.Manager, r.Author.User, r.Author.RealUser, r.Author.AuditID,
-		int32(ids.ID(r.Of())), r.Namespace, r.Name, r.UID, r.Replaces, r.Created, form, nullTime(r.Expires), value,
+		int32(ids.ID(r.Of())), r.Namespace, r.Name, r.UID, r.Replaces, r.Created, encoding, nullTime(r.Expires), value,
 	}
 }
 

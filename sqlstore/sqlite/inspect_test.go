@@ -47,9 +47,9 @@ func makeFilled(t *testing.T) (path string) {
 		return o[0].Revision
 	}
 	for i := range 80 {
-		at := write(sqlstore.Write{Op: sqlstore.Create, Key: key(i), UID: "uid", Encoding: "form", Value: value()})
+		at := write(sqlstore.Write{Op: sqlstore.Create, Key: key(i), UID: "uid", Encoding: "encoding", Value: value()})
 		if i%2 == 0 {
-			at = write(sqlstore.Write{Op: sqlstore.Update, Key: key(i), Replaces: at, UID: "uid", Encoding: "form", Value: value()})
+			at = write(sqlstore.Write{Op: sqlstore.Update, Key: key(i), Replaces: at, UID: "uid", Encoding: "encoding", Value: value()})
 		}
 		if i%5 == 0 {
 			write(sqlstore.Write{Op: sqlstore.Delete, Key: key(i), Replaces: at})
@@ -97,9 +97,9 @@ func dump(t *testing.T, path string) string {
 		`SELECT version, dirty, '', '', '' FROM byre_schema_version`,
 		`SELECT id, program, revision, compacted, epoch FROM store`,
 		`SELECT id, "group", resource, defined_by, compacted FROM resources NOT INDEXED`,
-		`SELECT resource_id || namespace || '/' || name, revision || uid || generation || created_revision || time || verb || subresource, manager || who || real_user || form, expires, value FROM current_objects NOT INDEXED`,
+		`SELECT resource_id || namespace || '/' || name, revision || uid || generation || created_revision || time || verb || subresource, manager || who || real_user || encoding, expires, value FROM current_objects NOT INDEXED`,
 		`SELECT resource_id, namespace, name, '', '' FROM current_objects INDEXED BY current_objects_key ORDER BY 1, 2, 3`,
-		`SELECT revision || time || op || verb || subresource || manager || who || real_user || audit_id, resource_id || namespace || '/' || name, CASE op WHEN 'create' THEN '' ELSE uid END || replaces || '/' || created_revision, form || coalesce(expires, ''), value FROM undo_log NOT INDEXED`,
+		`SELECT revision || time || op || verb || subresource || manager || who || real_user || audit_id, resource_id || namespace || '/' || name, CASE op WHEN 'create' THEN '' ELSE uid END || replaces || '/' || created_revision, encoding || coalesce(expires, ''), value FROM undo_log NOT INDEXED`,
 		`SELECT resource_id, namespace, name, '', '' FROM undo_log INDEXED BY undo_log_key ORDER BY 1, 2, 3`,
 		`SELECT resource_id, revision, '', '', '' FROM undo_log INDEXED BY undo_log_resource ORDER BY 1, 2`,
 	} {
@@ -348,7 +348,7 @@ func TestSums_NoReadServesAChangedRow(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]string{
 		"value":          `UPDATE current_objects SET value = '{"replicas":9}' WHERE name = 'a'`,
-		"form":           `UPDATE current_objects SET form = 'other' WHERE name = 'a'`,
+		"encoding":       `UPDATE current_objects SET encoding = 'other' WHERE name = 'a'`,
 		"expiry":         `UPDATE current_objects SET expires = '2026-01-01T00:00:00.000000Z' WHERE name = 'a'`,
 		"uid":            `UPDATE current_objects SET uid = 'other' WHERE name = 'a'`,
 		"replaced value": `UPDATE undo_log SET value = '{"replicas":9}' WHERE revision = 2`,

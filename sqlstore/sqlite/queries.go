@@ -13,12 +13,9 @@ const (
 	// selectPosition selects it with the last revision.
 	selectPosition = `SELECT s.lineage, k.revision FROM store s, counters k WHERE s.id = 1 AND k.id = 1`
 
-	// selectState selects the last revision of the store: that of the newest change, or
-	// store.revision if a compaction has deleted that change. It takes one search of a
-	// primary key.
-	selectState = `
-SELECT max(s.revision, coalesce((SELECT max(revision) FROM undo_log), 0)), s.compacted, s.epoch
-FROM store s WHERE s.id = 1`
+	// selectState takes one search of a primary key for the last revision of the store, which is that of the
+	// newest change, or store.revision if a compaction has deleted that change.
+	selectState = `SELECT revision, compacted, epoch FROM counters WHERE id = 1`
 )
 
 // Integrity checks. Those of the engine return up to a hundred problems.
@@ -29,9 +26,8 @@ const (
 	// selectEnds reads the counters and the first revision of the undo log after the
 	// compacted one.
 	selectEnds = `
-SELECT max(s.revision, coalesce((SELECT max(revision) FROM undo_log), 0)), s.compacted,
-       (SELECT min(revision) FROM undo_log WHERE revision > s.compacted)
-FROM store s WHERE s.id = 1`
+SELECT k.revision, k.compacted, (SELECT min(revision) FROM undo_log WHERE revision > k.compacted)
+FROM counters k WHERE k.id = 1`
 )
 
 // The resources. Their ids never change.
@@ -77,19 +73,25 @@ SELECT count(*), coalesce(min(revision), 0) FROM (
 
 const (
 	insertObject = `
-INSERT INTO current_objects (revision, resource_id, namespace, name, uid, generation, created_revision, time, verb, subresource, manager, who, real_user, form, expires, value, record_sum, change_sum)
+INSERT INTO current_objects (revision, resource_id, namespace, name, uid, generation, created_revision,
+                             time, verb, subresource, manager, who, real_user, encoding, expires, value,
+                             record_sum, change_sum)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 
 	insertCreate = `
-INSERT INTO undo_log (revision, time, op, verb, subresource, manager, who, real_user, audit_id, resource_id, namespace, name, uid, replaces, created_revision, change_sum)
+INSERT INTO undo_log (revision, time, op, verb, subresource, manager, who, real_user, audit_id,
+                      resource_id, namespace, name, uid, replaces, created_revision, change_sum)
 VALUES (?, ?, 'create', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?)`
 
 	// insertReplaced is the compare of the compare-and-swap. It finds the record by its
 	// key, and copies the replaced value inside the database. It returns no row if the
 	// record is not at the expected revision.
 	insertReplaced = `
-INSERT INTO undo_log (revision, time, op, verb, subresource, manager, who, real_user, audit_id, resource_id, namespace, name, uid, replaces, created_revision, form, expires, value, record_sum, change_sum)
-SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, resource_id, namespace, name, uid, revision, created_revision, form, expires, value, record_sum, ?
+INSERT INTO undo_log (revision, time, op, verb, subresource, manager, who, real_user, audit_id,
+                      resource_id, namespace, name, uid, replaces, created_revision,
+                      encoding, expires, value, record_sum, change_sum)
+SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, resource_id, namespace, name, uid, revision, created_revision,
+       encoding, expires, value, record_sum, ?
 FROM current_objects
 WHERE resource_id = ? AND namespace = ? AND name = ? AND revision = ?
 RETURNING created_revision, uid, octet_length(value)`
@@ -97,7 +99,9 @@ RETURNING created_revision, uid, octet_length(value)`
 	// updateObject does not move the row, because the rowid is the create revision, which
 	// does not change.
 	updateObject = `
-UPDATE current_objects SET revision = ?, uid = ?, generation = ?, time = ?, verb = ?, subresource = ?, manager = ?, who = ?, real_user = ?, form = ?, expires = ?, value = ?, record_sum = ?, change_sum = ?
+UPDATE current_objects
+SET revision = ?, uid = ?, generation = ?, time = ?, verb = ?, subresource = ?, manager = ?, who = ?, real_user = ?,
+    encoding = ?, expires = ?, value = ?, record_sum = ?, change_sum = ?
 WHERE created_revision = ?`
 
 	deleteObject = `DELETE FROM current_objects WHERE created_revision = ?`
@@ -166,105 +170,67 @@ SELECT r."group", r.resource, r.defined_by, u.objects, u.bytes FROM u CROSS JOIN
 	// selectObject also returns a row if the object does not exist: then only the
 	// revision of the snapshot is set.
 	selectObject = `
-SELECT max(s.revision, coalesce((SELECT max(revision) FROM undo_log), 0)),
-       o.uid, o.created_revision, o.revision, o.form, o.expires, o.value, o.record_sum
-FROM store s LEFT JOIN current_objects o
+SELECT k.revision, o.uid, o.created_revision, o.revision, o.encoding, o.expires, o.value, o.record_sum
+FROM counters k LEFT JOIN current_objects o
   ON o.resource_id = (SELECT id FROM resources WHERE "group" = ?1 AND resource = ?2 AND defined_by = ?3)
   AND o.namespace = ?4 AND o.name = ?5
-WHERE s.id = 1`
+WHERE k.id = 1`
 
 	selectExpired = `
 SELECT r."group", r.resource, r.defined_by, o.namespace, o.name, o.uid, o.created_revision, o.revision, o.expires
 FROM current_objects o CROSS JOIN resources r ON r.id = o.resource_id
 WHERE o.expires IS NOT NULL AND o.expires <= ?1 ORDER BY o.expires LIMIT ?2`
 
-	// selectChanges finds the value that each change wrote in the next change of the same
-	// key, which has replaced it, or else in the object, which still has it. Where ?4 is false
-	// the joins compare with NULL: it reads no values, and searches for none.
-	selectChanges = `
-SELECT c.revision, c.time, c.op, c.verb, c.subresource, c.manager, c.who, c.real_user, c.audit_id,
-       r."group", r.resource, r.defined_by, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, CASE WHEN ?4 THEN c.value END, c.record_sum, c.change_sum,
-       coalesce(n.uid, o.uid), coalesce(n.form, o.form), CASE WHEN n.revision IS NULL THEN o.expires ELSE n.expires END,
-       coalesce(n.value, o.value), CASE WHEN n.revision IS NULL THEN o.record_sum ELSE n.record_sum END
-FROM undo_log c
-CROSS JOIN resources r ON r.id = c.resource_id
-LEFT JOIN undo_log n ON n.resource_id = CASE WHEN ?4 THEN c.resource_id END AND n.namespace = c.namespace AND n.name = c.name AND n.replaces = c.revision
-LEFT JOIN current_objects o ON o.created_revision = CASE WHEN ?4 THEN c.created_revision END AND o.revision = c.revision
-WHERE c.revision > ?1
-ORDER BY c.revision LIMIT ?2`
+	// selectChanges selects the changes after ?1 with the states that they replaced and wrote, ?2 at most.
+	selectChanges = `SELECT * FROM change_states WHERE revision > ?1 ORDER BY revision LIMIT ?2`
 
 	// selectChangesBefore is selectChanges before the revision ?3, the newest first.
 	selectChangesBefore = `
-SELECT c.revision, c.time, c.op, c.verb, c.subresource, c.manager, c.who, c.real_user, c.audit_id,
-       r."group", r.resource, r.defined_by, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, CASE WHEN ?4 THEN c.value END, c.record_sum, c.change_sum,
-       coalesce(n.uid, o.uid), coalesce(n.form, o.form), CASE WHEN n.revision IS NULL THEN o.expires ELSE n.expires END,
-       coalesce(n.value, o.value), CASE WHEN n.revision IS NULL THEN o.record_sum ELSE n.record_sum END
-FROM undo_log c
-CROSS JOIN resources r ON r.id = c.resource_id
-LEFT JOIN undo_log n ON n.resource_id = CASE WHEN ?4 THEN c.resource_id END AND n.namespace = c.namespace AND n.name = c.name AND n.replaces = c.revision
-LEFT JOIN current_objects o ON o.created_revision = CASE WHEN ?4 THEN c.created_revision END AND o.revision = c.revision
-WHERE c.revision > ?1 AND c.revision < ?3
-ORDER BY c.revision DESC LIMIT ?2`
+SELECT * FROM change_states WHERE revision > ?1 AND revision < ?3 ORDER BY revision DESC LIMIT ?2`
 
-	// selectChangesOf is selectChanges of one resource, ?5 to ?7.
+	// selectChangesOf is selectChanges of one resource, ?3 to ?5.
 	selectChangesOf = `
-SELECT c.revision, c.time, c.op, c.verb, c.subresource, c.manager, c.who, c.real_user, c.audit_id,
-       r."group", r.resource, r.defined_by, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, CASE WHEN ?4 THEN c.value END, c.record_sum, c.change_sum,
-       coalesce(n.uid, o.uid), coalesce(n.form, o.form), CASE WHEN n.revision IS NULL THEN o.expires ELSE n.expires END,
-       coalesce(n.value, o.value), CASE WHEN n.revision IS NULL THEN o.record_sum ELSE n.record_sum END
-FROM undo_log c
-CROSS JOIN resources r ON r.id = c.resource_id
-LEFT JOIN undo_log n ON n.resource_id = CASE WHEN ?4 THEN c.resource_id END AND n.namespace = c.namespace AND n.name = c.name AND n.replaces = c.revision
-LEFT JOIN current_objects o ON o.created_revision = CASE WHEN ?4 THEN c.created_revision END AND o.revision = c.revision
-WHERE c.resource_id = (SELECT id FROM resources WHERE "group" = ?5 AND resource = ?6 AND defined_by = ?7) AND c.revision > ?1
-ORDER BY c.revision LIMIT ?2`
+SELECT * FROM change_states
+WHERE resource_id = (SELECT id FROM resources WHERE "group" = ?3 AND resource = ?4 AND defined_by = ?5)
+  AND revision > ?1
+ORDER BY revision LIMIT ?2`
 
+	// selectChangesOfBefore is selectChangesOf before the revision ?6, the newest first.
 	selectChangesOfBefore = `
-SELECT c.revision, c.time, c.op, c.verb, c.subresource, c.manager, c.who, c.real_user, c.audit_id,
-       r."group", r.resource, r.defined_by, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, CASE WHEN ?4 THEN c.value END, c.record_sum, c.change_sum,
-       coalesce(n.uid, o.uid), coalesce(n.form, o.form), CASE WHEN n.revision IS NULL THEN o.expires ELSE n.expires END,
-       coalesce(n.value, o.value), CASE WHEN n.revision IS NULL THEN o.record_sum ELSE n.record_sum END
-FROM undo_log c
-CROSS JOIN resources r ON r.id = c.resource_id
-LEFT JOIN undo_log n ON n.resource_id = CASE WHEN ?4 THEN c.resource_id END AND n.namespace = c.namespace AND n.name = c.name AND n.replaces = c.revision
-LEFT JOIN current_objects o ON o.created_revision = CASE WHEN ?4 THEN c.created_revision END AND o.revision = c.revision
-WHERE c.resource_id = (SELECT id FROM resources WHERE "group" = ?5 AND resource = ?6 AND defined_by = ?7) AND c.revision > ?1 AND c.revision < ?3
-ORDER BY c.revision DESC LIMIT ?2`
+SELECT * FROM change_states
+WHERE resource_id = (SELECT id FROM resources WHERE "group" = ?3 AND resource = ?4 AND defined_by = ?5)
+  AND revision > ?1 AND revision < ?6
+ORDER BY revision DESC LIMIT ?2`
 
-	// selectChangesIn is selectChanges of the namespaces ?8 and ?9 and the names from ?10 to ?11, of
-	// one resource, ?5 to ?7, or of all if ?6 is empty. It searches the index by key once a
+	// selectChangesIn is selectChanges of the namespaces ?6 and ?7 and the names from ?8 to ?9, of
+	// one resource, ?3 to ?5, or of all if ?4 is empty. It searches the index by key once a
 	// resource, and reads only the changes of the answer from the table.
 	selectChangesIn = `
-SELECT c.revision, c.time, c.op, c.verb, c.subresource, c.manager, c.who, c.real_user, c.audit_id,
-       r."group", r.resource, r.defined_by, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, CASE WHEN ?4 THEN c.value END, c.record_sum, c.change_sum,
-       coalesce(n.uid, o.uid), coalesce(n.form, o.form), CASE WHEN n.revision IS NULL THEN o.expires ELSE n.expires END,
-       coalesce(n.value, o.value), CASE WHEN n.revision IS NULL THEN o.record_sum ELSE n.record_sum END
-FROM undo_log c
-CROSS JOIN resources r ON r.id = c.resource_id
-LEFT JOIN undo_log n ON n.resource_id = CASE WHEN ?4 THEN c.resource_id END AND n.namespace = c.namespace AND n.name = c.name AND n.replaces = c.revision
-LEFT JOIN current_objects o ON o.created_revision = CASE WHEN ?4 THEN c.created_revision END AND o.revision = c.revision
-WHERE c.revision IN (
+SELECT * FROM change_states WHERE revision IN (
     SELECT u.revision FROM resources a CROSS JOIN undo_log u INDEXED BY undo_log_key
-    WHERE (?6 = '' OR a."group" = ?5 AND a.resource = ?6 AND a.defined_by = ?7)
-      AND u.resource_id = a.id AND u.namespace IN (?8, ?9) AND u.name BETWEEN ?10 AND ?11 AND u.revision > ?1
+    WHERE (?4 = '' OR a."group" = ?3 AND a.resource = ?4 AND a.defined_by = ?5)
+      AND u.resource_id = a.id AND u.namespace IN (?6, ?7) AND u.name BETWEEN ?8 AND ?9 AND u.revision > ?1
     ORDER BY u.revision LIMIT ?2)
-ORDER BY c.revision`
+ORDER BY revision`
 
+	// selectChangesInBefore is selectChangesIn before the revision ?10, the newest first.
 	selectChangesInBefore = `
-SELECT c.revision, c.time, c.op, c.verb, c.subresource, c.manager, c.who, c.real_user, c.audit_id,
-       r."group", r.resource, r.defined_by, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, CASE WHEN ?4 THEN c.value END, c.record_sum, c.change_sum,
-       coalesce(n.uid, o.uid), coalesce(n.form, o.form), CASE WHEN n.revision IS NULL THEN o.expires ELSE n.expires END,
-       coalesce(n.value, o.value), CASE WHEN n.revision IS NULL THEN o.record_sum ELSE n.record_sum END
-FROM undo_log c
-CROSS JOIN resources r ON r.id = c.resource_id
-LEFT JOIN undo_log n ON n.resource_id = CASE WHEN ?4 THEN c.resource_id END AND n.namespace = c.namespace AND n.name = c.name AND n.replaces = c.revision
-LEFT JOIN current_objects o ON o.created_revision = CASE WHEN ?4 THEN c.created_revision END AND o.revision = c.revision
-WHERE c.revision IN (
+SELECT * FROM change_states WHERE revision IN (
     SELECT u.revision FROM resources a CROSS JOIN undo_log u INDEXED BY undo_log_key
-    WHERE (?6 = '' OR a."group" = ?5 AND a.resource = ?6 AND a.defined_by = ?7)
-      AND u.resource_id = a.id AND u.namespace IN (?8, ?9) AND u.name BETWEEN ?10 AND ?11 AND u.revision > ?1 AND u.revision < ?3
+    WHERE (?4 = '' OR a."group" = ?3 AND a.resource = ?4 AND a.defined_by = ?5)
+      AND u.resource_id = a.id AND u.namespace IN (?6, ?7) AND u.name BETWEEN ?8 AND ?9
+      AND u.revision > ?1 AND u.revision < ?10
     ORDER BY u.revision DESC LIMIT ?2)
-ORDER BY c.revision DESC`
+ORDER BY revision DESC`
+
+	// selectChangeKeysOf is selectChangesOf without the states: it reads no values.
+	selectChangeKeysOf = `
+SELECT u.revision, u.time, u.op, u.verb, u.subresource, u.manager, u.who, u.real_user, u.audit_id,
+       r."group", r.resource, r.defined_by, u.namespace, u.name, u.uid, u.replaces, u.created_revision, u.change_sum
+FROM undo_log u CROSS JOIN resources r ON r.id = u.resource_id
+WHERE u.resource_id = (SELECT id FROM resources WHERE "group" = ?3 AND resource = ?4 AND defined_by = ?5)
+  AND u.revision > ?1
+ORDER BY u.revision LIMIT ?2`
 )
 
 // A whole store: ReadSnapshot and Load.
@@ -276,13 +242,13 @@ FROM counters k, store s WHERE k.id = 1 AND s.id = 1`
 	// selectObjects reads in key order: CROSS JOIN keeps the order of the tables.
 	selectObjects = `
 SELECT r."group", r.resource, r.defined_by, o.namespace, o.name, o.uid, o.generation, o.created_revision, o.revision, o.time,
-       o.verb, o.subresource, o.manager, o.who, o.real_user, o.form, o.expires, o.value, o.record_sum, o.change_sum
+       o.verb, o.subresource, o.manager, o.who, o.real_user, o.encoding, o.expires, o.value, o.record_sum, o.change_sum
 FROM resources r CROSS JOIN current_objects o ON o.resource_id = r.id
 ORDER BY r."group", r.resource, r.defined_by, o.namespace, o.name`
 
 	selectUndo = `
 SELECT u.revision, u.time, u.op, u.verb, u.subresource, u.manager, u.who, u.real_user, u.audit_id, r."group", r.resource, r.defined_by,
-       u.namespace, u.name, u.uid, u.replaces, u.created_revision, u.form, u.expires, u.value, u.record_sum, u.change_sum
+       u.namespace, u.name, u.uid, u.replaces, u.created_revision, u.encoding, u.expires, u.value, u.record_sum, u.change_sum
 FROM undo_log u CROSS JOIN resources r ON r.id = u.resource_id
 ORDER BY u.revision`
 
@@ -290,7 +256,7 @@ ORDER BY u.revision`
 	// tables.
 	selectObjectsBetween = `
 SELECT r."group", r.resource, r.defined_by, o.namespace, o.name, o.uid, o.generation, o.created_revision, o.revision, o.time,
-       o.verb, o.subresource, o.manager, o.who, o.real_user, o.form, o.expires, o.value, o.record_sum, o.change_sum
+       o.verb, o.subresource, o.manager, o.who, o.real_user, o.encoding, o.expires, o.value, o.record_sum, o.change_sum
 FROM current_objects o NOT INDEXED LEFT JOIN resources r ON r.id = o.resource_id
 WHERE o.created_revision BETWEEN ? AND ? ORDER BY o.created_revision`
 
@@ -301,7 +267,7 @@ WHERE +o.created_revision BETWEEN ? AND ?`
 
 	selectUndoBetween = `
 SELECT u.revision, u.time, u.op, u.verb, u.subresource, u.manager, u.who, u.real_user, u.audit_id, r."group", r.resource, r.defined_by,
-       u.namespace, u.name, u.uid, u.replaces, u.created_revision, u.form, u.expires, u.value, u.record_sum, u.change_sum
+       u.namespace, u.name, u.uid, u.replaces, u.created_revision, u.encoding, u.expires, u.value, u.record_sum, u.change_sum
 FROM undo_log u NOT INDEXED LEFT JOIN resources r ON r.id = u.resource_id
 WHERE u.revision BETWEEN ? AND ? ORDER BY u.revision`
 
@@ -318,7 +284,9 @@ FROM store s WHERE s.id = 1`
 	countData = `SELECT (SELECT count(*) FROM current_objects) + (SELECT count(*) FROM undo_log) + (SELECT revision FROM counters)`
 
 	insertUndo = `
-INSERT INTO undo_log (revision, time, op, verb, subresource, manager, who, real_user, audit_id, resource_id, namespace, name, uid, replaces, created_revision, form, expires, value, record_sum, change_sum)
+INSERT INTO undo_log (revision, time, op, verb, subresource, manager, who, real_user, audit_id,
+                      resource_id, namespace, name, uid, replaces, created_revision,
+                      encoding, expires, value, record_sum, change_sum)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 
 	insertLoaded = `INSERT INTO resources (id, "group", resource, defined_by, compacted, retained_for) VALUES (?, ?, ?, ?, ?, ?)`
@@ -337,7 +305,7 @@ WHERE type = 'index' AND tbl_name IN ('current_objects', 'undo_log') AND sql IS 
 // revision, ?10 limit (-1 for none), ?11 whether to return values.
 const (
 	listNow = `
-SELECT namespace, name, uid, created_revision, revision, form, expires,
+SELECT namespace, name, uid, created_revision, revision, encoding, expires,
        CASE WHEN ?11 THEN value END AS value, CASE WHEN ?11 THEN record_sum END AS record_sum
 FROM current_objects
 WHERE resource_id = (SELECT id FROM resources WHERE "group" = ?1 AND resource = ?2 AND defined_by = ?3)
@@ -357,13 +325,13 @@ WHERE resource_id = (SELECT id FROM resources WHERE "group" = ?1 AND resource = 
 // objects that were not replaced since.
 const (
 	listAt = `
-SELECT namespace, name, uid, created_revision, revision, form, expires,
+SELECT namespace, name, uid, created_revision, revision, encoding, expires,
        CASE WHEN ?11 THEN value END AS value, CASE WHEN ?11 THEN record_sum END AS record_sum
 FROM current_objects
 WHERE resource_id = (SELECT id FROM resources WHERE "group" = ?1 AND resource = ?2 AND defined_by = ?3)
   AND (namespace, name) >= (?4, ?5) AND (namespace, name) < (?6, ?7) AND (?8 = '' OR name = ?8) AND revision <= ?9 AND ?12
 UNION ALL
-SELECT namespace, name, uid, created_revision, replaces, form, expires,
+SELECT namespace, name, uid, created_revision, replaces, encoding, expires,
        CASE WHEN ?11 THEN value END, CASE WHEN ?11 THEN record_sum END
 FROM undo_log INDEXED BY undo_log_key
 WHERE resource_id = (SELECT id FROM resources WHERE "group" = ?1 AND resource = ?2 AND defined_by = ?3)
@@ -371,13 +339,13 @@ WHERE resource_id = (SELECT id FROM resources WHERE "group" = ?1 AND resource = 
 ORDER BY namespace, name LIMIT ?10`
 
 	listSince = `
-SELECT namespace, name, uid, created_revision, revision, form, expires,
+SELECT namespace, name, uid, created_revision, revision, encoding, expires,
        CASE WHEN ?11 THEN value END AS value, CASE WHEN ?11 THEN record_sum END AS record_sum
 FROM current_objects
 WHERE resource_id = (SELECT id FROM resources WHERE "group" = ?1 AND resource = ?2 AND defined_by = ?3)
   AND (namespace, name) >= (?4, ?5) AND (namespace, name) < (?6, ?7) AND (?8 = '' OR name = ?8) AND revision <= ?9 AND ?12
 UNION ALL
-SELECT namespace, name, uid, created_revision, replaces, form, expires,
+SELECT namespace, name, uid, created_revision, replaces, encoding, expires,
        CASE WHEN ?11 THEN value END, CASE WHEN ?11 THEN record_sum END
 FROM undo_log INDEXED BY undo_log_resource
 WHERE resource_id = (SELECT id FROM resources WHERE "group" = ?1 AND resource = ?2 AND defined_by = ?3)

@@ -16,13 +16,13 @@ const manyObjects = `
 WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 9)
 INSERT INTO resources (id, "group", resource, defined_by, compacted) SELECT i, '', 'resource' || i, 'builtin', 0 FROM n;
 WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000)
-INSERT INTO current_objects (revision, resource_id, namespace, name, uid, generation, created_revision, time, verb, subresource, manager, who, real_user, form, expires, value)
+INSERT INTO current_objects (revision, resource_id, namespace, name, uid, generation, created_revision, time, verb, subresource, manager, who, real_user, encoding, expires, value)
 SELECT i, i % 10, 'namespace' || (i / 10 % 100), 'name' || i, 'uid', 0, i,
        '2026-01-01T00:00:00.000000Z', 'create', '', '', 'someone', '', '', CASE WHEN i % 50 = 0 THEN '2026-01-01T00:00:00.000000Z' END, '{}'
 FROM n;
-INSERT INTO undo_log (revision, time, op, verb, subresource, manager, who, real_user, audit_id, resource_id, namespace, name, uid, replaces, created_revision, form, expires, value)
+INSERT INTO undo_log (revision, time, op, verb, subresource, manager, who, real_user, audit_id, resource_id, namespace, name, uid, replaces, created_revision, encoding, expires, value)
 SELECT revision, time, CASE WHEN revision % 2 THEN 'create' ELSE 'update' END, verb, '', '', who, '', '', resource_id, namespace, name, uid,
-       CASE WHEN revision % 2 THEN 0 ELSE revision - 1 END, created_revision, form, expires, value
+       CASE WHEN revision % 2 THEN 0 ELSE revision - 1 END, created_revision, encoding, expires, value
 FROM current_objects;
 UPDATE store SET revision = 100000`
 
@@ -46,7 +46,7 @@ var plans = map[string]struct {
 	"state": {selectState, []string{
 		"SEARCH s USING INTEGER PRIMARY KEY (rowid=?)",
 		"SCALAR SUBQUERY",
-		"SEARCH undo_log",
+		"SEARCH u",
 	}},
 	"compacted": {selectCompacted, []string{
 		"SEARCH s USING INTEGER PRIMARY KEY (rowid=?)",
@@ -75,7 +75,7 @@ var plans = map[string]struct {
 		"SCALAR SUBQUERY",
 		ofResourceLine,
 		"SCALAR SUBQUERY",
-		"SEARCH undo_log",
+		"SEARCH u",
 	}},
 	"resource": {selectResource, []string{
 		ofResourceLine,
@@ -129,6 +129,13 @@ var plans = map[string]struct {
 		"REUSE SUBQUERY",
 		"SEARCH n USING INDEX undo_log_key (resource_id=? AND namespace=? AND name=? AND replaces=?) LEFT-JOIN",
 		"SEARCH o USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN",
+	}},
+	"keys of changes of": {selectChangeKeysOf, []string{
+		"SEARCH u USING INDEX undo_log_resource (resource_id=? AND rowid>?)",
+		"SCALAR SUBQUERY",
+		ofResourceLine,
+		"SEARCH r USING INTEGER PRIMARY KEY (rowid=?)",
+		"REUSE SUBQUERY",
 	}},
 	"changes before": {selectChangesBefore, []string{
 		"SEARCH c USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)",

@@ -37,7 +37,7 @@ func newReader(ctx context.Context, db *sql.DB, seen *counters) (_ *reader, err 
 	r := &reader{db: db, seen: seen}
 	r.stmts, err = prepare(ctx, db, selectState, selectCompacted, selectObject, selectExpired,
 		selectChanges, selectChangesOf, selectChangesIn, selectChangesBefore, selectChangesOfBefore, selectChangesInBefore,
-		listNow, listAt, listSince, hasManySince, countNow, countAt)
+		selectChangeKeysOf, listNow, listAt, listSince, hasManySince, countNow, countAt)
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
@@ -85,7 +85,7 @@ func scanRecord(row *sql.Row, key sqlstore.Key) (sqlstore.Record, int64, error) 
 	var snapshot int64
 	var created, revision sql.NullInt64
 	var s stored
-	if err := row.Scan(&snapshot, &s.uid, &created, &revision, &s.form, &s.expires, &s.value, &s.sum); err != nil {
+	if err := row.Scan(&snapshot, &s.uid, &created, &revision, &s.encoding, &s.expires, &s.value, &s.sum); err != nil {
 		return sqlstore.Record{}, 0, err
 	}
 	if !revision.Valid {
@@ -100,19 +100,19 @@ func scanRecord(row *sql.Row, key sqlstore.Key) (sqlstore.Record, int64, error) 
 
 // stored has the columns of a record that come after its key and revisions.
 type stored struct {
-	uid, form, expires, value sql.NullString
-	sum                       sql.NullInt64
+	uid, encoding, expires, value sql.NullString
+	sum                           sql.NullInt64
 }
 
 // record returns the record. If the row of the table, which has the revision row, does not have its checksum,
 // it fails with a *damagedError. A query that selects no values selects no checksums either.
 func (s *stored) record(table string, row int64, key sqlstore.Key, created, revision int64) (r sqlstore.Record, err error) {
 	if err := compare(s.sum, func() int64 {
-		return recordSum(key, s.uid.String, created, revision, s.form.String, s.expires.String, s.value.String)
+		return recordSum(key, s.uid.String, created, revision, s.encoding.String, s.expires.String, s.value.String)
 	}, table, row, key); err != nil {
 		return r, err
 	}
-	r = sqlstore.Record{Key: key, UID: s.uid.String, Created: created, Revision: revision, Encoding: s.form.String}
+	r = sqlstore.Record{Key: key, UID: s.uid.String, Created: created, Revision: revision, Encoding: s.encoding.String}
 	if s.value.Valid {
 		r.Value = sqlstore.Bytes(s.value.String)
 	}
@@ -173,7 +173,7 @@ func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) (changes 
 	if q.Before != 0 {
 		queries = changesBefore
 	}
-	query, arguments := queries.all, []any{q.After, q.Limit, q.Before, !q.KeysOnly}
+	query, arguments := queries.all, []any{q.After, q.Limit}
 	switch {
 	case q.Namespaces != nil:
 		namespaces, names, nonEmpty := q.Start()
@@ -188,6 +188,12 @@ func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) (changes 
 		arguments = append(arguments, of.Group, of.Resource, of.Owner.String(), namespaces[0], namespaces[1], names[0], names[1])
 	case q.Of != nil:
 		query, arguments = queries.of, append(arguments, q.Of.Group, q.Of.Resource, q.Of.Owner.String())
+		if q.KeysOnly && q.Before == 0 { // others who ask for keys read one change, and its values are dropped
+			query = selectChangeKeysOf
+		}
+	}
+	if q.Before != 0 {
+		arguments = append(arguments, q.Before)
 	}
 	size := q.Size
 	err = d.readers.snapshot(ctx, q.Of, func(tx *sql.Tx, state sqlstore.State) error {
@@ -200,7 +206,7 @@ func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) (changes 
 		}
 		defer rows.Close()
 		for rows.Next() {
-			c, err := scanChange(rows, q.KeysOnly)
+			c, err := scanChange(rows, q.KeysOnly, query != selectChangeKeysOf)
 			if err != nil {
 				return err
 			}
@@ -217,17 +223,26 @@ func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) (changes 
 	return changes, d.file.translate(err)
 }
 
-func scanChange(rows *sql.Rows, keysOnly bool) (c sqlstore.Change, err error) {
+// scanChange reads a row of the view change_states, or the beginning of one, which has no states.
+func scanChange(rows *sql.Rows, keysOnly, hasStates bool) (c sqlstore.Change, err error) {
 	var (
 		stamp, op         string
 		replaces, created int64
 		before, after     stored
 		changed           sql.NullInt64
+		resourceID        int64
 	)
 	k := &c.New.Key
-	if err := rows.Scan(&c.Revision, &stamp, &op, &c.Author.Verb, &c.Author.Subresource, &c.Author.Manager, &c.Author.User, &c.Author.RealUser, &c.Author.AuditID,
-		&k.Group, &k.Resource, &k.Owner, &k.Namespace, &k.Name, &before.uid, &replaces, &created, &before.form, &before.expires, &before.value, &before.sum, &changed,
-		&after.uid, &after.form, &after.expires, &after.value, &after.sum); err != nil {
+	columns := []any{
+		&c.Revision, &stamp, &op, &c.Author.Verb, &c.Author.Subresource, &c.Author.Manager,
+		&c.Author.User, &c.Author.RealUser, &c.Author.AuditID,
+		&k.Group, &k.Resource, &k.Owner, &k.Namespace, &k.Name, &before.uid, &replaces, &created, &changed,
+	}
+	if hasStates {
+		columns = append(columns, &before.encoding, &before.expires, &before.value, &before.sum,
+			&after.uid, &after.encoding, &after.expires, &after.value, &after.sum, &resourceID)
+	}
+	if err := rows.Scan(columns...); err != nil {
 		return c, err
 	}
 	if err := compare(changed, func() int64 {
@@ -453,7 +468,8 @@ func list(ctx context.Context, stmt txStatement, q sqlstore.Query, arguments []a
 		key := sqlstore.Key{Group: q.Group, Resource: q.Resource, Owner: q.Owner}
 		var created, revision int64
 		var s stored
-		if err := rows.Scan(&key.Namespace, &key.Name, &s.uid, &created, &revision, &s.form, &s.expires, &s.value, &s.sum); err != nil {
+		if err := rows.Scan(&key.Namespace, &key.Name, &s.uid, &created, &revision,
+			&s.encoding, &s.expires, &s.value, &s.sum); err != nil {
 			return last, false, err
 		}
 		record, err := s.record("current_objects or undo_log", revision, key, created, revision)
@@ -530,13 +546,13 @@ func appendKey(b []byte, k sqlstore.Key) []byte {
 
 // recordSum returns the value of the column record_sum: the checksum of a record. expires is
 // the text of the column expires; empty for NULL.
-func recordSum(k sqlstore.Key, uid string, created, revision int64, form, expires, value string) int64 {
+func recordSum(k sqlstore.Key, uid string, created, revision int64, encoding, expires, value string) int64 {
 	var buffer sumBuffer
 	b := appendKey(buffer[:0], k)
 	b = appendText(b, uid)
 	b = binary.AppendVarint(b, created)
 	b = binary.AppendVarint(b, revision)
-	b = appendText(b, form)
+	b = appendText(b, encoding)
 	b = appendText(b, expires)
 	return int64(crc32.Update(crc32.Checksum(b, castagnoli), castagnoli, sqlstore.Bytes(value)))
 }

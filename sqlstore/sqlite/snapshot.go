@@ -121,7 +121,7 @@ func scanObjectRow(rows *sql.Rows) (*sqlstore.ObjectRow, error) {
 	var record sqlstore.Record
 	err := rows.Scan(&r.Group, &r.Resource, &r.Owner, &r.Namespace, &r.Name, &s.uid, &r.Generation, &r.Created, &r.Revision,
 		&stamp, &r.Author.Verb, &r.Author.Subresource, &r.Author.Manager, &r.Author.User, &r.Author.RealUser,
-		&s.form, &s.expires, &s.value, &s.sum, &written)
+		&s.encoding, &s.expires, &s.value, &s.sum, &written)
 	if err == nil {
 		record, err = s.record("current_objects", r.Revision, r.Key, r.Created, r.Revision)
 	}
@@ -145,7 +145,8 @@ func scanChangeRow(rows *sql.Rows) (*sqlstore.ChangeRow, error) {
 	var changed sql.NullInt64
 	var replaced sqlstore.Record
 	err := rows.Scan(&r.Revision, &stamp, (*string)(&r.Op), &r.Author.Verb, &r.Author.Subresource, &r.Author.Manager, &r.Author.User, &r.Author.RealUser, &r.Author.AuditID,
-		&r.Group, &r.Resource, &r.Owner, &r.Namespace, &r.Name, &s.uid, &r.Replaces, &r.Created, &s.form, &s.expires, &s.value, &s.sum, &changed)
+		&r.Group, &r.Resource, &r.Owner, &r.Namespace, &r.Name, &s.uid, &r.Replaces, &r.Created,
+		&s.encoding, &s.expires, &s.value, &s.sum, &changed)
 	if err == nil {
 		replaced, err = s.record("undo_log", r.Revision, r.Key, r.Created, r.Replaces)
 	}
@@ -321,13 +322,13 @@ func fillChanges(ctx context.Context, tx *sql.Tx, s sqlstore.Snapshot, ids *sqls
 			return err
 		}
 		a, stamp, value := r.Author, formatTime(r.Time), sqlstore.Text(r.Value)
-		var form, replaced, sum any
+		var encoding, replaced, sum any
 		if r.Op != sqlstore.Create {
-			form, replaced = r.Encoding, value
+			encoding, replaced = r.Encoding, value
 			sum = recordSum(r.Key, r.UID, r.Created, r.Replaces, r.Encoding, expiryText(r.Expires), value)
 		}
 		if _, err := insert.ExecContext(ctx, r.Revision, stamp, string(r.Op), a.Verb, a.Subresource, a.Manager, a.User, a.RealUser, a.AuditID,
-			ids.ID(r.Of()), r.Namespace, r.Name, r.UID, r.Replaces, r.Created, form, formatExpiry(r.Expires), replaced,
+			ids.ID(r.Of()), r.Namespace, r.Name, r.UID, r.Replaces, r.Created, encoding, formatExpiry(r.Expires), replaced,
 			sum, changeSum(r.Key, r.Revision, stamp, r.Op, a, r.Replaces)); err != nil {
 			return err
 		}
