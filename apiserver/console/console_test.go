@@ -24,7 +24,6 @@ import (
 	"golang.org/x/net/html"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"byre/apiserver/history"
@@ -162,8 +161,8 @@ func hostileServer(t *testing.T) *server {
 			"columnDefinitions": []object{{"name": "Name"}, {"name": "<b>Note</b>"}}, "rows": rows,
 		},
 		"/api/v1/namespaces/shop/pods/web": pod,
-		changesPath + "/changes":           list, changesPath + "/namespaces/shop/changes": list,
-		changesPath + "/namespaces/shop/changes/1": change,
+		history.Path(""):                   list, history.Path("shop"): list,
+		history.Path("shop") + "/1": change,
 		query.Path: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			rows := result
 			if text, _ := io.ReadAll(r.Body); strings.Contains(string(text), "byre_tables") {
@@ -575,7 +574,7 @@ func TestTable_DownloadHasAllPages(t *testing.T) {
 func TestObject_ThatIsGoneHasItsHistory(t *testing.T) {
 	t.Parallel()
 	gone := object{"items": []object{{"revision": 7, "time": metav1.NewMicroTime(noon.Add(-time.Hour)), "who": "bob", "verb": "delete", "object": object{"resource": "pods", "namespace": "shop", "name": "web"}}}}
-	s := newServer(t, map[string]any{changesPath + "/namespaces/shop/changes": gone})
+	s := newServer(t, map[string]any{history.Path("shop"): gone})
 	w := s.get(Path + "o/core/v1/pods/shop/web?since=24h")
 	for _, want := range []string{"kubectl byre undelete pods/web -n shop", "bob", "60m ago", `href="../../../../../change/shop/7"`} {
 		if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), want) {
@@ -586,7 +585,7 @@ func TestObject_ThatIsGoneHasItsHistory(t *testing.T) {
 	if err != nil || !strings.Contains(selector, "object.name=web") || !strings.Contains(selector, "since=2026-11-30T12:00:00Z") {
 		t.Errorf("it selects %s", selector)
 	}
-	s.answers[changesPath+"/namespaces/shop/changes"] = object{}
+	s.answers[history.Path("shop")] = object{}
 	if w := s.get(Path + "o/core/v1/pods/shop/web"); w.Code != http.StatusNotFound {
 		t.Errorf("without a history: %d", w.Code)
 	}
@@ -598,7 +597,7 @@ func TestObject_ThatIsGoneHasItsHistory(t *testing.T) {
 	}{
 		{"", refuseIf("", unavailable, nil), http.StatusOK}, {"", refuseIf("", forbidden, nil), http.StatusNotFound}, {"?since=24h", object{}, http.StatusOK},
 	} {
-		s.answers[changesPath+"/namespaces/shop/changes"] = unknown.answer
+		s.answers[history.Path("shop")] = unknown.answer
 		if w := s.get(Path + "o/core/v1/pods/shop/web" + unknown.parameters); w.Code != unknown.status {
 			t.Errorf("%+v: %d %s", unknown, w.Code, w.Body)
 		}
@@ -616,7 +615,8 @@ func TestDeleted_ShowsWhatThereIs(t *testing.T) {
 	for selected, failure := range map[string]metav1.Status{
 		"since=": apierrors.NewResourceExpired("too short").Status(), "verb=delete,": apierrors.NewTooManyRequestsError("too many").Status(),
 	} {
-		body := newServer(t, map[string]any{changesPath + "/changes": refuseIf(selected, failure, list)}).get(Path + "deleted?since=24h").Body.String()
+		s := newServer(t, map[string]any{history.Path(""): refuseIf(selected, failure, list)})
+		body := s.get(Path + "deleted?since=24h").Body.String()
 		if !strings.Contains(body, failure.Message) || !strings.Contains(body, "change/default/9") || selected == "since=" && strings.Contains(body, "change/default/8") {
 			t.Errorf("%s\n%s", selected, body)
 		}
@@ -626,7 +626,7 @@ func TestDeleted_ShowsWhatThereIs(t *testing.T) {
 // A page shows the newest changes, says that there are older ones, and asks for no more than it shows.
 func TestObject_ShowsTheNewestChanges(t *testing.T) {
 	t.Parallel()
-	const path = changesPath + "/namespaces/shop/changes"
+	path := history.Path("shop")
 	page := object{"metadata": object{"continue": "more"}, "items": slices.Repeat([]object{{"revision": 7, "time": metav1.NewMicroTime(noon), "who": "bob", "verb": "update"}}, 150)}
 	s := newServer(t, map[string]any{path: page})
 	body := s.get(Path + "o/core/v1/pods/shop/web").Body.String()
@@ -640,36 +640,5 @@ func TestObject_ShowsTheNewestChanges(t *testing.T) {
 	page["metadata"] = object{}
 	if body := s.get(Path + "o/core/v1/pods/shop/web").Body.String(); strings.Contains(body, "older changes") {
 		t.Error(body)
-	}
-}
-
-// Two versions of many lines are compared as a whole: line by line it would take minutes, which nothing ends.
-func TestChange_OfManyLinesIsShown(t *testing.T) {
-	t.Parallel()
-	var before, after strings.Builder
-	for i := range 40_000 {
-		fmt.Fprintf(&before, "%x\n%xb\n", i, i)
-		fmt.Fprintf(&after, "%x\n%xa\n", i, i)
-	}
-	of := func(data string) *runtime.RawExtension {
-		text, err := json.Marshal(object{"data": object{"a": data, "b": "same"}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return &runtime.RawExtension{Raw: text}
-	}
-	for _, c := range []struct {
-		before, after string
-		lines         int
-		first, last   diffLine
-	}{
-		{before.String(), after.String(), 1 + 2*79_999, diffLine{"place", "@@ -4,79999 +4,79999 @@"}, diffLine{"added", "+    9c3fa"}},
-		{before.String(), before.String() + "x\n", 2, diffLine{"place", "@@ -80003,0 +80003,1 @@"}, diffLine{"added", "+    x"}},
-		{before.String(), before.String(), 0, diffLine{}, diffLine{}},
-	} {
-		lines, err := (&change{history.Change{Before: of(c.before), After: of(c.after)}}).diff()
-		if err != nil || len(lines) != c.lines || c.lines > 0 && (lines[0] != c.first || lines[len(lines)-1] != c.last) {
-			t.Errorf("%d lines, %q to %q, %v", len(lines), lines[:min(1, len(lines))], lines[max(0, len(lines)-1):], err)
-		}
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/csv"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"mime"
@@ -28,6 +27,8 @@ import (
 	h "maragu.dev/gomponents/html"
 	"sigs.k8s.io/yaml"
 
+	"byre/apiserver/history"
+	"byre/apiserver/query"
 	"byre/apiserver/storage/changes"
 )
 
@@ -428,11 +429,11 @@ func (v *visit) showObject() error {
 	case !apierrors.IsNotFound(err):
 		return err
 	}
-	history := v.changes(shownIn(namespace), func(*change) bool { return true }, fields.SelectorFromSet(fields.Set{
+	timeline := v.changes(history.ShownIn(namespace), nil, fields.SelectorFromSet(fields.Set{
 		"object.group": r.Group, "object.resource": r.Resource, "object.name": name,
 	}))
-	isWhole := history.Problem == nil && v.param("since") == ""
-	if !exists && len(history.Changes) == 0 && (isWhole || apierrors.IsForbidden(history.Problem)) {
+	isWhole := timeline.Problem == nil && v.param("since") == ""
+	if !exists && len(timeline.Changes) == 0 && (isWhole || apierrors.IsForbidden(timeline.Problem)) {
 		return &apierrors.StatusError{ErrStatus: failure(http.StatusNotFound, "there is no "+r.FullName()+"/"+name+", and no history of it that you may see")}
 	}
 	where := g.Group{a(v.tableLink(r, namespace), r.FullName()), labelled(" in ", namespace)}
@@ -449,12 +450,12 @@ func (v *visit) showObject() error {
 		}
 	}
 	v.render(http.StatusOK, name,
-		about, h.H2(g.Text("What happened")), v.choices(), history.list(v.change, "No changes."), content)
+		about, h.H2(g.Text("What happened")), v.choices(), timeline.list(v.change, "No changes."), content)
 	return nil
 }
 
 // change shows a change of an object, with the fields that it changed.
-func (v *visit) change(c change) g.Node {
+func (v *visit) change(c history.Change) g.Node {
 	var rows g.Group
 	for _, f := range c.Changed {
 		rows = append(rows, h.Li(h.Code(say(f.Path)), g.Text(": "), g.If(f.Old != "", h.Del(say(f.Old))), g.Text(" "), g.If(f.New != "", h.Ins(say(f.New)))))
@@ -463,7 +464,7 @@ func (v *visit) change(c change) g.Node {
 		rows = append(rows, h.Li(g.Textf("%d more", c.MoreChanged)))
 	}
 	return g.Group{
-		h.P(v.when(&c), c.author(), say(" "+c.Does()), labelled(", by ", c.Manager)),
+		h.P(v.when(&c), author(&c), say(" "+c.FullVerb()), labelled(", by ", c.Manager)),
 		g.If(len(rows) > 0, h.Ul(h.Class("fields"), rows)),
 		g.If(c.Unreadable, h.P(h.Class("absent"), g.Text("The object can't be read any more."))),
 	}
@@ -533,22 +534,13 @@ func (v *visit) owned(namespace, uid string, all []resource) (found []g.Node, er
 		return nil, err
 	}
 	for _, row := range rows.Status.Rows {
-		i := slices.IndexFunc(all, func(r resource) bool { return r.Group == text(row[0]) && r.Resource == text(row[1]) })
+		i := slices.IndexFunc(all, func(r resource) bool {
+			return r.Group == query.CellText(row[0]) && r.Resource == query.CellText(row[1])
+		})
 		if i >= 0 {
-			found = append(found, a(v.objectLink(all[i], text(row[2]), text(row[3])), all[i].FullName()+"/"+text(row[3])))
+			namespace, name := query.CellText(row[2]), query.CellText(row[3])
+			found = append(found, a(v.objectLink(all[i], namespace, name), all[i].FullName()+"/"+name))
 		}
 	}
 	return found, nil
-}
-
-// text is a value of a result: a text without its quotes, and nothing for NULL.
-func text(value json.RawMessage) string {
-	var decoded *string
-	if err := json.Unmarshal(value, &decoded); err != nil {
-		return string(value)
-	}
-	if decoded == nil {
-		return ""
-	}
-	return *decoded
 }

@@ -87,7 +87,7 @@ func (v *visit) result(q *query.Query, took time.Duration) g.Node {
 			g.If(q.Status.Truncated, g.Text("; there are more, up to 100,000 of which the downloads have")), g.Text(". "),
 			a(v.here("format", "csv"), ".csv"), g.Text(" "), a(v.here("format", "ndjson"), ".ndjson")),
 		grid(names, g.Map(q.Status.Rows, func(row []json.RawMessage) g.Node {
-			return h.Tr(g.Map(row, func(value json.RawMessage) g.Node { return h.Td(say(text(value))) }))
+			return h.Tr(g.Map(row, func(value json.RawMessage) g.Node { return h.Td(say(query.CellText(value))) }))
 		})),
 	}
 }

@@ -14,4 +14,7 @@
 //
 // The caller runs Storage.Run while watches are served. It cancels Run's context before the
 // feed's and before it closes the driver; Run then ends the watches, and joins their goroutines.
+//
+// client.go is what clients of the resource share, the console and the commands of byre: Search finds the newest
+// changes, and Diff compares two versions of an object. They use the API only.
 package history

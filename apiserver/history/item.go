@@ -35,7 +35,7 @@ func (s *Storage) item(ctx context.Context, c *sqlstore.Change, whole bool) (*Ch
 	key := c.New.Key
 	item := &Change{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: strconv.FormatInt(c.Revision, 10), Namespace: shownIn(key.Namespace),
+			Name: strconv.FormatInt(c.Revision, 10), Namespace: ShownIn(key.Namespace),
 			ResourceVersion: strconv.FormatInt(c.Revision, 10), CreationTimestamp: metav1.Time{Time: c.Time},
 		},
 		Revision: c.Revision, Time: metav1.MicroTime{Time: c.Time},
@@ -134,7 +134,9 @@ func withoutManagedFields(object []byte) []byte {
 // there too.
 const clusterScoped = metav1.NamespaceDefault
 
-func shownIn(namespace string) string { return cmp.Or(namespace, clusterScoped) }
+// ShownIn returns the namespace in which changes of the objects of a namespace are shown; empty means cluster-scoped
+// objects.
+func ShownIn(namespace string) string { return cmp.Or(namespace, clusterScoped) }
 
 // Compare returns the fields in which two versions of an object differ, as Change.Changed has them, but
 // all of them, and with whole values. A nil version is that of an object that does not exist.
@@ -200,17 +202,9 @@ func (*Storage) ConvertToTable(_ context.Context, object, options runtime.Object
 }
 
 func (c *Change) row() metav1.TableRow {
-	verb := c.Verb
-	if c.Subresource != "" {
-		verb += "/" + c.Subresource
-	}
-	object := c.Object.Resource
-	if c.Object.Group != "" {
-		object += "." + c.Object.Group
-	}
 	return metav1.TableRow{
 		Cells: []any{
-			c.Name, duration.HumanDuration(time.Since(c.Time.Time)), c.Who, verb, object + "/" + c.Object.Name, c.Summary(),
+			c.Name, duration.HumanDuration(time.Since(c.Time.Time)), c.Who, c.FullVerb(), c.Object.FullName(), c.Summary(),
 			c.RealUser, c.Manager, c.AuditID,
 		},
 		Object: runtime.RawExtension{Object: c},

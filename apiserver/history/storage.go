@@ -79,7 +79,7 @@ func (s *Storage) Get(ctx context.Context, name string, _ *metav1.GetOptions) (r
 		return nil, changes.APIError(err)
 	}
 	if len(found) == 0 || found[0].Revision != revision || changes.IsInternal(found[0].New.Key) ||
-		shownIn(found[0].New.Namespace) != request.NamespaceValue(ctx) {
+		ShownIn(found[0].New.Namespace) != request.NamespaceValue(ctx) {
 		return nil, s.absent(ctx, revision)
 	}
 	rights, err := s.config.RightsOf(ctx)
@@ -403,7 +403,7 @@ func (c *chosen) selects(change *sqlstore.Change) bool {
 	}
 	return c.fields.Empty() || c.fields.Matches(fields.Set{
 		"since": c.since, "until": c.until, "order": c.order,
-		"metadata.name": strconv.FormatInt(change.Revision, 10), "metadata.namespace": shownIn(key.Namespace),
+		"metadata.name": strconv.FormatInt(change.Revision, 10), "metadata.namespace": ShownIn(key.Namespace),
 		"object.group": key.Group, "object.resource": key.Resource, "object.name": key.Name, "object.uid": change.New.UID,
 		"who": change.Author.User, "verb": change.Author.Verb, "subresource": change.Author.Subresource,
 	})

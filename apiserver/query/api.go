@@ -33,6 +33,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/klog/v2"
 	"k8s.io/kube-openapi/pkg/common"
+	"k8s.io/utils/ptr"
 
 	"byre/apiserver/handlers"
 	"byre/apiserver/handlers/documents"
@@ -107,6 +108,15 @@ func NewQuery(statement string, parameters ...json.RawMessage) *Query {
 		TypeMeta: metav1.TypeMeta{APIVersion: groupVersion.String(), Kind: queryKind.Kind},
 		Spec:     Spec{SQL: statement, Parameters: parameters},
 	}
+}
+
+// CellText is a value of a result as text: a string without its quotes, and nothing for NULL.
+func CellText(value json.RawMessage) string {
+	var text *string
+	if err := json.Unmarshal(value, &text); err != nil {
+		return string(value)
+	}
+	return ptr.Deref(text, "")
 }
 
 // Texts returns the values of parameters that are texts, whatever they look like.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -39,15 +40,11 @@ func newConfigCommand(config *configuration) *cobra.Command {
 		Args: cobra.NoArgs,
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		encode := encodeConfigFile
+		text := encodeConfigFile(serverFlags(flags))
 		if changed {
-			encode = func(flags *pflag.FlagSet) ([]byte, error) { return encodeChangedFlags(flags, config.sources) }
+			text = encodeChangedFlags(serverFlags(flags), config.sources)
 		}
-		text, err := encode(serverFlags(flags))
-		if err != nil {
-			return err
-		}
-		_, err = cmd.OutOrStdout().Write(text)
+		_, err := io.WriteString(cmd.OutOrStdout(), text)
 		return err
 	}
 	addServerFlags(cmd, flags, config, versionText)
@@ -75,7 +72,8 @@ func newConfiguration(host string) *configuration {
 
 // addTo adds --config.
 func (c *configuration) addTo(flags *pflag.FlagSet) {
-	usage := "File with a " + configKind + " (" + configAPIVersion + "): flags of \"byre serve\" as fields of YAML, such as \"byre config\" prints. Flags of the command line and BYRE_... variables win."
+	usage := "File of YAML that maps flags of \"byre serve\" to their values, such as \"byre config\" prints. " +
+		"Flags of the command line and BYRE_... variables win."
 	if c.host != "" {
 		usage += " If not set, " + c.host + " if it exists, unless --data-dir or --endpoint is given."
 	}

@@ -61,12 +61,10 @@ func write(t *testing.T, text string) string {
 	return path
 }
 
-const header = "apiVersion: byre.dev/v1alpha1\nkind: ServerConfiguration\n"
-
 func TestLoad_SetsEveryKindOfFlag(t *testing.T) {
 	t.Parallel()
 	got, flags := newFlags()
-	path := write(t, header+`
+	path := write(t, `
 switch: false
 port: 0
 chance: 0.5
@@ -75,10 +73,10 @@ age: 1h
 modes: ["x,y", ""]
 keys: [one, 'two"']
 curves: [23, 29]
-pairs: {events: 2d, "*": a b}
-apis: {api/all: false, v1: "true"}
+pairs: [events=2d, "*=a b"]
+apis: [api/all=false, v1=true]
 sni: ["a.crt,a.key:*.example.com,example.com", "b.crt,b.key"]
-gates: {Own: true, kube:Other: false}
+gates: "Own=true,kube:Other=false"
 `)
 	if err := loadConfigFile(path, flags, flags); err != nil {
 		t.Fatal(err)
@@ -104,7 +102,7 @@ func TestEncode_LeavesDefaultsAsTheyAre(t *testing.T) {
 	t.Parallel()
 	got, flags := newFlags()
 	checkRoundTrip(t, got, flags)
-	if err := flags.Parse([]string{"--modes=", "--name=", "--tracked=t", "--port=-1"}); err != nil {
+	if err := flags.Parse([]string{"--modes=", "--name=", "--tracked=t", "--port=-1", "--old=null"}); err != nil {
 		t.Fatal(err)
 	}
 	checkRoundTrip(t, got, flags)
@@ -112,16 +110,46 @@ func TestEncode_LeavesDefaultsAsTheyAre(t *testing.T) {
 
 func checkRoundTrip(t *testing.T, want *values, flags *pflag.FlagSet) {
 	t.Helper()
-	text, err := encodeConfigFile(flags)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := encodeConfigFile(flags)
 	got, again := newFlags()
-	if err := loadConfigFile(write(t, string(text)), again, again); err != nil {
+	if err := loadConfigFile(write(t, text), again, again); err != nil {
 		t.Fatalf("%v\n%s", err, text)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("%s\n%s", diff, text)
+	}
+}
+
+// A value is taken as it is written: YAML's types don't matter, because a flag has its own.
+func TestLoad_TakesValuesAsTheyAreWritten(t *testing.T) {
+	t.Parallel()
+	got, flags := newFlags()
+	text := `
+name: 0600
+old: true
+port: "1"
+switch: "false"
+modes: a,b
+keys: [5, 2026-01-02]
+age: 0
+pairs: a=b
+`
+	if err := loadConfigFile(write(t, text), flags, flags); err != nil {
+		t.Fatal(err)
+	}
+	want, _ := newFlags()
+	want.Name, want.Old, want.Port, want.Switch, want.Modes = "0600", "true", 1, false, []string{"a", "b"}
+	want.Keys, want.Pairs = []string{"5", "2026-01-02"}, map[string]string{"a": "b"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	checkRoundTrip(t, got, flags)
+	for _, empty := range []string{"", "# name: x\n", "{}"} {
+		got, flags := newFlags()
+		want, _ := newFlags()
+		if err := loadConfigFile(write(t, empty), flags, flags); err != nil || !cmp.Equal(want, got) {
+			t.Errorf("%q: %v, %+v", empty, err, got)
+		}
 	}
 }
 
@@ -131,7 +159,7 @@ func TestLoad_CommandLineWins(t *testing.T) {
 	if err := flags.Parse([]string{"--modes=line", "--apis=b=1", "--port=1"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := loadConfigFile(write(t, header+"modes: [file]\napis: {a: 1}\nport: 2\nname: file\n"), flags, flags); err != nil {
+	if err := loadConfigFile(write(t, "modes: [file]\napis: a=1\nport: 2\nname: file\n"), flags, flags); err != nil {
 		t.Fatal(err)
 	}
 	if len(got.Modes) != 1 || got.Modes[0] != "line" || len(got.APIs) != 1 || got.Port != 1 || got.Name != "file" {
@@ -144,14 +172,14 @@ func TestLoad_IsStrictForEveryCommand(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ text, want string }{
 		{"name: file\nport: 1", ""},
-		{"nam: file", "line 3: nam is not a flag of byre serve"},
-		{"name: file\nport: [1]", "line 4: port must be an integer"},
+		{"nam: file", "line 1: nam is not a flag of byre serve"},
+		{"name: file\nport: {a: 1}", "line 2: port must have a value"},
 	} {
 		got := "default"
 		own := pflag.NewFlagSet("status", pflag.ContinueOnError)
 		own.StringVar(&got, "name", got, "")
 		_, server := newFlags()
-		err := loadConfigFile(write(t, header+c.text), own, server)
+		err := loadConfigFile(write(t, c.text), own, server)
 		if c.want == "" {
 			if err != nil || got != "file" {
 				t.Errorf("%q: %q, %v", c.text, got, err)
@@ -165,31 +193,25 @@ func TestLoad_IsStrictForEveryCommand(t *testing.T) {
 func TestLoad_RefusesInOneLine(t *testing.T) {
 	t.Parallel()
 	tests := []struct{ name, text, want string }{
-		{"empty", "", "it must be a mapping"},
-		{"list", "- a", "it must be a mapping"},
-		{"no version", "kind: ServerConfiguration", `apiVersion must be byre.dev/v1alpha1, not ""`},
-		{"another version", "apiVersion: byre.dev/v2\nkind: ServerConfiguration", `not "byre.dev/v2"`},
-		{"another kind", "apiVersion: byre.dev/v1alpha1\nkind: Pod", `kind must be ServerConfiguration, not "Pod"`},
-		{"unknown field", header + "prot: 1", `line 3: prot is not a flag of byre serve`},
-		{"own flag", header + "config: x", "line 3: config is not a flag"},
-		{"merge key", header + "<<: {port: 1}", "line 3: << is not a flag"},
-		{"duplicate", header + "port: 1\nport: 2", `has "port" twice, in lines 3 and 4`},
-		{"duplicate pair", header + "pairs: {a: b, a: c}", `line 3: pairs has "a" twice, in lines 3 and 3`},
-		{"duplicate kind", header + "kind: ServerConfiguration", `has "kind" twice, in lines 2 and 3`},
-		{"string for a number", header + `port: "1"`, `line 3: port must be an integer, not the string "1"`},
-		{"float for an integer", header + "port: 1.5", "line 3: port must be an integer, not 1.5"},
-		{"string for a boolean", header + "switch: yes", `line 3: switch must be true or false, not the string "yes"`},
-		{"number for a string", header + "name: 5", "line 3: name must be a string, not 5"},
-		{"nothing", header + "name:", "line 3: name must be a string, not empty"},
-		{"list for a string", header + "name: [a]", "line 3: name must be a string, not a list"},
-		{"string for a list", header + "modes: a,b", `line 3: modes must be a list of strings, not the string "a,b"`},
-		{"number in a list", header + "modes: [1]", "line 3: modes must be a list of strings, not 1"},
-		{"list for a mapping", header + "pairs: [a=b]", "line 3: pairs must be a mapping of strings, not a list"},
-		{"mapping in a mapping", header + "pairs: {a: {b: c}}", "line 3: pairs must be a mapping of strings, not a mapping"},
-		{"alias", header + "name: &a b\nold: *a", "line 4: old must be a string, not an alias"},
-		{"duration without a unit", header + `age: "5"`, "line 3: age can't be set: "},
-		{"number out of range", header + "port: 99999999999999999999", "line 3: port must be an integer, not 99999999999999999999"},
-		{"two documents", header + "---\n" + header, "it must be one YAML document"},
+		{"list", "- a", "it must be one YAML mapping"},
+		{"unknown flag", "name: a\nprot: 1", `line 2: prot is not a flag of byre serve`},
+		{"own flag", "config: x", "line 1: config is not a flag"},
+		{"merge key", "<<: {port: 1}", "line 1: << is not a flag"},
+		{"list as a name", "[a]: b", "line 1:  is not a flag"},
+		{"duplicate", "port: 1\nport: 2", `line 2: port is there twice`},
+		{"string for a number", "port: one", "line 1: port can't be set: "},
+		{"float for an integer", "port: 1.5", "line 1: port can't be set: "},
+		{"string for a boolean", "switch: yes", "line 1: switch can't be set: "},
+		{"nothing", "name:", "line 1: name must have a value"},
+		{"null", "name: ~", "line 1: name must have a value"},
+		{"null in a list", "modes: [a, null]", "line 1: modes must have a value"},
+		{"mapping", "pairs: {a: b}", "line 1: pairs must have a value, or a list of values"},
+		{"list in a list", "pairs: [[a=b]]", "line 1: pairs must have a value"},
+		{"alias", "name: &a b\nold: *a", "line 2: old must have a value"},
+		{"pair without a value", "pairs: [a]", "line 1: pairs can't be set: "},
+		{"duration without a unit", `age: "5"`, "line 1: age can't be set: "},
+		{"number out of range", "port: 99999999999999999999", "line 1: port can't be set: "},
+		{"two documents", "port: 1\n---\nport: 2", "it must be one YAML mapping"},
 		{"no YAML", "a: b: c", "mapping values are not allowed"},
 	}
 	for _, test := range tests {

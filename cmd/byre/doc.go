@@ -9,16 +9,13 @@
 //
 // The flags of "byre serve" can be in a file of YAML (configfile.go):
 //
-//	apiVersion: byre.dev/v1alpha1
-//	kind: ServerConfiguration
 //	secure-port: 8443
 //	authorization-mode: [Node, RBAC]
-//	retention-for: {events: 2d}
+//	retention-for: [events=2d]
 //
-// A field is named after its flag and has its meaning. Booleans and numbers are YAML's;
-// durations, addresses and other values are strings in the flag's format; a flag that takes
-// several values is a list, and one that takes pairs is a mapping. An unknown field, a field that is
-// given twice, and a value of the wrong type are refused, in one line that names the file, the line
-// and the field. A flag of the command line replaces the field of its name as a whole. A file that
-// "byre config" has printed sets every flag to the value that it had.
+// A key is the name of a flag, and its value is what the command line would have after the equals
+// sign; the items of a list are those of a flag that takes several values. An unknown key, and one that
+// is there twice, are refused in one line that names the file, the line and the flag. A flag of
+// the command line replaces the value of its name as a whole. A file that "byre config" has printed sets
+// every flag to the value that it had.
 package main

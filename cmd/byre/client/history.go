@@ -6,8 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,7 +16,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -100,7 +99,7 @@ func (o Object) String() string { return o.Resource.GroupResource().String() + "
 func (o Object) IsSecret() bool { return changes.IsSecret(o.Resource.Group, o.Resource.Resource) }
 
 // changesIn is the namespace in which the changes of the object are listed.
-func (o Object) changesIn() string { return cmp.Or(o.Namespace, metav1.NamespaceDefault) }
+func (o Object) changesIn() string { return history.ShownIn(o.Namespace) }
 
 // Find finds the object that arguments name as kubectl's do: TYPE/NAME or TYPE NAME. It need not exist.
 func (c *Client) Find(args []string) (Object, error) {
@@ -156,13 +155,13 @@ type Query struct {
 	WithItems bool
 }
 
-func (q Query) selector() string {
+func (q Query) selector() fields.Selector {
 	selector := q.Fields.AsSelector()
 	if _, selects := q.Fields["subresource"]; q.WithStatus && !selects {
 		// A selector of the subresource says that the changes of the status are wanted too.
 		selector = fields.AndSelectors(selector, fields.OneTermNotEqualSelector("subresource", "-"))
 	}
-	return selector.String()
+	return selector
 }
 
 // Query selects the changes of the object.
@@ -197,22 +196,19 @@ func (c *Client) Changes(ctx context.Context, q Query) (all []history.Change, er
 	return all, err
 }
 
-// Newest returns the last n of the selected changes, the newest first, and whether there are more.
-func (c *Client) Newest(ctx context.Context, q Query, n int) (last []history.Change, more bool, err error) {
-	newest := fields.Set{"order": "newest"}
-	maps.Copy(newest, q.Fields)
-	q.Fields = newest
-	err = c.pages(ctx, q, "application/json", func(data []byte) (string, error) {
-		var list history.ChangeList
-		err := json.Unmarshal(data, &list)
-		last = append(last, list.Items...)
-		if more = len(last) > n; more {
-			last = last[:n]
-			return "", err
+// getter returns the function that asks for changes until ctx ends.
+func (c *Client) getter(ctx context.Context) history.Get {
+	return func(path string, query url.Values, into any) error {
+		request := c.raw.Get().AbsPath(path).SetHeader("Accept", "application/json")
+		for name := range query {
+			request.Param(name, query.Get(name))
 		}
-		return list.Continue, err
-	})
-	return last, more, err
+		data, err := answer(request.Do(ctx))
+		if err != nil {
+			return err
+		}
+		return json.Unmarshal(data, into)
+	}
 }
 
 // pages calls f with the body of each page; it returns the continue token of the next one.
@@ -234,9 +230,9 @@ func (c *Client) pages(ctx context.Context, q Query, accept string, f func([]byt
 
 // get returns a request for the selected changes.
 func (c *Client) get(q Query, accept string) *rest.Request {
-	request := c.raw.Get().AbsPath(resourcePath(q.Namespace)).SetHeader("Accept", accept)
-	if selector := q.selector(); selector != "" {
-		request = request.Param("fieldSelector", selector)
+	request := c.raw.Get().AbsPath(history.Path(q.Namespace)).SetHeader("Accept", accept)
+	if selector := q.selector(); !selector.Empty() {
+		request = request.Param("fieldSelector", selector.String())
 	}
 	if q.WithItems {
 		request = request.Param("includeObject", string(metav1.IncludeObject))
@@ -246,12 +242,8 @@ func (c *Client) get(q Query, accept string) *rest.Request {
 
 // Change returns a change with the object before and after it.
 func (c *Client) Change(ctx context.Context, namespace string, revision int64) (*history.Change, error) {
-	data, err := answer(c.raw.Get().AbsPath(resourcePath(namespace), strconv.FormatInt(revision, 10)).SetHeader("Accept", "application/json").Do(ctx))
-	if err != nil {
-		return nil, err
-	}
 	change := &history.Change{}
-	return change, json.Unmarshal(data, change)
+	return change, c.getter(ctx)(history.Path(namespace)+"/"+strconv.FormatInt(revision, 10), nil, change)
 }
 
 // ShowSecrets shows the values that a listed change of a Secret has masked, if the user may get them.
@@ -264,13 +256,6 @@ func (c *Client) ShowSecrets(ctx context.Context, listed *history.Change) error 
 		listed.ShowSecrets(got)
 	}
 	return err
-}
-
-func resourcePath(namespace string) string {
-	if namespace == "" {
-		return "/apis/" + history.GroupName + "/v1/changes"
-	}
-	return "/apis/" + history.GroupName + "/v1/namespaces/" + namespace + "/changes"
 }
 
 // answer returns the body of an answer, and says what a server without the resource changes lacks.
@@ -338,14 +323,8 @@ func version(revision int64, change *history.Change, content *runtime.RawExtensi
 	if change.Unreadable {
 		return Version{}, fmt.Errorf("revision %d: %w", change.Revision, errUnreadable)
 	}
-	v := Version{Revision: revision}
-	if content == nil {
-		return v, nil
-	}
-	object := &unstructured.Unstructured{} // its numbers are as clients of Kubernetes hold them
-	err := object.UnmarshalJSON(content.Raw)
-	v.Content = object.Object
-	return v, err
+	decoded, err := history.Decode(content)
+	return Version{Revision: revision, Content: decoded}, err
 }
 
 // Now returns an object as it is, without its managed fields; nil if it does not exist.
@@ -520,7 +499,8 @@ func (c *Client) Names(ctx context.Context, kind string, deleted bool) (names []
 
 // Recent returns the last changes of the namespace that can be undone, the newest first, as far as one page has them.
 func (c *Client) Recent(ctx context.Context) ([]history.Change, error) {
-	changes, _, err := c.Newest(ctx, Query{Namespace: c.namespace}, pageSize-1)
+	search := history.Search{Namespace: c.namespace, Selector: fields.Everything(), Limit: pageSize - 1}
+	changes, _, _, err := search.Newest(c.getter(ctx))
 	return slices.DeleteFunc(changes, func(change history.Change) bool {
 		return change.Unreadable || slices.Contains([]string{"delete", "deletecollection", "expire"}, change.Verb)
 	}), err

@@ -932,7 +932,8 @@ func TestChanges_OfAllPagesAreWhole(t *testing.T) {
 		t.Errorf("%d changes, %d rows", len(all), rows)
 	}
 	for _, n := range []int{1, pageSize, pageSize + 1, 3 * pageSize, 4 * pageSize} {
-		newest, more, err := w.client.Newest(t.Context(), Query{Namespace: "shop", WithStatus: true}, n)
+		search := history.Search{Namespace: "shop", Selector: Query{WithStatus: true}.selector(), Limit: n}
+		newest, more, _, err := search.Newest(w.client.getter(t.Context()))
 		w.must(err)
 		want := slices.Clone(all[max(0, len(all)-n):])
 		slices.Reverse(want)

@@ -6,17 +6,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/spf13/cobra"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"byre/apiserver/history"
 	"byre/apiserver/query"
@@ -284,11 +281,10 @@ type mcpChange struct {
 }
 
 func newMCPChange(c *history.Change) mcpChange {
-	resource := schema.GroupResource{Group: c.Object.Group, Resource: c.Object.Resource}
 	return mcpChange{
 		Revision: c.Revision, Time: c.Time.UTC(), Who: c.Who, RealUser: c.RealUser,
-		Verb: path.Join(c.Verb, c.Subresource), Manager: c.Manager,
-		Object: resource.String() + "/" + c.Object.Name, Namespace: c.Object.Namespace,
+		Verb: c.FullVerb(), Manager: c.Manager,
+		Object: c.Object.FullName(), Namespace: c.Object.Namespace,
 		Changed: c.Changed, MoreChanged: c.MoreChanged,
 	}
 }
@@ -304,32 +300,28 @@ func (t *mcpTools) changes(ctx context.Context, _ *mcp.CallToolRequest, in chang
 		if after, err = parseSince(in.Since); err != nil {
 			return nil, nil, err
 		}
-		query.Fields["since"] = after.UTC().Format(time.RFC3339)
 	}
-	found, more, err := client.Newest(ctx, query, t.atMost(in.Limit))
-	missing := ""
-	if in.Since != "" && apierrors.IsResourceExpired(err) {
-		missing = "not all changes are there any more: " + err.Error()
-		delete(query.Fields, "since")
-		found, more, err = client.Newest(ctx, query, t.atMost(in.Limit))
+	search := history.Search{
+		Namespace: query.Namespace, Selector: query.selector(), Since: after, Limit: t.atMost(in.Limit),
 	}
+	found, more, missing, err := search.Newest(client.getter(ctx))
 	if err != nil {
 		return nil, nil, err
 	}
 	items := []mcpChange{}
 	for i := range found {
-		if !found[i].Time.Time.Before(after) {
-			if t.secrets.show {
-				if err := client.ShowSecrets(ctx, &found[i]); err != nil {
-					return nil, nil, err
-				}
+		if t.secrets.show {
+			if err := client.ShowSecrets(ctx, &found[i]); err != nil {
+				return nil, nil, err
 			}
-			items = append(items, newMCPChange(&found[i]))
 		}
+		items = append(items, newMCPChange(&found[i]))
 	}
 	out := changesOutput{}
 	out.Changes, out.Incomplete, err = fit(items, more, t.limits)
-	out.Incomplete = cmp.Or(out.Incomplete, missing)
+	if out.Incomplete == "" && missing != nil {
+		out.Incomplete = "not all changes are there any more: " + missing.Error()
+	}
 	return nil, out, err
 }
 

@@ -7,19 +7,16 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"path"
 	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 	"unicode/utf8"
 
-	"github.com/pmezard/go-difflib/difflib"
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -230,19 +227,7 @@ func latest() Moment { return Moment{Revision: math.MaxInt64} }
 
 // diff returns the unified diff of two versions of an object.
 func diff(o Object, older, newer Version) (string, error) {
-	before, err := older.YAML()
-	if err != nil {
-		return "", err
-	}
-	after, err := newer.YAML()
-	if err != nil {
-		return "", err
-	}
-	return difflib.GetUnifiedDiffString(difflib.UnifiedDiff{
-		A: difflib.SplitLines(before), FromFile: o.String() + title(older),
-		B: difflib.SplitLines(after), ToFile: o.String() + title(newer),
-		Context: 3,
-	})
+	return history.Diff(older.Content, newer.Content, o.String()+title(older), o.String()+title(newer))
 }
 
 func title(v Version) string {
@@ -542,8 +527,7 @@ func completeRevision(flags *ClusterFlags) cobra.CompletionFunc {
 		var revisions []string
 		for i := range changes {
 			c := &changes[i]
-			object := Object{Resource: schema.GroupVersionResource{Group: c.Object.Group, Resource: c.Object.Resource}, Name: c.Object.Name}
-			revisions = append(revisions, c.Name+"\t"+Visible(fmt.Sprintf("%s %s %s", c.Who, path.Join(c.Verb, c.Subresource), object)))
+			revisions = append(revisions, c.Name+"\t"+Visible(fmt.Sprintf("%s %s %s", c.Who, c.FullVerb(), c.Object.FullName())))
 		}
 		revisions = withPrefix(revisions, word)
 		return revisions[:min(len(revisions), shownRevisions)], directive

@@ -285,14 +285,10 @@ func printRows(out io.Writer, result *query.Status) error {
 
 // cell is a value in a table: a text without its quotes.
 func cell(value json.RawMessage) string {
-	var text string
-	switch {
-	case string(value) == "null":
+	if string(value) == "null" {
 		return "<none>"
-	case json.Unmarshal(value, &text) != nil:
-		return string(value)
 	}
-	return text
+	return query.CellText(value)
 }
 
 // The statements that list the tables and the columns. Of a description they have the first sentence.
