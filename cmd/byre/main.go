@@ -98,7 +98,7 @@ func newRootCommand() *cobra.Command {
 		newImportCommand(), newExportCommand(), newCheckCommand(), newCompactCommand(), newStatusCommand(),
 		newConfigCommand(config), newTakeoverCommand(), newCertsCommand(), newKubeconfigCommand(), newTokenCommand(), newVersionCommand(), newManCommand())
 	root.AddCommand(newEnvtestAssetsCommand())
-	root.AddCommand(client.NewCommands(newSQLViewsCommand(), newSQLIndexCommand(), newSQLGrantCommand())...)
+	root.AddCommand(client.NewCommands(newSQLViewsCommand())...)
 	client.AcceptDays(root)
 	return root
 }

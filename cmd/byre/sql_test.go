@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	stdsql "database/sql"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -742,8 +743,10 @@ func TestSQLViews_Cost(t *testing.T) {
 				}, metav1.CreateOptions{})
 				h.must(err)
 			}
-			db := h.open("sql", "views")
-			if name == "postgres" {
+			var db *stdsql.DB
+			if name == "sqlite" {
+				db = h.openViews()
+			} else {
 				db = h.openSchema("k8s")
 				h.awaitOne(db, "t", "SELECT to_regprocedure('k8s.labels(timestamptz)') IS NOT NULL")
 				h.execute(db, "ANALYZE") // as autovacuum does within a minute

@@ -24,7 +24,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
 
 	"byre/apiserver/query"
 	"byre/migrations"
@@ -32,35 +31,18 @@ import (
 	"byre/sqlstore/storetest"
 )
 
-// ownFlags are the flags of a command for the database of a server.
-func (h *chronicle) ownFlags() []string {
-	if strings.HasPrefix(h.endpoint, "postgres") {
-		return []string{"--endpoint", h.endpoint}
-	}
-	return []string{"--data-dir", h.dir}
-}
-
-// open opens the database of a server, with one session, and executes statements of a command in it.
-func (h *chronicle) open(command ...string) *stdsql.DB {
+// openViews opens the SQLite of a server, with one session that has the views of "byre sql views".
+func (h *chronicle) openViews() *stdsql.DB {
 	h.Helper()
-	status, statements, errOut := call(append(command, h.ownFlags()...)...)
+	status, statements, errOut := call("sql", "views", "--data-dir", h.dir)
 	if status != 0 || errOut != "" {
-		h.Fatalf("%v: status %d, %s", command, status, errOut)
+		h.Fatalf("status %d, %s", status, errOut)
 	}
-	var db *stdsql.DB
-	if strings.HasPrefix(h.endpoint, "postgres") {
-		config, err := pgx.ParseConfig(h.endpoint)
-		h.must(err)
-		config.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
-		db = stdlib.OpenDB(*config)
-	} else {
-		var err error
-		db, err = stdsql.Open("sqlite", migrations.SQLiteDSN(filepath.Join(h.dir, "byre.db"))+"?mode=ro")
-		h.must(err)
-	}
+	db, err := stdsql.Open("sqlite", migrations.SQLiteDSN(filepath.Join(h.dir, "byre.db"))+"?mode=ro")
+	h.must(err)
 	h.Cleanup(func() { _ = db.Close() }) // it has written nothing
 	db.SetMaxOpenConns(1)
-	_, err := db.ExecContext(h.Context(), statements)
+	_, err = db.ExecContext(h.Context(), statements)
 	h.must(err)
 	return db
 }
@@ -226,12 +208,14 @@ func TestSQLViews_EqualTheTablesOfTheServer(t *testing.T) {
 			if got := h.csv("", `SELECT tooth_count, version FROM "cogs.example.com", byre_tables WHERE table_name = 'cogs.example.com'`); !slices.Equal(got, []string{"40,v2"}) {
 				t.Errorf("of a definition with two versions: %q", got)
 			}
-			db, kept, compared := h.open("sql", "views"), (*stdsql.DB)(nil), 0
+			var db *stdsql.DB
 			if name == "postgres" {
-				kept = h.openSchema("k8s")
-				h.awaitOne(kept, "3", `SELECT count(*) FROM "gears.example.com" WHERE name LIKE 'g_'`)
+				db = h.openSchema("k8s")
+				h.awaitOne(db, "3", `SELECT count(*) FROM "gears.example.com" WHERE name LIKE 'g_'`)
+			} else {
+				db = h.openViews()
 			}
-			diff := ""
+			compared, diff := 0, ""
 			defer func() {
 				if t.Failed() {
 					t.Log(diff)
@@ -255,15 +239,10 @@ func TestSQLViews_EqualTheTablesOfTheServer(t *testing.T) {
 					if !reflect.DeepEqual(got, want) {
 						diff = differences(columns, got, want)
 					}
-					if kept != nil && diff == "" {
-						if got := h.viewed(kept, table, columns); !reflect.DeepEqual(got, want) {
-							diff = "of --sql-schema: " + differences(columns, got, want)
-						}
-					}
-					if kept != nil && diff == "" {
+					if name == "postgres" && diff == "" {
 						name, where, _ := strings.Cut(table, " ")
-						moment := name + `('` + one(kept, `SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')`) + `') ` + where
-						if got := h.viewed(kept, moment, columns); !reflect.DeepEqual(got, want) {
+						moment := name + `('` + one(db, `SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')`) + `') ` + where
+						if got := h.viewed(db, moment, columns); !reflect.DeepEqual(got, want) {
 							diff = "of " + moment + ": " + differences(columns, got, want)
 						}
 					}
@@ -373,28 +352,26 @@ func differences(columns []query.ResultColumn, got, want [][]any) string {
 	return b.String()
 }
 
-// The sqlite3 shell and psql take the views.
-func TestSQLViews_AreForTheShells(t *testing.T) {
+// The sqlite3 shell takes the views.
+func TestSQLViews_AreForTheShell(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("starts PostgreSQL")
+	h := newChronicle(t)
+	_, views, _ := call("sql", "views", "--data-dir", h.dir)
+	file := filepath.Join(t.TempDir(), "views.sql")
+	h.must(os.WriteFile(file, []byte(views), 0o600))
+	const statement = "SELECT name, phase, (SELECT count(*) FROM containers) FROM namespaces WHERE name = 'default'"
+	shell := exec.CommandContext(t.Context(), "sqlite3", "-readonly", "-init", file, filepath.Join(h.dir, "byre.db"), statement)
+	if out, err := shell.CombinedOutput(); err != nil || !strings.HasSuffix(string(out), "default|Active|0\n") {
+		t.Errorf("%v: %s", err, out)
 	}
-	for name, flags := range databases() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			h := newChronicle(t, flags(t)...)
-			_, views, _ := call(append([]string{"sql", "views"}, h.ownFlags()...)...)
-			file := filepath.Join(t.TempDir(), "views.sql")
-			h.must(os.WriteFile(file, []byte(views), 0o600))
-			const statement = "SELECT name, phase, (SELECT count(*) FROM containers) FROM namespaces WHERE name = 'default'"
-			shell := exec.CommandContext(t.Context(), "psql", "-qAtX", "-v", "ON_ERROR_STOP=1", "-f", file, "-c", statement, h.endpoint)
-			if name == "sqlite" {
-				shell = exec.CommandContext(t.Context(), "sqlite3", "-readonly", "-init", file, filepath.Join(h.dir, "byre.db"), statement)
-			}
-			if out, err := shell.CombinedOutput(); err != nil || !strings.HasSuffix(string(out), "default|Active|0\n") {
-				t.Errorf("%v: %s", err, out)
-			}
-		})
+}
+
+// On PostgreSQL the server keeps the views.
+func TestSQLViews_AreNotPrintedForPostgreSQL(t *testing.T) {
+	t.Parallel()
+	status, out, errOut := call("sql", "views", "--endpoint=postgres://nobody@nowhere/none")
+	if status != 1 || out != "" || !strings.Contains(errOut, "on PostgreSQL \"byre serve --sql-schema\" keeps the views") {
+		t.Errorf("status %d, %s%s", status, out, errOut)
 	}
 }
 
@@ -423,118 +400,6 @@ func (h *chronicle) plan(db *stdsql.DB, statement string) string {
 	}
 	h.must(rows.Err())
 	return b.String()
-}
-
-// A query of a view uses an index that was made on its column. Checks find nothing wrong with it, a restored backup does not
-// have it, and it does not stop a server.
-func TestSQLIndex_ServesQueriesOfViews(t *testing.T) {
-	t.Parallel()
-	if testing.Short() {
-		t.Skip("starts servers")
-	}
-	for name, flags := range databases() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			dir, flags := t.TempDir(), flags(t)
-			server := startServer(t, dir, flags...)
-			h := &chronicle{T: t, dir: dir, endpoint: "sqlite"}
-			if len(flags) > 0 {
-				h.endpoint = flags[1]
-			}
-			index := func(wantStatus int, want string, args ...string) {
-				t.Helper()
-				status, out, errOut := call(append(append([]string{"sql", "index"}, args...), h.ownFlags()...)...)
-				if status != wantStatus || strings.TrimSpace(out+errOut) != want {
-					t.Errorf("%q: status %d, %q, want %q", args, status, out+errOut, want)
-				}
-			}
-			if name == "sqlite" {
-				if status, _, errOut := call("sql", "index", "create", "a", "pods", "node", "--data-dir", dir); status != 1 || !strings.Contains(errOut, "stop it first") {
-					t.Errorf("status %d, %s", status, errOut)
-				}
-			}
-			server.stop(t)
-			index(0, "", "create", "pods_by_node", "pods", "node")
-			index(0, "", "create", "starts", "pods", "status_start_time")
-			index(1, `byre: there is an index "starts": drop it first, or take another name`, "create", "starts", "pods", "ip")
-			index(1, `byre: there is no table "nope"`, "create", "x", "nope", "node")
-			index(1, `byre: the table pods has no column "nope"`, "create", "x", "pods", "nope")
-			index(0, "NAME           TABLE   COLUMN\npods_by_node   pods    node\nstarts         pods    status_start_time", "list")
-			server = startServer(t, dir, flags...)
-			h.config = server.config(t)
-			h.kube = kubernetes.NewForConfigOrDie(h.config)
-			h.createViewObjects(rand.New(rand.NewPCG(26, 3)))
-			db := h.open("sql", "views")
-			for statement, want := range map[string]string{
-				"SELECT name FROM pods WHERE node = 'n1'":                                "byre_user_pods_by_node",
-				"SELECT name FROM pods WHERE status_start_time = '2026-01-31T12:00:00Z'": "byre_user_starts",
-			} {
-				if plan := h.plan(db, statement); !strings.Contains(plan, want) {
-					t.Errorf("%s does not use %s:\n%s", statement, want, plan)
-				}
-			}
-			var pods int
-			h.must(db.QueryRowContext(t.Context(), "SELECT count(*) FROM pods WHERE node LIKE 'n%'").Scan(&pods))
-			h.must(db.Close())
-			server.stop(t)
-			if status, out, errOut := call(append([]string{"check"}, h.ownFlags()...)...); status != 0 {
-				t.Errorf("check: status %d, %s%s", status, out, errOut)
-			}
-			backup := filepath.Join(t.TempDir(), "backup")
-			if status, out, errOut := call(append([]string{"backup", backup}, h.ownFlags()...)...); status != 0 || pods == 0 {
-				t.Errorf("backup: status %d, %s%s; %d pods", status, out, errOut, pods)
-			}
-			restored := filepath.Join(t.TempDir(), "restored")
-			into := []string{"--data-dir", restored}
-			if name == "postgres" {
-				into = []string{"--endpoint", pgtest.DSN(t)}
-			}
-			if status, out, errOut := call(append([]string{"restore", backup}, into...)...); status != 0 {
-				t.Errorf("restore: status %d, %s%s", status, out, errOut)
-			}
-			if status, out, _ := call(append([]string{"sql", "index", "list", "-o", "json"}, into...)...); status != 0 || out != "[]\n" {
-				t.Errorf("the restored database has the indexes %s", out)
-			}
-			index(0, "", "drop", "starts")
-			index(0, "NAME           TABLE   COLUMN\npods_by_node   pods    node", "list")
-			index(1, `byre: there is no index "starts": "byre sql index list" lists them`, "drop", "starts")
-		})
-	}
-}
-
-// The role reads the objects of its namespaces, no Secrets, and none of byre's tables.
-func TestSQLGrant_ReadsOnlyItsNamespaces(t *testing.T) {
-	t.Parallel()
-	if status, _, errOut := call("sql", "grant", "reporting", "--namespaces="); status != 1 || !strings.Contains(errOut, "--namespaces must name namespaces") {
-		t.Errorf("status %d, %s", status, errOut)
-	}
-	h := newChronicle(t, databases()["postgres"](t)...)
-	h.createViewObjects(rand.New(rand.NewPCG(26, 4)))
-	h.makeNamespace("bank")
-	owner := h.open("sql", "views")
-	if status, out, errOut := call("sql", "grant", "reporting", "--namespaces", "shop", "--yes", "--endpoint", h.endpoint); status != 0 || out != "" {
-		t.Fatalf("status %d, %s%s", status, out, errOut)
-	}
-	t.Cleanup(func() {
-		if _, err := owner.Exec(`DROP OWNED BY reporting; DROP SCHEMA reporting CASCADE; DROP ROLE reporting`); err != nil { //nolint:noctx // the context of the test has ended
-			t.Error(err)
-		}
-	})
-	config, err := pgx.ParseConfig(strings.Replace(h.endpoint, "postgres://byre@", "postgres://reporting@", 1))
-	h.must(err)
-	reader := stdlib.OpenDB(*config)
-	defer reader.Close()
-	var pods, others, edges string
-	h.must(reader.QueryRowContext(t.Context(), `SELECT count(*), (SELECT count(*) FROM configmaps WHERE namespace <> 'shop'),
-		(SELECT concat(sum((resource = 'pods')::int), ' ', sum((namespace <> 'shop' OR resource = 'secrets')::int)) FROM labels) FROM pods`).Scan(&pods, &others, &edges))
-	if pods != "3" || others != "0" || edges != "5 0" {
-		t.Errorf("the role reads %s Pods, %s ConfigMaps of other namespaces, and labels of Pods and of what it may not: %s", pods, others, edges)
-	}
-	for _, table := range []string{"secrets", "public.objects", "public.current_objects", "public.history", "public.resources", "public.undo_log", "public.store"} {
-		if _, err := reader.ExecContext(t.Context(), "SELECT * FROM "+table); err == nil {
-			t.Errorf("the role reads %s", table)
-		}
-	}
 }
 
 // openSchema opens the PostgreSQL of a server, with one session whose tables are those of a schema.

@@ -264,12 +264,12 @@ func tableOf(store, t, q string) string {
 }
 
 // dialect returns PostgreSQL's, with the objects of now.
-func (p *Postgres) dialect() *dialect {
-	store := identifier(p.Store)
+func (s *Schema) dialect() *dialect {
+	store := identifier(s.store)
 	return &dialect{
 		objects: func(o, t, condition string) string {
-			return fmt.Sprintf("%s\n  JOIN %s.current_objects %s ON %s.resource_id = q%s.id%s%s\n  %s",
-				tableOf(store, t, "q"+o), store, o, o, o, condition, p.restriction(o), p.parsed(o))
+			return fmt.Sprintf("%s\n  JOIN %s.current_objects %s ON %s.resource_id = q%s.id%s\n  %s",
+				tableOf(store, t, "q"+o), store, o, o, o, condition, s.parsed(o))
 		},
 		json: postgresElement,
 		text: func(of string) string { return "(" + of + ".v #>> '{}')" },

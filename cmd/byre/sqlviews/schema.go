@@ -11,9 +11,12 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
 
 	"byre/apiserver/query"
+	"byre/migrations"
 )
 
 // Schema is a schema of PostgreSQL that has a view for each name of each table, and a function of the same name that returns
@@ -22,10 +25,10 @@ import (
 // Invariant: only what has byre's mark in its comment is replaced or dropped. Update keeps it. An object that others depend on
 // is not dropped: no statement has CASCADE.
 type Schema struct {
-	Name string
-	db   *Database
-	// views are those of Update.
-	views Postgres
+	name string
+	// store is the schema of byre's tables.
+	store string
+	db    *sql.DB
 	// found are the relations and functions of the schema, by name.
 	found map[string]*relation
 }
@@ -40,16 +43,31 @@ type relation struct {
 	columns []string
 }
 
-// Schema returns a schema of the database. It fails if that is the schema of byre's own tables.
-func (d *Database) Schema(name string) (*Schema, error) {
-	switch d.store {
-	case "":
-		return nil, errors.New("a schema with views needs PostgreSQL")
-	case name:
-		return nil, fmt.Errorf("the schema %q has byre's own tables: name another", name)
+// ErrOwnTables is the error of a schema that has byre's own tables.
+var ErrOwnTables = errors.New("has byre's own tables: name another")
+
+// OpenSchema opens the PostgreSQL of a store, which a server may use. The caller must call Close.
+func OpenSchema(ctx context.Context, endpoint, name string) (*Schema, error) {
+	pool, err := migrations.ParseDSN(endpoint)
+	if err != nil {
+		return nil, err
 	}
-	return &Schema{Name: name, db: d}, nil
+	// The simple protocol takes several statements, and works behind a pooler.
+	pool.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
+	s := &Schema{name: name, db: stdlib.OpenDB(*pool.ConnConfig)}
+	if err = s.db.QueryRowContext(ctx, "SELECT current_schema()").Scan(&s.store); err != nil {
+		err = migrations.Explain(pool.ConnConfig, err)
+	} else if s.store == name {
+		err = fmt.Errorf("the schema %q %w", name, ErrOwnTables)
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
 }
+
+// Close closes the database.
+func (s *Schema) Close() error { return s.db.Close() }
 
 // mark begins the last line of the comments on what Update makes. A hash of the definition follows.
 const mark = "Kept by byre serve --sql-schema: "
@@ -70,10 +88,6 @@ WHERE n.nspname = $1 AND p.proargtypes[0] = 'timestamptz'::regtype`
 // Update makes the schema have the views and functions of the tables, and not those of others. It returns why an object is not
 // up to date, by name. Of tables of one name the first counts.
 func (s *Schema) Update(ctx context.Context, tables []Table) (map[string]error, error) {
-	var err error
-	if s.views, err = s.db.Views(ctx, s.Name); err != nil {
-		return nil, err
-	}
 	if err := s.prepare(ctx); err != nil {
 		return nil, err
 	}
@@ -87,8 +101,8 @@ func (s *Schema) Update(ctx context.Context, tables []Table) (map[string]error, 
 			t := &tables[i]
 			left[name] = s.keep(ctx, name, kept{
 				t.Description, postgresColumns(t),
-				func(columns []query.Column) string { return s.views.current(t, columns) },
-				func(columns []query.Column) string { return s.views.past(t, columns) },
+				func(columns []query.Column) string { return s.current(t, columns) },
+				func(columns []query.Column) string { return s.past(t, columns) },
 			})
 		}
 	}
@@ -96,8 +110,8 @@ func (s *Schema) Update(ctx context.Context, tables []Table) (map[string]error, 
 		wanted[e.name] = true
 		left[e.name] = s.keep(ctx, e.name, kept{
 			e.Description, e.columns(),
-			func(columns []query.Column) string { return e.view(s.views.dialect(), tables, columns) },
-			func(columns []query.Column) string { return e.view(s.views.pastDialect(), tables, columns) },
+			func(columns []query.Column) string { return e.view(s.dialect(), tables, columns) },
+			func(columns []query.Column) string { return e.view(s.pastDialect(), tables, columns) },
 		})
 	}
 	for name, r := range s.found {
@@ -113,13 +127,13 @@ func (s *Schema) Update(ctx context.Context, tables []Table) (map[string]error, 
 func (s *Schema) prepare(ctx context.Context) error {
 	var exists bool
 	var role string
-	if err := s.db.db.QueryRowContext(ctx, selectSchemaExists, s.Name).Scan(&exists, &role); err != nil {
+	if err := s.db.QueryRowContext(ctx, selectSchemaExists, s.name).Scan(&exists, &role); err != nil {
 		return err
 	}
 	if !exists {
-		err := s.db.Execute(ctx, "CREATE SCHEMA "+identifier(s.Name))
+		_, err := s.db.ExecContext(ctx, "CREATE SCHEMA "+identifier(s.name))
 		if isCode(err, insufficientPrivilege) {
-			return fmt.Errorf("%w: run as the owner of the database: CREATE SCHEMA %s AUTHORIZATION %s", err, identifier(s.Name), role)
+			return fmt.Errorf("%w: run as the owner of the database: CREATE SCHEMA %s AUTHORIZATION %s", err, identifier(s.name), role)
 		}
 		if err != nil {
 			return err
@@ -127,7 +141,7 @@ func (s *Schema) prepare(ctx context.Context) error {
 	}
 	err := s.makeRevisionFunction(ctx)
 	if isCode(err, insufficientPrivilege) {
-		return fmt.Errorf("%w: run as the owner of the schema: GRANT CREATE, USAGE ON SCHEMA %s TO %s", err, identifier(s.Name), role)
+		return fmt.Errorf("%w: run as the owner of the schema: GRANT CREATE, USAGE ON SCHEMA %s TO %s", err, identifier(s.name), role)
 	}
 	return err
 }
@@ -142,18 +156,18 @@ func (s *Schema) makeRevisionFunction(ctx context.Context) error {
 	switch r := s.found[revisionFunction]; {
 	case r == nil:
 	case r.isForeign:
-		return fmt.Errorf("%w: %s.%s", errForeign, identifier(s.Name), revisionFunction)
+		return fmt.Errorf("%w: %s.%s", errForeign, identifier(s.name), revisionFunction)
 	case r.function == hash:
 		return nil
 	}
 	return s.execute(ctx, fmt.Sprintf("%sCOMMENT ON FUNCTION %s.%s(timestamptz, integer) IS %s;\n",
-		statements, identifier(s.Name), revisionFunction, literal("The revision of a moment; it fails where the history of a resource does not reach back to it.\n"+mark+hash)))
+		statements, identifier(s.name), revisionFunction, literal("The revision of a moment; it fails where the history of a resource does not reach back to it.\n"+mark+hash)))
 }
 
 // read reads what the schema has.
 func (s *Schema) read(ctx context.Context) error {
 	s.found = map[string]*relation{}
-	return s.db.query(ctx, func(rows *sql.Rows) error {
+	return eachRow(ctx, s.db, func(rows *sql.Rows) error {
 		var name, comment, columns string
 		var isFunction bool
 		if err := rows.Scan(&name, &isFunction, &comment, &columns); err != nil {
@@ -175,7 +189,7 @@ func (s *Schema) read(ctx context.Context) error {
 			return json.Unmarshal([]byte(columns), &r.columns)
 		}
 		return nil
-	}, selectRelations, s.Name)
+	}, selectRelations, s.name)
 }
 
 // PostgreSQL's codes of errors.
@@ -235,7 +249,7 @@ func inOrder(columns []query.Column, names []string) []query.Column {
 // definition returns the statements that make the view and the function of a name, with a hash in their comments.
 func (s *Schema) definition(name string, k kept, columns []query.Column, hash string) string {
 	var b strings.Builder
-	object := identifier(s.Name) + "." + identifier(name)
+	object := identifier(s.name) + "." + identifier(name)
 	fmt.Fprintf(&b, "CREATE OR REPLACE VIEW %s AS\n%s;\n", object, k.view(columns))
 	fmt.Fprintf(&b, "COMMENT ON VIEW %s IS %s;\n", object, literal(k.description+"\n\n"+mark+hash))
 	fmt.Fprintf(&b, "CREATE OR REPLACE FUNCTION %s(at timestamptz) RETURNS SETOF %s LANGUAGE sql STABLE AS %s;\n", object, object, literal(k.past(columns)))
@@ -251,13 +265,13 @@ func (s *Schema) definition(name string, k kept, columns []query.Column, hash st
 }
 
 func (s *Schema) drop(name string) string {
-	object := identifier(s.Name) + "." + identifier(name)
+	object := identifier(s.name) + "." + identifier(name)
 	return "DROP FUNCTION IF EXISTS " + object + "(timestamptz);\nDROP VIEW IF EXISTS " + object + ";\n"
 }
 
 // execute executes statements in one transaction, which waits for no other.
 func (s *Schema) execute(ctx context.Context, statements string) error {
-	err := s.db.Execute(ctx, "SELECT set_config('lock_timeout', '200ms', true);\n"+statements)
+	_, err := s.db.ExecContext(ctx, "SELECT set_config('lock_timeout', '200ms', true);\n"+statements)
 	var server *pgconn.PgError
 	switch {
 	case isCode(err, lockNotAvailable):
@@ -279,29 +293,17 @@ func hashOf(statements string) string {
 	return fmt.Sprintf("%x", sum[:8])
 }
 
-// Grant is a role of PostgreSQL that reads the objects of some namespaces.
-type Grant struct {
-	Role       string
-	Namespaces []string
-	// Secrets says that it reads Secrets too.
-	Secrets bool
-	// Store is the schema of byre's tables.
-	Store string
-}
-
-// Statements returns the statements that make the role, and the schema of its name with its views.
-func (g *Grant) Statements(tables []Table) string {
-	tables = slices.DeleteFunc(slices.Clone(tables), func(t Table) bool {
-		return !g.Secrets && !t.IsCustom && t.Resource.Group == "" && t.Resource.Resource == "secrets"
-	})
-	role := identifier(g.Role)
-	views := Postgres{Store: g.Store, Schema: g.Role, Namespaces: g.Namespaces}
-	return fmt.Sprintf(`BEGIN;
-CREATE ROLE %[1]s LOGIN;
-CREATE SCHEMA %[1]s;
-%[2]sGRANT USAGE ON SCHEMA %[1]s TO %[1]s;
-GRANT SELECT ON ALL TABLES IN SCHEMA %[1]s TO %[1]s;
-ALTER ROLE %[1]s SET search_path = %[1]s;
-COMMIT;
-`, role, views.Statements(tables))
+// eachRow calls f for each row of a query.
+func eachRow(ctx context.Context, db *sql.DB, f func(*sql.Rows) error, statement string, arguments ...any) error {
+	rows, err := db.QueryContext(ctx, statement, arguments...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := f(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
 }

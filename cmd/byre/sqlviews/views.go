@@ -1,11 +1,17 @@
 package sqlviews
 
 import (
+	"context"
+	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
+	_ "modernc.org/sqlite" // the driver "sqlite"
+
 	"byre/apiserver/query"
+	"byre/migrations"
 )
 
 // Table is a table with where its objects are.
@@ -44,41 +50,37 @@ func shown(columns []query.Column) []query.Column {
 	return slices.DeleteFunc(slices.Clone(columns), func(c query.Column) bool { return c.IsHidden() })
 }
 
-// find returns the table and the column of a name.
-func find(tables []Table, table, column string) (*Table, *query.Column, error) {
-	i := slices.IndexFunc(tables, func(t Table) bool { return slices.Contains(t.names(), table) })
-	if i < 0 {
-		return nil, nil, fmt.Errorf("there is no table %q", table)
-	}
-	columns := tables[i].columns()
-	j := slices.IndexFunc(columns, func(c query.Column) bool { return c.Name == column })
-	if j < 0 {
-		return nil, nil, fmt.Errorf("the table %s has no column %q", table, column)
-	}
-	return &tables[i], &columns[j], nil
-}
-
 // The columns that are made of more than one value of the object.
 const (
 	ownerPath      = "metadata.ownerReferences"
 	containersPath = "status.containerStatuses"
 )
 
-// isScalar reports whether a column is one value at its path, which an expression index can be on.
-func isScalar(c *query.Column) bool {
-	switch c.Source() {
-	case "", "metadata.namespace", "metadata.name", "metadata.resourceVersion", ownerPath, containersPath:
-		return false
+// Definitions returns the JSON of all CustomResourceDefinitions of a file of SQLite that are not encrypted. It only reads
+// the file, which a server may use.
+func Definitions(ctx context.Context, path string) (definitions []string, err error) {
+	db, err := sql.Open("sqlite", migrations.SQLiteDSN(path)+"?mode=ro&_pragma=busy_timeout(10000)")
+	if err != nil {
+		return nil, err
 	}
-	return c.Type != query.JSON && c.Type != query.Quantity
+	defer func() { err = errors.Join(err, db.Close()) }()
+	err = eachRow(ctx, db, func(rows *sql.Rows) error {
+		var value string
+		err := rows.Scan(&value)
+		definitions = append(definitions, value)
+		return err
+	}, selectDefinitions)
+	return definitions, err
 }
+
+const selectDefinitions = `
+SELECT value FROM objects
+WHERE "group" = 'apiextensions.k8s.io' AND resource = 'customresourcedefinitions' AND defined_by = 'builtin' AND value LIKE '{%'
+ORDER BY name`
 
 func literal(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }
 
 func identifier(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
-
-// sqliteValue is the JSON of an object; NULL if it is none.
-const sqliteValue = "CASE WHEN json_valid(value) THEN value END"
 
 // SQLiteStatements returns statements that make a temporary view for each name of each table, for the sqlite3 shell.
 func SQLiteStatements(tables []Table) string {
@@ -89,9 +91,9 @@ func SQLiteStatements(tables []Table) string {
 		var names, values []string
 		for _, c := range t.columns() {
 			names = append(names, identifier(c.Name))
-			values = append(values, sqliteColumn(&c, sqliteValue))
+			values = append(values, sqliteColumn(&c, sqliteElement("o")))
 		}
-		fmt.Fprintf(&b, "CREATE TEMP VIEW %s (%s) AS\nSELECT %s\nFROM main.current_objects\nWHERE resource_id = (SELECT id FROM main.resources WHERE %s);\n",
+		fmt.Fprintf(&b, "CREATE TEMP VIEW %s (%s) AS\nSELECT %s\nFROM main.current_objects o\nWHERE o.resource_id = (SELECT id FROM main.resources WHERE %s);\n",
 			identifier(t.names()[0]), strings.Join(names, ", "), strings.Join(values, ",\n  "), t.condition())
 		if len(t.names()) > 1 {
 			fmt.Fprintf(&b, "CREATE TEMP VIEW %s AS SELECT * FROM temp.%s;\n", identifier(t.names()[1]), identifier(t.names()[0]))
@@ -104,29 +106,26 @@ func SQLiteStatements(tables []Table) string {
 	return b.String()
 }
 
-// sqliteColumn returns the expression of a column over current_objects, which an index can have too: SQLite finds it in a
-// query of the view, because no view is between the two. v is the expression of the object's JSON, or NULL.
+// sqliteColumn returns the expression of a column; v is the expression of the object's JSON, or NULL.
 func sqliteColumn(c *query.Column, v string) string {
-	// Where a table of its own has a column "value". An index takes no name of a table.
-	const qualified = "CASE WHEN json_valid(current_objects.value) THEN current_objects.value END"
 	switch c.Source() {
 	case "metadata.namespace":
-		return "namespace"
+		return "o.namespace"
 	case "metadata.name":
-		return "name"
+		return "o.name"
 	case "metadata.resourceVersion":
-		return "revision"
+		return "o.revision"
 	case "":
-		return "CASE json_type(" + v + ") WHEN 'object' THEN json_set(" + v + ", '$.metadata.resourceVersion', CAST(revision AS TEXT)) END"
+		return "CASE json_type(" + v + ") WHEN 'object' THEN json_set(" + v + ", '$.metadata.resourceVersion', CAST(o.revision AS TEXT)) END"
 	case ownerPath:
 		member := literal("$." + strings.TrimPrefix(c.Name, "owner_"))
-		return "(SELECT r.value ->> " + member + " FROM json_each(" + qualified + ", '$.metadata.ownerReferences') r WHERE json_type(r.value, '$.controller') = 'true' LIMIT 1)"
+		return "(SELECT r.value ->> " + member + " FROM json_each(" + v + ", '$.metadata.ownerReferences') r WHERE json_type(r.value, '$.controller') = 'true' LIMIT 1)"
 	case containersPath:
 		result := "coalesce(sum(s.value ->> '$.restartCount'), 0)"
 		if c.Type == query.Text {
 			result = "coalesce(sum(json_type(s.value, '$.ready') = 'true'), 0) || '/' || count(*)"
 		}
-		return "CASE json_type(" + v + ", '$.status.containerStatuses') WHEN 'array' THEN (SELECT " + result + " FROM json_each(" + qualified + ", '$.status.containerStatuses') s) END"
+		return "CASE json_type(" + v + ", '$.status.containerStatuses') WHEN 'array' THEN (SELECT " + result + " FROM json_each(" + v + ", '$.status.containerStatuses') s) END"
 	}
 	path := literal(sqlitePath(c.Path))
 	kind, value, raw := "json_type("+v+", "+path+")", v+" ->> "+path, v+" -> "+path
@@ -183,42 +182,6 @@ func isPlain(member string) bool {
 	}) < 0
 }
 
-// Postgres says how views on PostgreSQL are made.
-type Postgres struct {
-	// Store is the schema of byre's tables.
-	Store string
-	// Schema is the schema of the views; empty means temporary views.
-	Schema string
-	// Namespaces are those whose objects the views have, and they are security barriers then; nil means all, also
-	// objects without a namespace.
-	Namespaces []string
-	// Indexed are the columns with an index, by "table column" of the index's comment. Their expressions are those of
-	// the indexes.
-	Indexed map[string]bool
-}
-
-// Statements returns statements that make a view for each name of each table.
-func (p *Postgres) Statements(tables []Table) string {
-	var b strings.Builder
-	create, option := "CREATE OR REPLACE TEMP VIEW ", ""
-	if p.Schema != "" {
-		create = "CREATE OR REPLACE VIEW " + identifier(p.Schema) + "."
-	}
-	if p.Namespaces != nil {
-		option = " WITH (security_barrier)"
-	}
-	for i := range tables {
-		t := &tables[i]
-		for _, name := range t.names() {
-			fmt.Fprintf(&b, "%s%s%s AS\n%s;\n", create, identifier(name), option, p.current(t, postgresColumns(t)))
-		}
-	}
-	for _, e := range edges() {
-		fmt.Fprintf(&b, "%s%s%s AS\n%s;\n", create, e.name, option, e.view(p.dialect(), tables, e.columns()))
-	}
-	return b.String()
-}
-
 // maxIdentifier is the length in bytes to which PostgreSQL cuts names.
 const maxIdentifier = 63
 
@@ -235,49 +198,25 @@ func postgresColumns(t *Table) (columns []query.Column) {
 }
 
 // current returns the query of a table's objects, with the columns in their order.
-func (p *Postgres) current(t *Table, columns []query.Column) string {
-	return fmt.Sprintf("SELECT %s\nFROM %s.resources r JOIN %s.current_objects o ON o.resource_id = r.id\n  %s\nWHERE %s%s",
-		p.values(t, columns), identifier(p.Store), identifier(p.Store), p.parsed("o"), t.condition(), p.restriction("o"))
+func (s *Schema) current(t *Table, columns []query.Column) string {
+	return fmt.Sprintf("SELECT %s\nFROM %s.resources r JOIN %s.current_objects o ON o.resource_id = r.id\n  %s\nWHERE %s",
+		values(columns), identifier(s.store), identifier(s.store), s.parsed("o"), t.condition())
 }
 
 // values returns the expressions of columns over an object o and its parsed JSON jo.v.
-func (p *Postgres) values(t *Table, columns []query.Column) string {
+func values(columns []query.Column) string {
 	values := make([]string, len(columns))
 	for i := range columns {
-		values[i] = p.column(t, &columns[i]) + " AS " + identifier(columns[i].Name)
+		values[i] = postgresColumn(&columns[i], postgresElement("o")) + " AS " + identifier(columns[i].Name)
 	}
 	return strings.Join(values, ",\n  ")
 }
 
 // parsed joins the parsed JSON of an object o, jo.v. OFFSET 0 has it parsed once a row. It is not parsed for a query that asks for
 // none of it. The function doc parses it a second time, and so is called only for what may need it.
-func (p *Postgres) parsed(o string) string {
-	return fmt.Sprintf("CROSS JOIN LATERAL (SELECT CASE WHEN starts_with(%[1]s.value, '{') AND strpos(%[1]s.value, '\\u') = 0 THEN %[1]s.value::jsonb ELSE %[2]s END AS v OFFSET 0) j%[1]s",
-		o, p.value(o+"."))
-}
-
-// value returns the expression of an object's JSON; NULL if it is encrypted.
-func (p *Postgres) value(of string) string {
-	return "(" + identifier(p.Store) + ".doc(" + of + "value)::jsonb)"
-}
-
-func (p *Postgres) restriction(o string) string {
-	if p.Namespaces == nil {
-		return ""
-	}
-	var names []string
-	for _, name := range p.Namespaces {
-		names = append(names, literal(name))
-	}
-	return " AND " + o + ".namespace IN (" + strings.Join(names, ", ") + ")"
-}
-
-func (p *Postgres) column(t *Table, c *query.Column) string {
-	v := postgresElement("o")
-	if p.Indexed[t.names()[0]+" "+c.Name] {
-		v = p.value("o.")
-	}
-	return postgresColumn(c, v)
+func (s *Schema) parsed(o string) string {
+	return fmt.Sprintf("CROSS JOIN LATERAL (SELECT CASE WHEN starts_with(%[1]s.value, '{') AND strpos(%[1]s.value, '\\u') = 0 THEN %[1]s.value::jsonb ELSE %[2]s.doc(%[1]s.value)::jsonb END AS v OFFSET 0) j%[1]s",
+		o, identifier(s.store))
 }
 
 // postgresColumn returns the expression of a column; v is the expression of the object's JSON.
@@ -352,33 +291,32 @@ const revisionFunction = "byre_revision"
 
 // past returns the query of a table's objects at the moment $1, with the columns in their order. A query with conditions on the
 // key reads only what they select, because PostgreSQL inlines it.
-func (p *Postgres) past(t *Table, columns []query.Column) string {
-	now := Postgres{Store: p.Store} // an index is of the current objects
-	id := "(SELECT id FROM " + identifier(p.Store) + ".resources WHERE " + t.condition() + ")"
-	revision := fmt.Sprintf("(SELECT %s.%s($1, %s))", identifier(p.Schema), revisionFunction, id)
-	return fmt.Sprintf("SELECT %s\nFROM %s o %s", now.values(t, columns), p.at(id, revision), p.parsed("o"))
+func (s *Schema) past(t *Table, columns []query.Column) string {
+	id := "(SELECT id FROM " + identifier(s.store) + ".resources WHERE " + t.condition() + ")"
+	revision := fmt.Sprintf("(SELECT %s.%s($1, %s))", identifier(s.name), revisionFunction, id)
+	return fmt.Sprintf("SELECT %s\nFROM %s o %s", values(columns), s.at(id, revision), s.parsed("o"))
 }
 
 // at returns a subquery of the objects of a resource at a revision: those that were last written up to then, and what was replaced
 // or deleted later.
-func (p *Postgres) at(id, revision string) string {
+func (s *Schema) at(id, revision string) string {
 	return fmt.Sprintf(`(
   SELECT c.namespace, c.name, c.revision, c.value FROM %[1]s.current_objects c
   WHERE c.resource_id = %[2]s AND c.revision <= %[3]s
   UNION ALL
   SELECT u.namespace, u.name, u.replaces, u.value FROM %[1]s.undo_log u
   WHERE u.resource_id = %[2]s AND u.replaces BETWEEN 1 AND %[3]s AND u.revision > %[3]s
-)`, identifier(p.Store), id, revision)
+)`, identifier(s.store), id, revision)
 }
 
 // pastDialect returns PostgreSQL's, with the objects of the moment $1. OFFSET 0 has the revision found once a resource, and the
 // function is asked of a resource that the query selects only: the history of others may not reach back.
-func (p *Postgres) pastDialect() *dialect {
-	d := p.dialect()
+func (s *Schema) pastDialect() *dialect {
+	d := s.dialect()
 	d.objects = func(o, t, condition string) string {
 		q, revision := "q"+o, "r"+o+".revision"
 		return fmt.Sprintf("%s\n  CROSS JOIN LATERAL (SELECT %s.%s($1, CASE WHEN %s.column2 IS NOT NULL THEN %s.id END) AS revision OFFSET 0) r%s\n  JOIN LATERAL %s %s ON true%s\n  %s",
-			tableOf(identifier(p.Store), t, q), identifier(p.Schema), revisionFunction, t, q, o, p.at(q+".id", revision), o, condition, p.parsed(o))
+			tableOf(identifier(s.store), t, q), identifier(s.name), revisionFunction, t, q, o, s.at(q+".id", revision), o, condition, s.parsed(o))
 	}
 	return d
 }
@@ -387,9 +325,9 @@ func (p *Postgres) pastDialect() *dialect {
 // sqlstore.Driver.RevisionAt finds it. It is NULL for NULL, and an error if the history of a resource does not reach back to
 // the moment.
 func (s *Schema) revisionFunction() string {
-	store := identifier(s.db.store)
+	store := identifier(s.store)
 	return fmt.Sprintf("CREATE OR REPLACE FUNCTION %s.%s(moment timestamptz, id_of integer) RETURNS bigint LANGUAGE plpgsql STABLE AS %s;\n",
-		identifier(s.Name), revisionFunction, literal(fmt.Sprintf(`
+		identifier(s.name), revisionFunction, literal(fmt.Sprintf(`
 DECLARE
   found_revision bigint;
   earliest bigint;

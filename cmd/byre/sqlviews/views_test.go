@@ -120,13 +120,13 @@ func TestSQLiteColumn_IsWhatTheCatalogMakes(t *testing.T) {
 	}
 	defer db.Close()
 	query := func(object, expressions string, values []any) error {
-		return scan(db.QueryRowContext(t.Context(), "SELECT "+expressions+" FROM (SELECT ?1 AS value)", object), values)
+		return scan(db.QueryRowContext(t.Context(), "SELECT "+expressions+" FROM (SELECT ?1 AS value) o", object), values)
 	}
-	expectColumns(t, false, func(c *catalog.Column) string { return sqliteColumn(c, sqliteValue) }, query)
+	expectColumns(t, false, func(c *catalog.Column) string { return sqliteColumn(c, sqliteElement("o")) }, query)
 	for _, encrypted := range []string{"k8s:enc:aesgcm:v1:x", "", "{"} {
 		c := catalog.NewColumn("c", catalog.Text, "", "spec", "x")
 		got := make([]any, 1)
-		if err := query(encrypted, sqliteColumn(&c, sqliteValue), got); err != nil || got[0] != nil {
+		if err := query(encrypted, sqliteColumn(&c, sqliteElement("o")), got); err != nil || got[0] != nil {
 			t.Errorf("of %q: %v, %v", encrypted, got[0], err)
 		}
 	}
@@ -176,51 +176,6 @@ func table(group, resource string, isCustom bool, columns ...catalog.Column) Tab
 	return Table{&catalog.Table{Resource: schema.GroupResource{Group: group, Resource: resource}, Columns: columns}, isCustom}
 }
 
-// A role sees no Secrets unless it is told to, and only its namespaces.
-func TestGrant_LeavesOutSecrets(t *testing.T) {
-	t.Parallel()
-	name := catalog.NewColumn("name", catalog.Text, "", "metadata", "name")
-	tables := []Table{table("", "secrets", false, name), table("", "pods", false, name), table("example.com", "secrets", true, name)}
-	for _, shows := range []bool{false, true} {
-		g := Grant{Role: "it's", Namespaces: []string{"a'b", "c"}, Secrets: shows, Store: "public"}
-		statements := g.Statements(tables)
-		if strings.Contains(statements, `VIEW "it's"."secrets" `) != shows || !strings.Contains(statements, `VIEW "it's"."secrets.example.com" `) || !strings.Contains(statements, `VIEW "it's"."pods" `) {
-			t.Errorf("Secrets %v:\n%s", shows, statements)
-		}
-		views := strings.Count(statements, "CREATE OR REPLACE VIEW ")
-		if views < 3 || strings.Count(statements, "WITH (security_barrier)") != views || strings.Count(statements, ".namespace IN ('a''b', 'c')") < 3 {
-			t.Errorf("%d views, not all of them of the namespaces:\n%s", views, statements)
-		}
-	}
-	if len(tables) != 3 || tables[0].Resource.Resource != "secrets" {
-		t.Errorf("the tables of the caller are %+v", tables)
-	}
-}
-
-// An index is for a single value; a name that there is not is named.
-func TestFind_NamesWhatIsMissing(t *testing.T) {
-	t.Parallel()
-	columns := []catalog.Column{
-		catalog.NewColumn("node", catalog.Text, "", "spec", "nodeName"), catalog.NewColumn("labels", catalog.JSON, "", "metadata", "labels"),
-		catalog.NewColumn("name", catalog.Text, "", "metadata", "name"), catalog.NewColumn("cpu", catalog.Quantity, "", "spec", "cpu"),
-		{Name: catalog.MomentName, Type: catalog.Text},
-	}
-	tables := []Table{table("apps", "deployments", false, columns...), table("example.com", "gears", true, columns...)}
-	for _, test := range []struct {
-		table, column, want string
-		isScalar            bool
-	}{
-		{"deployments", "node", "", true}, {"deployments.apps", "node", "", true}, {"gears.example.com", "node", "", true}, {"gears", "node", `no table "gears"`, false},
-		{"deployments", "labels", "", false}, {"deployments", "name", "", false}, {"deployments", "cpu", "", false},
-		{"deployments", "none", `deployments has no column "none"`, false}, {"deployments", catalog.MomentName, "has no column", false},
-	} {
-		_, c, err := find(tables, test.table, test.column)
-		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) || err == nil && isScalar(c) != test.isScalar {
-			t.Errorf("%s of %s: %v, want %q", test.column, test.table, err, test.want)
-		}
-	}
-}
-
 // PostgreSQL cuts names: of two columns with one name then, the first stays.
 func TestPostgresColumns_HaveNamesOfTheirOwn(t *testing.T) {
 	t.Parallel()
@@ -240,15 +195,11 @@ func TestSchema_CutsLongColumns(t *testing.T) {
 	if _, err := migrations.Up(t.Context(), dsn); err != nil {
 		t.Fatal(err)
 	}
-	d, err := Open(t.Context(), dsn)
+	s, err := OpenSchema(t.Context(), dsn, "k8s")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer d.Close()
-	s, err := d.Schema("k8s")
-	if err != nil {
-		t.Fatal(err)
-	}
+	defer s.Close()
 	long := "spec_" + strings.Repeat("long_", 12)
 	update := func(names ...string) {
 		t.Helper()
@@ -262,7 +213,7 @@ func TestSchema_CutsLongColumns(t *testing.T) {
 		}
 	}
 	update(long+"a", long+"b", "spec_last")
-	if err := d.Execute(t.Context(), `CREATE VIEW mine AS SELECT * FROM k8s."gears.example.com"`); err != nil {
+	if _, err := s.db.ExecContext(t.Context(), `CREATE VIEW mine AS SELECT * FROM k8s."gears.example.com"`); err != nil {
 		t.Fatal(err)
 	}
 	update(long+"a", long+"b", "spec_another", "spec_last")
