@@ -201,5 +201,5 @@ func inspect(ctx context.Context, config *pgx.ConnConfig, options Options) (pool
 			"hosts", hosts, "standbys", standbys, "synchronous_standby_names", quorum, "synchronous_commit", synchronous)
 	}
 	// A pooler gives its clients a process ID of its own, not that of the server's session.
-	return pid != conn.PgConn().PID() || migrations.LeadsToPgpool(conn.PgConn()), migrations.Check(migrations.Postgres, schema)
+	return pid != conn.PgConn().PID(), migrations.Check(migrations.Postgres, schema)
 }
