@@ -1,7 +1,6 @@
 // Package aggregator is the first server of the delegation chain. It serves
 // apiregistration.k8s.io, proxies the requests that an APIService routes to another API
-// server (a backend), and passes all others on to its delegate. On a server that only reads
-// it also forwards requests that write to the servers that write (forward.go).
+// server (a backend), and passes all others on to its delegate.
 //
 // It takes the place of k8s.io/kube-aggregator/pkg/apiserver. The registry of
 // APIServices, the controllers of the condition Available, the registration of the group

@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
-	"net/url"
 	"os"
 	"strings"
 	"sync"
@@ -139,10 +138,8 @@ type transportConfig struct {
 	// certificate returns the client certificate of this server and its key as PEM;
 	// empty for none.
 	certificate func() (cert, key []byte)
-	// proxy returns the proxy of a request; nil for what the environment says.
-	proxy   func(*http.Request) (*url.URL, error)
-	metrics *aggregatorMetrics
-	buffers *bufferPool
+	metrics     *aggregatorMetrics
+	buffers     *bufferPool
 }
 
 // backendTransport connects to one backend with one client certificate. It is immutable.
@@ -168,7 +165,6 @@ func (c *transportConfig) dialHolder() *transport.DialHolder {
 func (c *transportConfig) newBackendTransport(service *apiregistrationv1.APIService) (*backendTransport, error) {
 	cert, key := c.certificate()
 	config := remote.BuildTransportConfig(c.dialHolder(), cert, key, service)
-	config.Proxy = c.proxy
 	config.Wrap(x509metrics.NewDeprecatedCertificateRoundTripperWrapperConstructor(c.metrics.missingSAN, c.metrics.insecureSHA1))
 	base, err := transport.New(config)
 	if err != nil {
@@ -210,7 +206,7 @@ func (c *transportConfig) newReverseProxy(next http.RoundTripper) *httputil.Reve
 		// ReverseProxy would drop the client's Forwarded and X-Forwarded-For headers,
 		// which kube-apiserver forwards.
 		Director:      func(*http.Request) {},
-		Transport:     forwarder{next: next},
+		Transport:     forwarder{next},
 		FlushInterval: flushInterval,
 		BufferPool:    c.buffers,
 		ErrorLog:      log.New(proxyLog{}, "", log.LstdFlags),
@@ -229,18 +225,11 @@ func (c *transportConfig) newReverseProxy(next http.RoundTripper) *httputil.Reve
 // Invariant: the identity headers that a backend gets are those that this server has set.
 // forwarder sets them after the ReverseProxy has removed the headers that the client's
 // Connection header names. Otherwise a client could have its identity removed.
-type forwarder struct {
-	next http.RoundTripper
-	// keeps has it return answers and errors as they are: those of a server of this cluster.
-	keeps bool
-}
+type forwarder struct{ next http.RoundTripper }
 
 func (f forwarder) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err := setIdentity(req); err != nil {
 		return nil, err
-	}
-	if f.keeps {
-		return f.next.RoundTrip(req)
 	}
 	rewriting := proxy.Transport{Scheme: req.URL.Scheme, Host: req.URL.Host, RoundTripper: f.next}
 	response, err := rewriting.RoundTrip(req)

@@ -60,8 +60,6 @@ type Server struct {
 	metrics     *aggregatorMetrics
 	controller  *controller
 	registrar   *registrar
-	// writers gets what changes something; nil unless this server only reads.
-	writers *writers
 
 	// builtin has the paths of the built-in group versions.
 	builtin sets.Set[string]
@@ -129,10 +127,6 @@ func New(d process.Dependencies, o Options, delegate http.Handler) (*Server, err
 		buffers:     &bufferPool{},
 	})
 	s.certificate.AddListener(s.controller)
-	if d.Writers != nil {
-		s.writers = newWriters(d, s.controller.transport)
-		s.certificate.AddListener(s.writers)
-	}
 	return s, nil
 }
 
@@ -146,13 +140,8 @@ func builtinRoots(registry *documents.Discovery) sets.Set[string] {
 	return all
 }
 
-// ServeHTTP proxies requests that an APIService routes, and serves APIServices. A server that only reads
-// forwards what changes something.
+// ServeHTTP proxies requests that an APIService routes, and serves APIServices.
 func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	if s.writers != nil && s.writers.takes(req) {
-		s.writers.forward(w, req)
-		return
-	}
 	if !s.waitForRoutes(req) {
 		http.Error(w, unavailable.message, unavailable.code)
 		return
@@ -199,17 +188,9 @@ func (s *Server) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("aggregator: %w", err)
 	}
-	if s.writers == nil { // the servers that write keep the APIServices
-		available, err := localstatus.New(services, s.client.ApiregistrationV1(), s.metrics.availability)
-		if err != nil {
-			return fmt.Errorf("aggregator: availability of what is served here: %w", err)
-		}
-		parts.Go(func() error {
-			awaitServices(ctx, services)
-			available.Run(workers, ctx.Done()) // also if ctx has ended: it stops what New started
-			return nil
-		})
-		parts.Go(func() error { return s.runRegistrar(ctx, services) })
+	available, err := localstatus.New(services, s.client.ApiregistrationV1(), s.metrics.availability)
+	if err != nil {
+		return fmt.Errorf("aggregator: availability of what is served here: %w", err)
 	}
 	s.factory.StartWithContext(ctx)
 	defer s.factory.Shutdown()
@@ -217,6 +198,12 @@ func (s *Server) Run(ctx context.Context) error {
 		pki.Follow(ctx, s.certificate, s.controller.transport.ProxyCert, s.controller.transport.ProxyKey)
 		return nil
 	})
+	parts.Go(func() error {
+		awaitServices(ctx, services)
+		available.Run(workers, ctx.Done()) // also if ctx has ended: it stops what New started
+		return nil
+	})
+	parts.Go(func() error { return s.runRegistrar(ctx, services) })
 	parts.Go(func() error { return s.runBackends(ctx, services, registered.HasSyncedChecker()) })
 	close(s.started)
 	return parts.Wait()
@@ -268,15 +255,10 @@ func (s *Server) runBackends(ctx context.Context, services registration.APIServi
 	case <-s.controller.hasBackends:
 	}
 	slices := s.slices.Discovery().V1().EndpointSlices()
-	slices.Informer()
-	run := func(_ int, stop <-chan struct{}) { <-stop }
-	if s.writers == nil {
-		available, err := remote.New(services, s.informers.Core().V1().Services(), slices, s.client.ApiregistrationV1(),
-			s.controller.transport.dialHolder(), s.certificate.CurrentCertKeyContent, s.controller.resolver, s.metrics.availability)
-		if err != nil {
-			return fmt.Errorf("aggregator: availability of backends: %w", err)
-		}
-		run = available.Run
+	available, err := remote.New(services, s.informers.Core().V1().Services(), slices, s.client.ApiregistrationV1(),
+		s.controller.transport.dialHolder(), s.certificate.CurrentCertKeyContent, s.controller.resolver, s.metrics.availability)
+	if err != nil {
+		return fmt.Errorf("aggregator: availability of backends: %w", err)
 	}
 	s.slices.StartWithContext(ctx)
 	defer s.slices.Shutdown()
@@ -291,7 +273,7 @@ func (s *Server) runBackends(ctx context.Context, services registration.APIServi
 		s.controller.waitForDiscovery(ctx)
 		discovered()
 	})
-	run(workers, ctx.Done())
+	available.Run(workers, ctx.Done())
 	return nil
 }
 
@@ -303,13 +285,10 @@ func (s *Server) Checks() []process.HealthChecker {
 		"kube-apiserver-autoregistration",
 		// documents.OpenAPI merges the documents of backends: no controller of its own starts.
 		"apiservice-openapi-controller", "apiservice-openapiv3-controller")
-	checks = append(checks,
+	return append(checks,
 		process.PostStartHook("apiservice-registration-controller", s.routesSynced),
-		process.PostStartHook("apiservice-discovery-controller", s.discovered))
-	if s.writers == nil {
-		checks = append(checks, healthz.NamedCheck("autoregister-completion", s.registrar.ready))
-	}
-	return checks
+		process.PostStartHook("apiservice-discovery-controller", s.discovered),
+		healthz.NamedCheck("autoregister-completion", s.registrar.ready))
 }
 
 // Options are the dependencies of New beside those of every server. All are optional.

@@ -52,8 +52,6 @@ type server struct {
 	// of that certificate.
 	frontProxyCA     *authority
 	certificate, key string
-	// writersCA is the file of the CA of the servers that write.
-	writersCA string
 	// stop ends Run and all that it needs, and waits for them.
 	stop func()
 }

@@ -73,20 +73,12 @@ func newController(d process.Dependencies, r *resolver, own *group) (*controller
 	c.informer = c.factory.InformerFor(&apiextensionsv1.CustomResourceDefinition{}, func(_ clientset.Interface, resync time.Duration) cache.SharedIndexInformer {
 		return own.newInformer(resync)
 	})
-	if d.Writers == nil {
-		c.addControllers(statusClient{client.ApiextensionsV1()})
-	}
-	return c, nil
-}
-
-// addControllers makes upstream's controllers. A server that only reads has none.
-func (c *controller) addControllers(api statusClient) {
-	definitions := c.factory.Apiextensions().V1().CustomResourceDefinitions()
+	definitions, api := c.factory.Apiextensions().V1().CustomResourceDefinitions(), statusClient{client.ApiextensionsV1()}
 	c.establishing = establish.NewEstablishingController(definitions, api)
 	naming := status.NewNamingConditionController(klog.Background(), definitions, api)
 	structural := nonstructuralschema.NewConditionController(definitions, api)
 	approval := apiapproval.NewKubernetesAPIApprovalPolicyConformantConditionController(definitions, api)
-	finalizing := finalizer.NewCRDFinalizer(definitions, api, cleaners{c.resolver, c.calls})
+	finalizing := finalizer.NewCRDFinalizer(definitions, api, cleaners{r, c.calls})
 	c.controllers = []func(context.Context){
 		c.establishing.RunWithContext,
 		naming.RunWithContext,
@@ -94,6 +86,7 @@ func (c *controller) addControllers(api statusClient) {
 		func(ctx context.Context) { approval.RunWithContext(controllerWorkers, ctx) },
 		func(ctx context.Context) { finalizing.RunWithContext(controllerWorkers, ctx) },
 	}
+	return c, nil
 }
 
 // releaseInterval is how long compiled validation and types stay in memory without a
@@ -156,7 +149,7 @@ func (c *controller) onChange(object any) {
 		return
 	}
 	c.resolver.put(crd, false)
-	if c.establishing != nil && apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted) && !instances.IsEstablished(crd) {
+	if apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted) && !instances.IsEstablished(crd) {
 		// Upstream delays this until other servers have seen the definition. Here every
 		// server reads what its informer has not shown yet; see resolver.
 		c.establishing.QueueCRD(crd.Name, 0)

@@ -10,10 +10,9 @@ import (
 	"net"
 	"net/url"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -87,11 +86,14 @@ func setDefaults(config *pgx.ConnConfig) {
 	if validate == nil { // target_session_attrs=any, which is the default of libpq
 		validate = pgconn.ValidateConnectTargetSessionAttrsReadWrite
 	}
-	pgpool := &pgpoolCheck{}
+	var isChecked atomic.Bool // by the first connection
 	config.ValidateConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
-		// First, because Pgpool-II may ask a standby whether it is read-only.
-		if err := pgpool.validate(ctx, conn); err != nil {
-			return err
+		if !isChecked.Load() {
+			// First, because Pgpool-II may ask a standby whether it is read-only.
+			if err := refusePgpool(ctx, conn); err != nil {
+				return err
+			}
+			isChecked.Store(true)
 		}
 		return validate(ctx, conn)
 	}
@@ -270,38 +272,15 @@ func readPasswordFile(config *pgx.ConnConfig) error {
 	return nil
 }
 
-// pgpoolKey is the key of a connection's custom data that marks one that leads to Pgpool-II.
-const pgpoolKey = "Pgpool-II"
-
-// LeadsToPgpool reports whether a connection leads to Pgpool-II. Such a connection has the process ID of a
-// session of the first server, even where another one is the primary.
-func LeadsToPgpool(conn *pgconn.PgConn) bool { return conn.CustomData()[pgpoolKey] != nil }
-
-// pgpoolSettings are the settings of Pgpool-II with which it passes each statement on to the primary and
-// nowhere else; versions tell a value by its name or by a number. With others a read may come from a standby
-// that is behind, or from a cache.
-var pgpoolSettings = map[string][]string{
-	"backend_clustering_mode": {"streaming_replication", "1"},
-	"load_balance_mode":       {"off", "0"},
-	"memory_cache_enabled":    {"off", "0"},
-}
-
-// pgpoolCheck refuses new connections to a Pgpool-II that may read from another server than the primary.
+// refusePgpool fails if a connection leads through Pgpool-II. Pgpool-II answers SHOW POOL_STATUS itself.
 //
-// Pgpool-II answers SHOW POOL_STATUS itself; PostgreSQL refuses it and logs an error. Therefore the check asks
-// only where something stands between, which the server shows by another port of its client, and asks an
-// address once that is not Pgpool-II. It does not notice a Pgpool-II that is reached by a Unix socket and
-// reaches PostgreSQL by one.
-type pgpoolCheck struct {
-	// others has the addresses that something else than Pgpool-II answers.
-	others sync.Map
-}
-
-func (p *pgpoolCheck) validate(ctx context.Context, conn *pgconn.PgConn) error {
-	address := conn.Conn().RemoteAddr().String()
-	if _, isOther := p.others.Load(address); isOther {
-		return nil
-	}
+// byre refuses it because it can keep no promise there: Pgpool-II may read from a standby that is behind, or from a
+// cache; it has the process ID of a session of another server than the primary; and it answers in PostgreSQL's name
+// when its own connection breaks, which may be after a COMMIT.
+//
+// PostgreSQL refuses SHOW POOL_STATUS and logs an error. Therefore it is asked only where something stands between,
+// which the server shows by another port of its client.
+func refusePgpool(ctx context.Context, conn *pgconn.PgConn) error {
 	seen, err := query(ctx, conn, `SELECT inet_client_port()`)
 	if err != nil {
 		return err
@@ -313,30 +292,16 @@ func (p *pgpoolCheck) validate(ctx context.Context, conn *pgconn.PgConn) error {
 	if string(seen[0][0]) == port {
 		return nil
 	}
-	status, err := query(ctx, conn, `SHOW POOL_STATUS`)
+	_, err = query(ctx, conn, `SHOW POOL_STATUS`)
 	var refused *pgconn.PgError
 	switch {
 	case errors.As(err, &refused) && refused.Code == codeUndefinedObject:
-		p.others.Store(address, true)
 		return nil
 	case err != nil:
 		return err
 	}
-	conn.CustomData()[pgpoolKey] = true
-	return checkPgpool(status)
-}
-
-// checkPgpool checks the rows of SHOW POOL_STATUS: name, value and description.
-func checkPgpool(status [][][]byte) error {
-	for _, row := range status {
-		name, value := string(row[0]), string(row[1])
-		if values, isOurs := pgpoolSettings[name]; isOurs && !slices.Contains(values, value) {
-			return fmt.Errorf("%s of Pgpool-II is %s, so that reads may not come from the primary: set "+
-				"backend_clustering_mode = 'streaming_replication', load_balance_mode = off and memory_cache_enabled = off, "+
-				"or name the servers in the endpoint", name, value)
-		}
-	}
-	return nil
+	return errors.New("the connection leads through Pgpool-II, which may read from a standby: " +
+		"name the servers of PostgreSQL in the endpoint")
 }
 
 // query returns the rows of a statement, which it sends by the simple protocol.

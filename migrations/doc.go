@@ -39,7 +39,7 @@
 // passwordfile, sslcert, sslkey, sslrootcert), so that credentials rotate without a restart.
 //
 // Every session is read-write: of several hosts, a connection is made to the primary, and never to
-// a standby, nor to a Pgpool-II that may read from one. The kernel ends a connection whose server
+// a standby, nor to Pgpool-II. The kernel ends a connection whose server
 // does not answer: by TCP keepalives while the connection is idle, and by TCP_USER_TIMEOUT (on
 // Linux) while sent data is unacknowledged.
 //

@@ -112,8 +112,6 @@ func cause(config *pgx.ConnConfig, err error) string {
 		return serverCause(config, server)
 	case errors.Is(err, pgconn.ErrReadOnlyConnection), errors.Is(err, pgconn.ErrStandbyConnection):
 		return "the server is a standby or read-only: name the primary in the endpoint too, or promote the standby"
-	case errors.Is(err, pgconn.ErrPrimaryConnection):
-		return "the server is no hot standby"
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "connection refused: start the server, or correct host and port (listen_addresses, port)"
 	case errors.As(err, &dns):

@@ -118,16 +118,8 @@ type Space struct {
 // IsLogLong reports whether the log has twice the length at which it should have started over.
 func (s Space) IsLogLong() bool { return s.Log >= 2*s.LogLimit && s.LogLimit > 0 }
 
-// Listener is a Driver that learns of the commits of other processes.
-type Listener interface {
-	// Listen calls f for each hint, those of this process included, until ctx ends. It
-	// reconnects by itself, and then calls f with 0 because it may have missed hints.
-	Listen(ctx context.Context, f func(revision int64)) error
-}
-
 // Shared is a Driver whose database other processes write to as well.
 type Shared interface {
-	Listener
 	// WithLock calls f while it holds the lock of that name. If another process holds
 	// the lock it does not wait: it returns with ran false. The context of f ends when
 	// the lock is lost.
@@ -135,6 +127,9 @@ type Shared interface {
 	// Notify hints to other processes that the last revision is at least the given one. A
 	// hint may be lost, late or repeated: a caller that must not miss a commit polls State too.
 	Notify(ctx context.Context, revision int64) error
+	// Listen calls f for each hint, those of this process included, until ctx ends. It
+	// reconnects by itself, and then calls f with 0 because it may have missed hints.
+	Listen(ctx context.Context, f func(revision int64)) error
 }
 
 // Outcome is the result of one write.

@@ -67,7 +67,7 @@ func New(driver Driver, options Options) *Store {
 
 // Commit queues one write and waits until it is durable. It returns the change that the
 // write has made. Its errors are ErrExists, ErrNotFound, ErrConflict, ErrInvalid, ErrQuota,
-// ErrUnavailable, ErrReadOnly, ErrUnknown, ErrDatabase, ErrClosed, and the context's error if ctx ended
+// ErrUnavailable, ErrUnknown, ErrDatabase, ErrClosed, and the context's error if ctx ended
 // before the transaction of the write began; the write did not happen then. Once the
 // transaction has begun, Commit waits for its end even if ctx ends, for outcomeTimeout: it
 // then fails with ErrUnknown.
@@ -76,9 +76,6 @@ func (s *Store) Commit(ctx context.Context, w Write) (change Change, err error) 
 	defer func() { end(err) }()
 	if err := w.Check(); err != nil {
 		return Change{}, err
-	}
-	if s.options.ReadOnly {
-		return Change{}, ErrReadOnly
 	}
 	if err := s.checkSpace(&w); err != nil {
 		return Change{}, err
@@ -121,11 +118,6 @@ func (s *Store) run(ctx context.Context, yield func()) error {
 			s.options.Logger.Error("store: maintenance of the database ended", "err", err)
 		}
 	})
-	if s.options.ReadOnly {
-		s.housekeeping.runEvery(ctx, "metrics of the history", s.options.CompactInterval, s.housekeeping.recordState)
-		services.Wait()
-		return nil
-	}
 	services.Go(func() { s.write(ctx, yield) })
 	services.Go(func() { s.housekeeping.run(ctx) })
 	if s.options.Quota > 0 {
@@ -162,10 +154,6 @@ type Options struct {
 	Logger *slog.Logger
 	// Registerer registers the byre_store_* metrics. By default they are not registered.
 	Registerer prometheus.Registerer
-
-	// ReadOnly is for a process that writes nothing: Commit fails with ErrReadOnly, nothing expires and
-	// nothing is compacted.
-	ReadOnly bool
 
 	// Retention is the age at which changes are deleted; the default is 7 days. Negative means
 	// never.

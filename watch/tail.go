@@ -314,9 +314,9 @@ func (t *tail) reset(ctx context.Context, reason string) error {
 // listen calls Listen again and again until ctx ends, if other processes write to the store. The tail polls meanwhile, so that
 // changes are only delayed if Listen fails.
 func (t *tail) listen(ctx context.Context) {
-	listener, ok := t.source.(sqlstore.Listener)
+	shared, ok := t.source.(sqlstore.Shared)
 	for ok {
-		err := listener.Listen(ctx, t.hint)
+		err := shared.Listen(ctx, t.hint)
 		if ctx.Err() != nil {
 			return
 		}

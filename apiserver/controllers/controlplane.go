@@ -195,9 +195,7 @@ func (c *ControlPlane) setLeaseMetadata(identity *coordinationv1.Lease) error {
 	}
 	set(&identity.Labels, identityLabel, identityName)
 	set(&identity.Labels, corev1.LabelHostname, c.config.Hostname)
-	// Upstream does so only with the gate UnknownVersionInteroperabilityProxy. In byre this is where servers that only read
-	// send writes, whatever release this one emulates.
-	if c.config.PeerAddress != "" {
+	if c.config.FeatureGate.Enabled(features.UnknownVersionInteroperabilityProxy) && c.config.PeerAddress != "" {
 		set(&identity.Annotations, corev1.AnnotationPeerAdvertiseAddress, c.config.PeerAddress)
 	}
 	return nil

@@ -10,7 +10,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apiserver/pkg/features"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/informers"
@@ -43,24 +42,20 @@ func lease(name string, renewed time.Time) *coordinationv1.Lease {
 	}
 }
 
-// TestIdentityLease_LivesWithTheServer: a server's Lease exists while it runs, and has the address to which servers that
-// only read send writes. Expired Leases of other servers are deleted, and no other Leases.
+// TestIdentityLease_LivesWithTheServer: a server's Lease exists while it runs, and has its address. Expired Leases of
+// other servers are deleted, and no other Leases.
 func TestIdentityLease_LivesWithTheServer(t *testing.T) {
 	client := fake.NewClientset(lease("apiserver-dead", time.Now().Add(-2*time.Hour)), lease("apiserver-alive", time.Now()),
 		// This server's last run has left this Lease.
 		lease("apiserver-this", time.Now().Add(-time.Minute)))
 	resources := serverstorage.NewResourceConfig()
 	resources.EnableVersions(coordinationv1.SchemeGroupVersion, corev1.SchemeGroupVersion)
-	gates := utilfeature.DefaultMutableFeatureGate.DeepCopy()
-	if err := gates.Set(string(features.UnknownVersionInteroperabilityProxy) + "=false"); err != nil { // as in 1.35
-		t.Fatal(err)
-	}
 	p := controllers.NewControlPlane(controllers.ControlPlaneConfig{
 		ServerID: "apiserver-this", Hostname: "this", PeerAddress: "192.0.2.1:6443",
 		Client:                  client,
 		Informers:               informers.NewSharedInformerFactory(client, 0),
 		APIResourceConfigSource: resources,
-		FeatureGate:             gates,
+		FeatureGate:             utilfeature.DefaultFeatureGate,
 		LeaderElection:          controllers.DefaultLeaderElectionTimers(),
 		Logger:                  klog.Background(),
 	})

@@ -72,16 +72,6 @@ type Dependencies struct {
 	WebhookAuthentication webhook.AuthenticationInfoResolverWrapper
 	// Backends says how aggregated API servers are reached.
 	Backends Backends
-	// Writers is not nil in a server that only reads: such a server runs nothing that writes.
-	Writers *Writers
-}
-
-// Writers says how a server that only reads reaches the servers that write.
-type Writers struct {
-	// CA is the file of the CA that has issued their serving certificates, for kubernetes.default.svc.
-	CA string
-	// Self is the name of the identity Lease that this server had if it wrote before.
-	Self string
 }
 
 // Backends says how aggregated API servers are reached.

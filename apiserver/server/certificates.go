@@ -67,7 +67,7 @@ func ensureCertificates(o Completed, n network) (*certificates, error) {
 	}
 	if ca := o.Auth.Authentication.RequestHeader.ClientCAFile; o.Cluster.ProxyCertFile == "" && ca != "" {
 		if err := pki.VerifyClient(files.FrontProxyCert, ca, config.Now); err != nil {
-			klog.Warningf("Aggregated API servers refuse this server, and so do servers to which it forwards with --read-only-cache: %v: "+
+			klog.Warningf("Aggregated API servers refuse this server: %v: "+
 				"give it a certificate of --requestheader-client-ca-file by --proxy-client-cert-file", err)
 		}
 	}

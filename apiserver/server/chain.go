@@ -130,10 +130,6 @@ const parsedFieldBytes = 8 << 20
 // newDependencies makes what all servers of the delegation chain share. Its discovery tells clients
 // within the cluster the address of the kubernetes Service, and other clients the external address.
 func newDependencies(o Completed, n network, s *storageBackend, files pki.Files, c clients, a *access, api *builtinAPI) process.Dependencies {
-	var writers *process.Writers
-	if o.Store.ReadsOnly() {
-		writers = &process.Writers{CA: cmp.Or(o.Serving.RootCAFile, files.CACert), Self: n.id}
-	}
 	// A policy for a resource holds for another under which the same objects are written, as the two of Events.
 	storedAs := storage.BuiltinResources(effectiveVersion()).StoredAs
 	equivalent := runtime.NewEquivalentResourceRegistryWithIdentity(func(gr schema.GroupResource) string { return storedAs(gr).String() })
@@ -162,7 +158,6 @@ func newDependencies(o Completed, n network, s *storageBackend, files pki.Files,
 		ServiceResolver:       c.resolver,
 		WebhookAuthentication: c.webhooks,
 		Backends:              newBackends(o.Cluster, n, files),
-		Writers:               writers,
 	}
 }
 

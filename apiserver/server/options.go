@@ -173,7 +173,6 @@ func (o *Options) Validate() []error {
 	errs.unless(len(o.Backup.Recipients) == 0 || o.Backup.Schedule != "" || len(o.Store.ReplicateTo) > 0,
 		"--age-recipient needs --backup-schedule or --replicate-to, beside whose copies the keys are")
 	errs.add(o.SQL.checkSchema(&o.Store))
-	errs = append(errs, o.checkReadOnly()...)
 	errs = slices.Concat(errs, o.Serving.Validate(), o.Cluster.Validate(), o.Auth.Validate(), o.Admission.Validate(),
 		o.Audit.Validate(), o.Generic.Validate(), o.Metrics.Validate())
 	_, err := controllers.Select(o.Controllers, o.WithControllerManager)
@@ -236,9 +235,6 @@ func (o *Options) Complete() (Completed, error) {
 		ServiceAccountKey:  files.ServiceAccountKey,
 		ServiceAccountPub:  files.ServiceAccount,
 	})
-	if o.Store.ReadsOnly() && !o.flags.FlagSet("controllers").Changed("controllers") {
-		o.Controllers = nil
-	}
 	if errs := o.Validate(); len(errs) > 0 {
 		return Completed{}, errors.Join(errs...)
 	}
@@ -278,7 +274,7 @@ func (c *Completed) completeAddresses() error {
 		return fmt.Errorf("--service-cluster-ip-range: %w", err)
 	}
 	c.AdvertiseAddress = c.advertised(netutils.IsIPv6CIDR(&c.ServiceIPRange))
-	if address := c.EndpointAddress(); address != nil && !c.Store.ReadsOnly() && netutils.IsIPv6(address) != netutils.IsIPv6CIDR(&c.ServiceIPRange) {
+	if address := c.EndpointAddress(); address != nil && netutils.IsIPv6(address) != netutils.IsIPv6CIDR(&c.ServiceIPRange) {
 		return fmt.Errorf("--service-cluster-ip-range: %s is of another IP family than --advertise-address, %s, so that Pods would not reach the server: "+
 			"name the family of the address first, or set --endpoint-reconciler-type=none", &c.ServiceIPRange, address)
 	}

@@ -27,7 +27,6 @@ import (
 // each flag says what its field means.
 type StoreOptions struct {
 	DataDir, Endpoint, DatabaseSchema string
-	ReadOnlyCache                     string
 	Retention, CompactionInterval     time.Duration
 	RetentionChanges                  int64
 	RetentionFor                      map[string]string
@@ -79,9 +78,6 @@ func (o *StoreOptions) AddDatabaseFlags(fs *pflag.FlagSet) {
 func (o *StoreOptions) AddFlags(fs *pflag.FlagSet) {
 	o.AddDatabaseFlags(fs)
 	fs.Lookup("data-dir").Usage = "Directory for the database, the certificates (pki/) and admin.kubeconfig."
-	fs.StringVar(&o.ReadOnlyCache, "read-only-cache", o.ReadOnlyCache,
-		"Read from this hot standby of the PostgreSQL of --endpoint, postgres://..., and write nothing: the server answers lists, gets and watches, as fresh as any other, sends all other requests on to the servers that write, and takes one connection of the primary. No controllers run.")
-	_ = fs.SetAnnotation("read-only-cache", "classified", []string{"true"})
 	fs.DurationVar(&o.Retention, "retention", o.Retention,
 		"How long history is kept: a watch resumes, and a list reads, from any revision younger than this. 0 keeps it for ever. That of pods, nodes, leases, events, endpoints and endpointslices is kept for 24h at most.")
 	fs.Int64Var(&o.RetentionChanges, "retention-changes", o.RetentionChanges,
@@ -307,40 +303,6 @@ func (o *StoreOptions) IsVolatile() func(sqlstore.Key) bool {
 			return of.Resource == k.Resource && (of.Group == "" || of.Group == k.Group)
 		})
 	}
-}
-
-// ReadsOnly reports whether the server writes nothing to the database.
-func (o *StoreOptions) ReadsOnly() bool { return o.ReadOnlyCache != "" }
-
-// StandbyDSN returns ReadOnlyCache with DatabaseSchema as its search_path.
-func (o *StoreOptions) StandbyDSN() (string, error) {
-	standby := StoreOptions{Endpoint: o.ReadOnlyCache, DatabaseSchema: o.DatabaseSchema}
-	endpoint, err := standby.DSN()
-	if err != nil {
-		return "", fmt.Errorf("--read-only-cache: %w", err)
-	}
-	return endpoint, nil
-}
-
-// checkReadOnly returns an error for each flag that does not go with --read-only-cache.
-func (o *Options) checkReadOnly() []error {
-	if !o.Store.ReadsOnly() {
-		return nil
-	}
-	isPostgres := func(endpoint string) bool {
-		dialect, _, err := migrations.ParseEndpoint(endpoint)
-		return err == nil && dialect == migrations.Postgres
-	}
-	var errs invalid
-	standby, err := o.Store.StandbyDSN()
-	errs.add(err)
-	errs.unless(isPostgres(o.Store.Endpoint) && isPostgres(standby),
-		"--read-only-cache needs PostgreSQL: name the primary with --endpoint, and a hot standby of it")
-	errs.unless(len(o.Controllers) == 0 && !o.WithControllerManager && !o.WithScheduler,
-		"with --read-only-cache no controllers run: leave out --controllers, --with-controller-manager and --with-scheduler")
-	errs.unless(o.Backup.Schedule == "" && o.SQL.Schema == "" && !o.Store.Adopt,
-		"with --read-only-cache the server writes nothing: leave out --backup-schedule, --sql-schema and --adopt")
-	return errs
 }
 
 // BackupOptions say when the server makes backups of its database by itself, and where.

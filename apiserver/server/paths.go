@@ -186,9 +186,6 @@ func newBootChecks(o Completed, a *access, b *registry.Builtin, h *hooks, signal
 	} else {
 		checks = append(checks, process.PostStartHooks(started, "priority-and-fairness-config-consumer", "priority-and-fairness-filter")...)
 	}
-	if o.Store.ReadsOnly() {
-		return checks // the other parts write
-	}
 	checks = append(checks, process.PostStartHook("start-service-ip-repair-controllers", b.Repaired()))
 	checks = append(checks, h.bootstrap.Checks()...)
 	checks = append(checks, process.PostStartHook("start-cluster-authentication-info-controller", h.keys.tried.Signaled()))

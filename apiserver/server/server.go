@@ -320,7 +320,7 @@ func (s *Server) stages() []process.Stage {
 		{
 			Name: "built-in API",
 			Components: []process.Component{
-				{Name: "built-in groups", Run: s.runRegistry},
+				{Name: "built-in groups", Run: s.registry.Run},
 				{Name: "watches of changes", Run: s.api.changes.Run},
 			},
 			Prepare: s.startInformers,
@@ -343,16 +343,6 @@ func (s *Server) stages() []process.Stage {
 			Release:    s.http.closeListeners,
 		},
 	}
-}
-
-// runRegistry runs what repairs the allocations of the built-in groups, unless the server only reads.
-func (s *Server) runRegistry(ctx context.Context) error {
-	if !s.options.Store.ReadsOnly() {
-		return s.registry.Run(ctx)
-	}
-	<-ctx.Done()
-	s.registry.Close()
-	return nil
 }
 
 // requestComponents are the components that the handling of a request relies on.
@@ -391,18 +381,14 @@ func (s *Server) startInformers(ctx context.Context) {
 // among membershipComponents.
 func (s *Server) workComponents() []process.Component {
 	ready := s.signals.HasBeenReady.Signaled()
-	var components []process.Component
-	if !s.options.Store.ReadsOnly() {
-		components = append(components,
-			process.Component{Name: "bootstrap objects", Run: s.hooks.runBootstrap},
-			process.Component{Name: "record of trusted keys", Run: after(s.hooks.bootstrap.Done(), s.hooks.keys.run)})
-	}
-	components = append(components, []process.Component{
+	components := []process.Component{
+		{Name: "bootstrap objects", Run: s.hooks.runBootstrap},
+		{Name: "record of trusted keys", Run: after(s.hooks.bootstrap.Done(), s.hooks.keys.run)},
 		{Name: "readiness", Run: s.awaitReady, MayEnd: true},
 		// systemd, too, starts its watchdog at READY=1.
 		{Name: "watchdog", Run: after(ready, func(ctx context.Context) error { return process.RunWatchdog(ctx, s.clients.checkLive) }), MayEnd: true},
 		{Name: "memory", Run: func(ctx context.Context) error { return process.TuneMemory(ctx, ready) }},
-	}...)
+	}
 	// A fork may have the configuration of the cluster that it is of, whose backups it must not delete.
 	if s.options.Backup.Schedule != "" && s.storage.fork == nil {
 		components = append(components, process.Component{Name: "scheduled backups", Run: after(ready, func(ctx context.Context) error {
@@ -431,11 +417,8 @@ func (s *Server) workComponents() []process.Component {
 
 // membershipComponents are what this server does as a member of a cluster: it is an
 // endpoint of the kubernetes Service, holds an identity Lease, and, where other servers
-// use the database too, is a candidate for running the controllers. A server that only reads is no member.
+// use the database too, is a candidate for running the controllers.
 func (s *Server) membershipComponents() []process.Component {
-	if s.options.Store.ReadsOnly() {
-		return nil
-	}
 	components := []process.Component{
 		{Name: "endpoint of the kubernetes Service", Run: s.hooks.bootstrap.PublishEndpoints},
 		// The bootstrap component creates the namespace that the control plane writes to.

@@ -105,7 +105,6 @@ func openStorage(ctx context.Context, c Config, e encryption) (*storageBackend, 
 		RetentionFor:     retentions,
 		Quota:            c.Options.Store.DatabaseQuota.Value(),
 		CompactInterval:  c.Options.Store.CompactionInterval,
-		ReadOnly:         c.Options.Store.ReadsOnly(),
 	})
 	effective := effectiveVersion()
 	backend := storage.Backend{

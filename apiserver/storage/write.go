@@ -508,10 +508,6 @@ func isConflict(err error) bool {
 // programName is the author of changes that no request asked for.
 const programName = "byre"
 
-// RealUserExtra is the key, in the extra of a user, by which a server that only reads names the real user to
-// the server that it forwards a request to: the impersonation is over by then.
-const RealUserExtra = "byre.dev/real-user"
-
 type realUserKey struct{}
 
 // WithRealUser returns a context that names the authenticated user of a request that

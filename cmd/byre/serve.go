@@ -117,9 +117,6 @@ func openDatabaseBehind(ctx context.Context, o server.StoreOptions, l *replicati
 		return server.Database{}, err
 	}
 	logger := slog.New(logr.ToSlogHandler(klog.Background()))
-	if o.ReadsOnly() {
-		return openReadOnly(ctx, o, dsn, logger)
-	}
 	isChecked := true
 	if dialect == migrations.SQLite {
 		if err := sqlite.ReleaseReserve(dsn); err != nil {
@@ -181,34 +178,6 @@ func openDatabaseBehind(ctx context.Context, o server.StoreOptions, l *replicati
 	}
 	recordUsedDatabase(o, name)
 	return database, nil
-}
-
-// openReadOnly opens the database of a server with --read-only-cache. It migrates nothing.
-func openReadOnly(ctx context.Context, o server.StoreOptions, primary string, logger *slog.Logger) (server.Database, error) {
-	endpoint, err := o.StandbyDSN()
-	if err != nil {
-		return server.Database{}, err
-	}
-	_, standby, err := migrations.ParseEndpoint(endpoint)
-	if err != nil {
-		return server.Database{}, err
-	}
-	name, err := o.NameDatabase()
-	if err != nil {
-		return server.Database{}, err
-	}
-	schema, err := migrations.Latest(migrations.Postgres) // the schema of a database that can be opened
-	if err != nil {
-		return server.Database{}, err
-	}
-	driver, err := postgres.OpenReadOnly(ctx, primary, standby, postgres.Options{
-		AllowLoss: o.AllowUnsafeDurability, Logger: logger, Registerer: legacyregistry.Registerer(),
-	})
-	if err != nil {
-		return server.Database{}, err
-	}
-	recordUsedDatabase(o, name)
-	return server.Database{Driver: driver, Kind: name.Kind, Name: name.Name, Schema: int(schema), Shared: true}, nil
 }
 
 // metrics is the registry of the process, which upstream's metrics are in too.

@@ -1,6 +1,7 @@
 package failover
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"os"
@@ -11,8 +12,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"byre/e2e/programs"
 	"byre/e2e/robustness"
+	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/storetest"
 )
 
 var (
@@ -33,7 +38,6 @@ var (
 		{"Patroni with three members of etcd", newPatroniWhole},
 		{"pg_auto_failover", newAutoFailover},
 		{"repmgr", newRepmgr},
-		{"Pgpool-II", newPgpool},
 	}
 )
 
@@ -109,23 +113,43 @@ func runFaults(t *testing.T, c *cluster) {
 	}
 }
 
-// TestPgpool_BalancingIsRefused has Pgpool-II send reads to the standby too, or answer them from a cache: byre
-// does not connect.
-func TestPgpool_BalancingIsRefused(t *testing.T) {
-	for name, setting := range map[string]string{
-		"load_balance_mode":    "load_balance_mode = on\nbackend_weight0 = 1\nbackend_weight1 = 1",
-		"memory_cache_enabled": "load_balance_mode = off\nmemory_cache_enabled = on",
-	} {
-		c := startPgpool(newSite(t, *tools), false, "load_balance_mode = off", setting)
-		if err := c.prepare(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		want := name + " of Pgpool-II is 1, so that reads may not come from the primary: "
-		for range 3 { // where reads go is chosen by chance
-			migrate := exec.CommandContext(t.Context(), programs.Byre.Path(), "migrate", "up", "--endpoint", c.endpoint) //nolint:gosec // built
-			if out, err := migrate.CombinedOutput(); err == nil || !strings.Contains(string(out), want) {
-				t.Errorf("%s: %v: %s", name, err, out)
-			}
-		}
+// pgpoolSettings has a Pgpool-II send all statements to one server, which has a Unix socket.
+const pgpoolSettings = `
+backend_clustering_mode = 'streaming_replication'
+load_balance_mode = off
+sr_check_period = 0
+listen_addresses = '127.0.0.1'
+port = %s
+pcp_port = %s
+socket_dir = '%s'
+pcp_socket_dir = '%[3]s'
+pid_file_name = '%[3]s/pgpool.pid'
+logdir = '%[3]s'
+backend_hostname0 = '%s'
+backend_port0 = %d
+`
+
+// TestPgpool_IsRefused: byre does not connect through Pgpool-II, and its message says why.
+func TestPgpool_IsRefused(t *testing.T) {
+	server, err := pgx.ParseConfig(pgtest.DSN(t))
+	if err != nil {
+		t.Fatal(err)
 	}
+	s := newSite(t, *tools)
+	port, empty := s.takePort(), s.write("empty.conf", "")
+	config := s.write("pgpool.conf", fmt.Sprintf(pgpoolSettings, port, s.takePort(), s.dir, server.Host, server.Port))
+	s.mustStart("pgpool", s.program("pgpool"), "-n", "-D", "-f", config, "-F", empty, "-a", empty)
+	endpoint := fmt.Sprintf("postgres://%s@127.0.0.1:%s/%s", server.User, port, server.Database)
+	want := "leads through Pgpool-II"
+	storetest.EventuallyDone(t, want, func(ctx context.Context) (bool, error) {
+		migrate := exec.CommandContext(ctx, programs.Byre.Path(), "migrate", "up", "--endpoint", endpoint) //nolint:gosec // built
+		out, err := migrate.CombinedOutput()
+		if err == nil {
+			t.Fatalf("byre has connected: %s", out)
+		}
+		if strings.Contains(string(out), want) {
+			return true, nil
+		}
+		return false, fmt.Errorf("%w: %s", err, out)
+	})
 }

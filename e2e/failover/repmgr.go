@@ -149,3 +149,11 @@ repmgrd -f %s --daemonize=false --no-pid-file
 wait`, repmgrService, n.data, n.pipe, first, n.bin, n.port, begin, n.host(), n.name, n.config)
 	return n.cluster.site.start(n.name, "/bin/sh", "-c", script)
 }
+
+// awaitAnswer waits until a server answers.
+func (c *cluster) awaitAnswer(n *node) error {
+	return c.await(c.Context(), n.name+" answers", func() (bool, error) {
+		_, err := n.status(c.Context())
+		return err == nil, err
+	})
+}

@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -104,19 +103,19 @@ func (s *server) translateCommit(err error, committing bool) error {
 }
 
 // isProof reports whether an error proves that the session of a batch did not execute the rest of
-// the batch. A pooler answers in the server's name when its
-// own connection to the server breaks, which may be after the COMMIT: PgBouncer with FATAL
-// 08P01, Odyssey with ERROR 08006, Pgpool-II with ERROR XX000, but without the severity that PostgreSQL does not translate. On a direct connection a FATAL
-// of class 57 comes from a session that is terminated, by pg_terminate_backend or a shutdown, before
-// it has committed.
+// the batch. A pooler answers in the server's name when its own connection to the server breaks,
+// which may be after the COMMIT: PgBouncer with FATAL 08P01, Odyssey with ERROR 08006. On a direct
+// connection a FATAL of class 57 comes from a session that is terminated, by pg_terminate_backend or
+// a shutdown, before it has committed.
 func (s *server) isProof(err *pgconn.PgError) bool {
-	return isOfSession(err) && (s.hasSession() || err.SeverityUnlocalized != "") || s.hasSession() && strings.HasPrefix(err.Code, "57P")
+	return isOfSession(err) || s.hasSession() && strings.HasPrefix(err.Code, "57P")
 }
 
 // isOfSession reports whether a session has answered a statement with the error, and goes on. An
-// error of class 08 is about a connection, which may be that of a pooler to the server.
+// error of class 08 is about a connection, which may be that of a pooler to the server. PostgreSQL sends
+// the severity in English (V) with each error: one without it is a pooler's.
 func isOfSession(err *pgconn.PgError) bool {
-	return cmp.Or(err.SeverityUnlocalized, err.Severity) == "ERROR" && !strings.HasPrefix(err.Code, "08")
+	return err.SeverityUnlocalized == "ERROR" && !strings.HasPrefix(err.Code, "08")
 }
 
 // hasLostRace reports whether the server rolled back a batch that may succeed when it is

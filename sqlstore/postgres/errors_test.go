@@ -84,7 +84,7 @@ func TestCommit_WhatProvesThatNothingHappened(t *testing.T) {
 		{"a session behind a pooler is terminated", pooled, "FATAL", "57P01", false, sqlstore.ErrUnknown},
 		{"another fatal error", direct, "FATAL", "XX000", false, sqlstore.ErrUnknown},
 		{"an internal error behind a pooler", pooled, "ERROR", "XX000", false, sqlstore.ErrUnavailable},
-		{"Pgpool-II lost the server", pooled, "ERROR without V", "XX000", false, sqlstore.ErrUnknown},
+		{"an error without the severity in English", direct, "ERROR without V", "XX000", false, sqlstore.ErrUnknown},
 	} {
 		from := &pgconn.PgError{Severity: c.severity, SeverityUnlocalized: c.severity, Code: c.code}
 		if severity, ok := strings.CutSuffix(c.severity, " without V"); ok {

@@ -51,8 +51,6 @@ type lineage struct {
 	// following has an element while followInstance runs: a mutex whose callers wait no longer than their
 	// contexts last.
 	following chan struct{}
-	// checked is the last result of checkRecorded, which followInstance calls.
-	checked string
 }
 
 // last returns the last seen change.
@@ -135,10 +133,8 @@ func (o *observation) shows(p lastSeen) bool {
 // check fails if a snapshot was not read from a primary, or if it does not hold the change
 // that was last seen before the read (errNotHeld). Otherwise it advances the last seen change. Every function that
 // reads calls it before it returns what it has read.
-func (d *Driver) check(ctx context.Context, w *watchdog, before lastSeen, o *observation) error {
+func (d *Driver) check(before lastSeen, o *observation) error {
 	switch {
-	case d.primary != nil:
-		return d.checkReplay(ctx, w, before, o)
 	case o.standby || o.readOnly:
 		return d.server.notPrimary()
 	case before.instance != "" && o.instance != before.instance, !o.holds(before):
@@ -155,8 +151,7 @@ func (s *server) notPrimary() error {
 // followInstance makes the instance that a new connection leads to the one that this process follows. It
 // begins a new epoch unless it is certain that the server has every commit that any process has
 // acknowledged: then it fails with errLost, except in a process that starts. before is the
-// last seen change that the caller has failed with; the zero value for a process that starts. With
-// Options.readsOnly it fails instead of writing: another process records the lineage first; see checkRecorded.
+// last seen change that the caller has failed with; the zero value for a process that starts.
 //
 // The new epoch begins beyond all revisions that were given before, and all before it is marked
 // as compacted. So every watch and every list that continues from a revision of the lost history,
@@ -188,11 +183,10 @@ func (d *Driver) followInstance(ctx context.Context, before lastSeen) error {
 	var o observation
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		f, err := d.find(ctx, tx, before)
-		writes := !d.server.options.readsOnly
-		if err == nil && writes && (f.stored != f.present || !f.holds) {
+		if err == nil && (f.stored != f.present || !f.holds) {
 			begun, err = d.record(ctx, tx, before)
 		}
-		if err == nil && writes && before.revision > 0 && !f.isShown {
+		if err == nil && before.revision > 0 && !f.isShown {
 			_, err = tx.Exec(ctx, compactAll) // what this process has seen may be lost
 		}
 		if err != nil {
@@ -200,9 +194,6 @@ func (d *Driver) followInstance(ctx context.Context, before lastSeen) error {
 		}
 		if err := tx.QueryRow(ctx, selectState, before.revision).Scan(o.columns()...); err != nil || begun {
 			return err
-		}
-		if !writes {
-			return d.checkRecorded(ctx, tx, f) // after selectState: it then notices a migration since
 		}
 		_, err = tx.Exec(ctx, commitLocally)
 		return err

@@ -90,7 +90,7 @@ func (d *Driver) DeleteHistory(ctx context.Context, deletion sqlstore.Deletion) 
 			if err := tx.QueryRow(ctx, selectState, before.revision).Scan(o.columns()...); err != nil {
 				return err
 			}
-			if err := d.check(ctx, w, before, &o); err != nil {
+			if err := d.check(before, &o); err != nil {
 				return err
 			}
 			w.pause() // ctx bounds the time of the deletion

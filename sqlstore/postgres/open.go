@@ -42,12 +42,8 @@ type Options struct {
 	// Logger logs new epochs, and what an operator should change on the server. By
 	// default nothing is logged.
 	Logger *slog.Logger
-	// Registerer registers the metrics of Open and OpenReadOnly; nil registers none.
+	// Registerer registers the metrics of Open; nil registers none.
 	Registerer prometheus.Registerer
-
-	// readsOnly is true for the primary of a ReadOnly: all pools are one, of one connection, and
-	// followInstance writes nothing.
-	readsOnly bool
 }
 
 func (o Options) withDefaults() Options {
@@ -65,14 +61,8 @@ type Driver struct {
 	server server
 	// isAlone is true while this process knows that no other one uses the database.
 	isAlone atomic.Bool
-	lineage *lineage
-	// primary is the driver of the primary of a standby; nil for a primary.
-	primary *Driver
-	// replayed is the greatest revision that reads have found on a standby.
-	replayed atomic.Int64
-	// replayWaits has the times that readReplayed waits for the replay; nil for a primary.
-	replayWaits prometheus.Histogram
-	waiting     batchWait
+	lineage lineage
+	waiting batchWait
 	// known has the sqlstore.Resources that this process knows to have an id.
 	known sync.Map
 }
@@ -117,11 +107,22 @@ func OpenWithoutServing(ctx context.Context, dsn string, options Options) (*Driv
 	if err != nil {
 		return nil, err
 	}
-	d, err := newDriver(ctx, config, pooled, options, &lineage{following: make(chan struct{}, 1)})
-	if err == nil {
-		d.server.primaries = primaries
+	switch mode := &config.ConnConfig.DefaultQueryExecMode; {
+	case pooled && *mode == pgx.QueryExecModeCacheStatement:
+		*mode = pgx.QueryExecModeExec
+	case pooled && *mode == pgx.QueryExecModeDescribeExec:
+		// It sends a statement and its execution apart, between which a pooler gives the session to other clients.
+		return nil, fmt.Errorf("PostgreSQL at %s is behind a pooler, where default_query_exec_mode=describe_exec may execute the statement "+
+			"of another client: remove it from the endpoint", migrations.Address(config.ConnConfig))
 	}
-	return d, err
+	d := &Driver{
+		server:  server{options: options, config: config.ConnConfig, refresh: config.BeforeConnect, primaries: primaries},
+		lineage: lineage{following: make(chan struct{}, 1)},
+	}
+	if err := d.server.openPools(ctx, config); err != nil {
+		return nil, errors.Join(fmt.Errorf("endpoint: %w", err), d.Close())
+	}
+	return d, nil
 }
 
 // parsePool parses a connection string, with the defaults of the pool for reads.
@@ -140,22 +141,6 @@ func parsePool(dsn string) (*pgxpool.Config, error) {
 		config.HealthCheckPeriod = defaultCheckPeriod
 	}
 	return config, nil
-}
-
-func newDriver(ctx context.Context, config *pgxpool.Config, pooled bool, options Options, l *lineage) (*Driver, error) {
-	switch mode := &config.ConnConfig.DefaultQueryExecMode; {
-	case pooled && *mode == pgx.QueryExecModeCacheStatement:
-		*mode = pgx.QueryExecModeExec
-	case pooled && *mode == pgx.QueryExecModeDescribeExec:
-		// It sends a statement and its execution apart, between which a pooler gives the session to other clients.
-		return nil, fmt.Errorf("PostgreSQL at %s is behind a pooler, where default_query_exec_mode=describe_exec may execute the statement "+
-			"of another client: remove it from the endpoint", migrations.Address(config.ConnConfig))
-	}
-	d := &Driver{server: server{options: options, config: config.ConnConfig, refresh: config.BeforeConnect}, lineage: l}
-	if err := d.server.openPools(ctx, config); err != nil {
-		return nil, errors.Join(fmt.Errorf("endpoint: %w", err), d.Close())
-	}
-	return d, nil
 }
 
 // Close implements sqlstore.Driver. It waits until all connections are released.
@@ -216,5 +201,5 @@ func inspect(ctx context.Context, config *pgx.ConnConfig, options Options) (pool
 			"hosts", hosts, "standbys", standbys, "synchronous_standby_names", quorum, "synchronous_commit", synchronous)
 	}
 	// A pooler gives its clients a process ID of its own, not that of the server's session.
-	return pid != conn.PgConn().PID() || migrations.LeadsToPgpool(conn.PgConn()), migrations.Check(migrations.Postgres, schema)
+	return pid != conn.PgConn().PID(), migrations.Check(migrations.Postgres, schema)
 }

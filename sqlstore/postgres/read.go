@@ -25,20 +25,16 @@ var (
 // State implements sqlstore.Driver.
 func (d *Driver) State(ctx context.Context) (sqlstore.State, error) {
 	var o observation
-	if err := d.readFrom(ctx, d.server.feedPool(), d.observe(&o)); err != nil {
-		return sqlstore.State{}, err
-	}
-	return o.State, nil
-}
-
-// observe returns a function for readFrom that reads the state alone.
-func (d *Driver) observe(o *observation) readFunc {
-	return func(ctx context.Context, conn *pgxpool.Conn, w *watchdog, before lastSeen) error {
+	err := d.readFrom(ctx, d.server.feedPool(), func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, before lastSeen) error {
 		if err := conn.QueryRow(ctx, selectState, before.revision).Scan(o.columns()...); err != nil {
 			return err
 		}
-		return d.check(ctx, w, before, o)
+		return d.check(before, &o)
+	})
+	if err != nil {
+		return sqlstore.State{}, err
 	}
+	return o.State, nil
 }
 
 // Get implements sqlstore.Driver.
@@ -52,11 +48,11 @@ func (d *Driver) Get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, in
 	}
 	var record sqlstore.Record
 	var o observation
-	err := d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, w *watchdog, before lastSeen) (err error) {
+	err := d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, before lastSeen) (err error) {
 		if record, o, err = readRecord(conn.QueryRow(ctx, selectObject, objectArguments(before.revision, key)...), key); err != nil {
 			return err
 		}
-		return d.check(ctx, w, before, &o)
+		return d.check(before, &o)
 	})
 	switch {
 	case err != nil:
@@ -236,7 +232,7 @@ func (d *Driver) snapshot(ctx context.Context, pool *pgxpool.Pool, of *sqlstore.
 			err = results.QueryRow().Scan(o.columns()...)
 		}
 		if err == nil {
-			err = d.check(ctx, w, before, &o)
+			err = d.check(before, &o)
 		}
 		if err == nil && of != nil {
 			err = results.QueryRow().Scan(&o.Compacted)
@@ -254,7 +250,7 @@ func (d *Driver) snapshot(ctx context.Context, pool *pgxpool.Pool, of *sqlstore.
 	})
 }
 
-// List implements sqlstore.Driver. If it fails after a call of yield, it returns the revision too.
+// List implements sqlstore.Driver.
 func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (listed sqlstore.ListResult, err error) {
 	start, nonEmpty, err := q.Start()
 	if err != nil {
@@ -302,8 +298,9 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 		if errors.As(err, &y) {
 			err = y.err
 		}
+		return sqlstore.ListResult{}, err
 	}
-	return listed, err
+	return listed, nil
 }
 
 func readList(results pgx.BatchResults, w *watchdog, q sqlstore.Query, listed *sqlstore.ListResult, yield func(sqlstore.Record) error) error {

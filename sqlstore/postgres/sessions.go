@@ -48,7 +48,7 @@ type server struct {
 	config  *pgx.ConnConfig
 	// refresh reads the files with the credentials again, for each new connection.
 	refresh beforeConnect
-	// primaries refuses a primary that was replaced; nil for the server of a standby.
+	// primaries refuses a primary that was replaced.
 	primaries *migrations.Primaries
 	// reads is for reads. feed is for State, the Changes of all resources and Notify, with
 	// which the processes follow each other, and for isDone, while reads is busy (feedPool).
@@ -66,8 +66,7 @@ type server struct {
 // Invariant: whoever holds a connection of the pool for reads does not wait for another
 // connection of this process. So this pool can't deadlock, whatever its size is. The writer
 // and the holders of advisory locks have pools of their own for that, and Listen has a
-// connection outside of the pools. A read of a standby may wait for a connection to the primary,
-// and no read of a primary waits for one to a standby.
+// connection outside of the pools.
 //
 // Invariant: reads that wait, for the lock of a table or for slow clients, do not keep the
 // process from learning the last revision. State and the Changes of all resources use a pool of
@@ -82,15 +81,8 @@ func (s *server) openPools(ctx context.Context, config *pgxpool.Config) (err err
 	config.PingTimeout = cmp.Or(config.PingTimeout, s.options.ReadTimeout)
 	config.BeforeConnect = closeSoon(true, s.refresh)
 	config.AfterConnect = s.prepareReads
-	if s.options.readsOnly {
-		config = resized(config, 1) // a cancel request takes no place of the server's max_connections
-	}
 	if s.reads, err = pgxpool.NewWithConfig(ctx, config); err != nil {
 		return err
-	}
-	if s.options.readsOnly {
-		s.feed, s.writes = s.reads, s.reads // followInstance uses writes, to read
-		return nil
 	}
 	if s.feed, err = pgxpool.NewWithConfig(ctx, resized(config, maxFeed)); err != nil {
 		return err
@@ -274,9 +266,6 @@ func (d *Driver) read(ctx context.Context, f readFunc) error {
 // drops the idle connections of the pools, which may lead to the same host. If f fails with
 // errNotHeld, readFrom follows the instance and calls f again.
 func (d *Driver) readFrom(ctx context.Context, pool *pgxpool.Pool, f readFunc) error {
-	if d.primary != nil {
-		return d.readReplayed(ctx, pool, f)
-	}
 	for attempt := 1; ; attempt++ {
 		before := d.lineage.last()
 		err := d.readOnce(ctx, pool, before, f)
@@ -325,7 +314,7 @@ func (d *Driver) readOnce(ctx context.Context, pool *pgxpool.Pool, before lastSe
 		return d.server.silent()
 	case errors.Is(err, errNotHeld):
 		return err
-	case errors.Is(err, pgconn.ErrReadOnlyConnection), errors.Is(err, pgconn.ErrPrimaryConnection):
+	case errors.Is(err, pgconn.ErrReadOnlyConnection):
 		d.server.reset()
 	}
 	return d.server.translate(err)

@@ -2,7 +2,6 @@ package filters
 
 import (
 	"context"
-	"maps"
 	"net/http"
 
 	"go.opentelemetry.io/otel/trace"
@@ -13,7 +12,6 @@ import (
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
-	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/filterlatency"
 	endpointfilters "k8s.io/apiserver/pkg/endpoints/filters"
@@ -158,10 +156,9 @@ func (c *chain) addAuthorizationFilters(handler http.Handler) http.Handler {
 		})
 	}
 	handler = withRealUser(handler)
-	handler = c.withLatencyTracking("audit", handler, func(h http.Handler) http.Handler {
+	return c.withLatencyTracking("audit", handler, func(h http.Handler) http.Handler {
 		return endpointfilters.WithAudit(h, c.AuditBackend, c.AuditPolicy, c.longRunning)
 	})
-	return withForwardedUser(handler)
 }
 
 // addAuthenticationFilters adds authentication. Tracing comes after it, so that only
@@ -219,39 +216,14 @@ func (c *chain) addOuterFilters(handler http.Handler) http.Handler {
 	return withFilterStack(handler)
 }
 
-type impersonatedKey struct{}
-
-// withForwardedUser puts the real user of a request that a server has forwarded (storage.RealUserExtra) into the
-// place of the one that the request impersonates, for the audit event; withRealUser puts that one back. An
-// impersonation can't set that extra here: its headers are read after this.
-func withForwardedUser(handler http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		if who, ok := request.UserFrom(req.Context()); ok && len(who.GetExtra()[storage.RealUserExtra]) > 0 {
-			extra := maps.Clone(who.GetExtra())
-			delete(extra, storage.RealUserExtra)
-			impersonated := &user.DefaultInfo{Name: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups(), Extra: extra}
-			ctx := context.WithValue(req.Context(), impersonatedKey{}, impersonated)
-			req = req.WithContext(request.WithUser(ctx, &user.DefaultInfo{Name: who.GetExtra()[storage.RealUserExtra][0]}))
-		}
-		handler.ServeHTTP(w, req)
-	})
-}
-
-// withRealUser keeps the authenticated user of a request that impersonates another one for the store, which records
-// both. The next filter puts the impersonated user into its place; of a forwarded request this one does.
+// withRealUser keeps the authenticated user of a request that impersonates another one for the
+// store, which records both. The next filter puts the impersonated user into its place.
 func withRealUser(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		ctx := req.Context()
-		who, ok := request.UserFrom(ctx)
-		if !ok {
-			handler.ServeHTTP(w, req)
-			return
-		}
-		if impersonated, ok := ctx.Value(impersonatedKey{}).(*user.DefaultInfo); ok {
-			audit.LogImpersonatedUser(ctx, impersonated, "")
-			req = req.WithContext(storage.WithRealUser(request.WithUser(ctx, impersonated), who.GetName()))
-		} else if req.Header.Get(authenticationv1.ImpersonateUserHeader) != "" {
-			req = req.WithContext(storage.WithRealUser(req.Context(), who.GetName()))
+		if req.Header.Get(authenticationv1.ImpersonateUserHeader) != "" {
+			if who, ok := request.UserFrom(req.Context()); ok {
+				req = req.WithContext(storage.WithRealUser(req.Context(), who.GetName()))
+			}
 		}
 		handler.ServeHTTP(w, req)
 	})
