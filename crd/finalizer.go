@@ -89,7 +89,10 @@ const (
 )
 
 // instance is what the cleaner reads of an instance.
-type instance = metav1.PartialObjectMetadata
+type instance struct {
+	metav1.PartialObjectMetadata
+	row storage.Row
+}
 
 // isEnding reports whether the instance is being deleted, and others have to remove its
 // finalizers.
@@ -135,8 +138,10 @@ func (c *cleaner) page(ctx context.Context, size int64, from string) ([]instance
 	instances := make([]instance, len(rows))
 	for n, row := range rows {
 		// A value that is not JSON is in no version: it is deleted by its key.
-		_ = json.Unmarshal(row.JSON, &instances[n])
+		_ = json.Unmarshal(row.JSON, &instances[n].PartialObjectMetadata)
 		instances[n].Namespace, instances[n].Name = row.Namespace, row.Name
+		row.JSON = nil // which the deletion does not need
+		instances[n].row = row
 	}
 	return instances, next, nil
 }
@@ -194,25 +199,21 @@ func (c *cleaner) deleteOne(ctx context.Context, i *instance, validate rest.Vali
 	}
 	ctx = request.WithNamespace(ctx, i.Namespace)
 	if !c.versions.Has(i.APIVersion) {
-		return c.deleteByKey(ctx, i.Name)
+		return c.deleteByKey(ctx, i)
 	}
 	_, _, err := c.registry.Delete(ctx, i.Name, validate, options)
 	// What a webhook fails with has no reason; what can't be decoded otherwise is an internal error.
 	isUnreadable := err != nil && (apierrors.ReasonForError(err) == metav1.StatusReasonUnknown || apierrors.IsInternalError(err))
 	if isUnreadable && len(i.Finalizers) == 0 {
-		return c.deleteByKey(ctx, i.Name)
+		return c.deleteByKey(ctx, i)
 	}
 	return err
 }
 
-// deleteByKey deletes an instance that can't be read. One that can be is refused.
-func (c *cleaner) deleteByKey(ctx context.Context, name string) error {
-	key, err := c.registry.KeyFunc(ctx, name)
-	if err != nil {
-		return err
-	}
-	err = c.store.Delete(ctx, key, c.registry.New(), nil, apistorage.ValidateObjectFunc(rest.ValidateAllObjectFunc), nil, apistorage.DeleteOptions{ExpectTransformOrDecodeError: true})
-	return storeerr.InterpretDeleteError(err, c.store.GroupResource(), name)
+// deleteByKey deletes an instance without reading it, if it is what the cleaner has seen. Another one is left to the
+// next deletion, because it may be readable and have finalizers.
+func (c *cleaner) deleteByKey(ctx context.Context, i *instance) error {
+	return storeerr.InterpretDeleteError(c.store.DeleteRow(ctx, i.row), c.store.GroupResource(), i.Name)
 }
 
 // storeCalls are the calls that the finalizer makes to the store. Invariant: after drain no

@@ -282,6 +282,23 @@ func TestDefinition_GoesWithoutItsWebhook(t *testing.T) {
 			t.Errorf("an instance with a finalizer: %v", err)
 		}
 		write(sqlstore.Update, revision, "")
+		const unsafe = `{"kind":"DeleteOptions","apiVersion":"v1",` +
+			`"ignoreStoreReadErrorWithClusterBreakingPotential":true}`
+		w := s.do(t, http.MethodDelete, crontabPath("v1")+"/a", unsafe)
+		if w.Code != http.StatusConflict || !strings.Contains(w.Body.String(), "the object is not corrupt: ") {
+			t.Errorf("an unsafe deletion: %d %s", w.Code, w.Body)
+		}
+		old := key
+		old.Name = "old"
+		if _, err := s.store.Commit(t.Context(), sqlstore.Write{
+			Op: sqlstore.Create, Key: old, UID: "uid-old", Encoding: "another", Value: []byte(`{"apiVersion":"example.com/v0",` +
+				`"kind":"CronTab","metadata":{"name":"old","namespace":"default","uid":"uid-old"}}`),
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if w := s.do(t, http.MethodDelete, crontabPath("v1")+"/old", unsafe); w.Code != http.StatusOK {
+			t.Errorf("an unsafe deletion of a version that the definition lacks: %d %s", w.Code, w.Body)
+		}
 		if _, err := cleaner.DeleteCollection(t.Context(), nil, nil, nil); err != nil {
 			t.Errorf("an instance without finalizers: %v", err)
 		}

@@ -58,14 +58,14 @@ func TestProgramVersion_IsTheTagsOrThatOfADevelopmentBuild(t *testing.T) {
 // not say 0.1.0-dev, which is older.
 func TestNextRelease_IsThatOfTheChangelogAndTheChart(t *testing.T) {
 	t.Parallel()
-	chart, err := os.ReadFile("../packaging/helm/byre/Chart.yaml")
+	chart, err := os.ReadFile("../../packaging/helm/byre/Chart.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if m := regexp.MustCompile(`(?m)^appVersion: "(.*)"$`).FindSubmatch(chart); m == nil || string(m[1]) != nextRelease {
 		t.Errorf("nextRelease is %s, the chart is of %q", nextRelease, m)
 	}
-	changelog, err := os.ReadFile("../CHANGELOG.md")
+	changelog, err := os.ReadFile("../../CHANGELOG.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -188,6 +188,7 @@ func (s *Store) Encode(ctx context.Context, e *watch.Entry, f *encoding.Format) 
 // Row is an object as it is stored, decrypted.
 type Row struct {
 	Namespace, Name string
+	Revision        int64
 	JSON            []byte
 }
 
@@ -206,7 +207,7 @@ func (s *Store) ListRows(ctx context.Context, opts storage.ListOptions) (rows []
 		if err != nil {
 			return nil, "", s.serializer.EntryError(err, entry)
 		}
-		rows = append(rows, Row{entry.Namespace, entry.Name, data})
+		rows = append(rows, Row{entry.Namespace, entry.Name, entry.Revision, data})
 	}
 	return rows, p.continueToken, nil
 }

@@ -150,8 +150,17 @@ func TestCommand_UnknownIsAnError(t *testing.T) {
 		}
 	}
 	_, version, _ := call("version")
-	if status, out, _ := call("--version"); status != 0 || out != version {
-		t.Errorf("--version: status %d, %q, want %q", status, out, version)
+	for _, args := range []string{
+		"--version", "-v", "log --version", "compact --version", "migrate up --version", "sql --at=-1h --version",
+		"version --version", "completion bash --version",
+	} {
+		if status, out, errOut := call(strings.Fields(args)...); status != 0 || out != version || errOut != "" {
+			t.Errorf("%s: status %d, %q, %q, want %q", args, status, out, errOut, version)
+		}
+	}
+	status, out, _ := call("version", "--version=false", "--output=json")
+	if status != 0 || !strings.HasPrefix(out, "{") {
+		t.Errorf("version --version=false: status %d, %q", status, out)
 	}
 }
 
@@ -303,8 +312,12 @@ func TestCommandLine_TakesAStatementWithAComment(t *testing.T) {
 func TestCommandLine_NamesWhatPeopleTry(t *testing.T) {
 	t.Parallel()
 	var out, errOut strings.Builder
-	if status := run(t.Context(), "kubectl-byre", []string{"--version"}, &out, &errOut); status != 0 || !strings.HasPrefix(out.String(), "byre ") {
-		t.Errorf("%d, %q, %q", status, out.String(), errOut.String())
+	for _, args := range [][]string{{"--version"}, {"log", "--version"}} {
+		out.Reset()
+		status := run(t.Context(), "kubectl-byre", args, &out, &errOut)
+		if status != 0 || !strings.HasPrefix(out.String(), "byre ") {
+			t.Errorf("%q: %d, %q, %q", args, status, out.String(), errOut.String())
+		}
 	}
 	if _, _, errOut := call("kubeconfig", "alice", "--data-dir", t.TempDir()); strings.Contains(errOut, "unknown") || strings.Contains(errOut, "--user") {
 		t.Error(errOut)

@@ -33,7 +33,7 @@ func newCompactCommand() *cobra.Command {
 			"again. Resources that keep their history for longer than --retention, by --retention-for,\n" +
 			"are left out and named; --resource deletes theirs.\n\n" +
 			"The command shows how far it is. It can be interrupted; what it has deleted stays deleted,\n" +
-			"and the next run goes on. If all of the history is younger than --keep, it fails.\n\n" +
+			"and the next run goes on. If all of the history is younger than --keep, it says so.\n\n" +
 			"A running server does it, with admin.kubeconfig of --data-dir; if none answers, or if\n" +
 			"--endpoint names a database, the database is opened instead; --retention is then the time for\n" +
 			"which servers have kept the history of most resources. A SQLite file becomes smaller: at\n" +
@@ -202,9 +202,6 @@ func (c *compaction) repeat(
 				c.deleted, c.first.Older, err)
 		case err != nil:
 			return err
-		case result.IsDeleted && c.deleted == 0 && c.first.Younger > 0:
-			return fmt.Errorf("nothing is deleted: "+
-				"the history has %d changes, all younger than --keep %s: --keep 0 deletes them too", c.first.Younger, c.request.Keep)
 		}
 		now := c.progress.clock()
 		if result.IsDeleted && deletedAt.IsZero() {
@@ -237,8 +234,13 @@ func (c *compaction) print() error {
 		fmt.Fprintf(c.out, "left out, because they keep their history for longer: %s; "+
 			"delete that with --resource NAME, or '*' for all\n", strings.Join(r.Kept, ", "))
 	}
-	_, err := fmt.Fprintf(c.out, "compacted up to revision %d: %d changes are deleted; the database has %s, %s less\n",
-		r.CompactedRevision, c.deleted, bytesText(r.SizeBytes), bytesText(max(0, c.first.BeforeBytes-r.SizeBytes)))
+	result := fmt.Sprintf("compacted up to revision %d: %d changes are deleted", r.CompactedRevision, c.deleted)
+	if c.deleted == 0 && c.first.Younger > 0 {
+		result = fmt.Sprintf("nothing is deleted: "+
+			"the history has %d changes, all younger than --keep %s: --keep 0 deletes them too", c.first.Younger, c.request.Keep)
+	}
+	_, err := fmt.Fprintf(c.out, "%s; the database has %s, %s less\n",
+		result, bytesText(r.SizeBytes), bytesText(max(0, c.first.BeforeBytes-r.SizeBytes)))
 	if !r.Done {
 		_, err = fmt.Fprintf(c.out, "the file keeps %s for what is written next, "+
 			"and the server returns it little by little: stop it and run \"byre compact\" again to return it at once\n", bytesText(r.SizeBytes-r.UsedBytes))

@@ -234,7 +234,7 @@ func addServerFlags(cmd *cobra.Command, sets cliflag.NamedFlagSets, config *conf
 	cmd.PersistentPreRunE = func(*cobra.Command, []string) error { return config.set(flags, flags) }
 	global := sets.FlagSet("global")
 	global.BoolP("help", "h", false, "help for "+cmd.Name())
-	client.AddVersion(cmd, global, "", version)
+	client.AddVersion(global, "", version)
 	config.addTo(global)
 	cmd.Flags().AddFlagSet(flags)
 	cmd.Flags().AddFlagSet(global)

@@ -140,7 +140,7 @@ func newEtcdCommand() *cobra.Command {
 		SilenceUsage:       true,
 		SilenceErrors:      true,
 	}
-	client.AddVersion(cmd, cmd.Flags(), "", func() string { return "etcd Version: " + standin.Version + "\n" })
+	client.AddVersion(cmd.Flags(), "", func() string { return "etcd Version: " + standin.Version + "\n" })
 	cmd.Flags().StringSliceVar(&o.ListenURLs, "listen-client-urls", []string{"http://localhost:2379"}, "URLs to listen on.")
 	cmd.Flags().StringVar(&o.DataDir, "data-dir", "default.etcd", "Directory in which byre under the name kube-apiserver keeps its database.")
 	return cmd

@@ -52,6 +52,10 @@ func run(ctx context.Context, path string, args []string, out, errOut io.Writer)
 	root.SetOut(out)
 	root.SetErr(errOut)
 	if err := root.ExecuteContext(ctx); err != nil {
+		if asked, ok := errors.AsType[*client.VersionError](err); ok {
+			fmt.Fprint(out, asked.Text)
+			return 0
+		}
 		logs.FlushLogs()
 		for _, line := range client.Messages(err) {
 			fmt.Fprintln(errOut, root.Name()+": "+line)
@@ -93,7 +97,8 @@ func newRootCommand() *cobra.Command {
 		PersistentPreRunE: config.setNamed,
 	}
 	config.addTo(root.PersistentFlags())
-	client.AddVersion(root, root.Flags(), "v", versionText)
+	client.AddVersion(root.PersistentFlags(), "", versionText)
+	client.AddVersion(root.Flags(), "v", versionText)
 	root.AddCommand(newServeCommand(config), newMigrateCommand(), newBackupCommand(), newRestoreCommand(), newCopyCommand(), newForkCommand(),
 		newImportCommand(), newExportCommand(), newCheckCommand(), newCompactCommand(), newStatusCommand(),
 		newConfigCommand(config), newTakeoverCommand(), newCertsCommand(), newKubeconfigCommand(), newTokenCommand(), newVersionCommand(), newManCommand())

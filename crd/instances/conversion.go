@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 
 	"byre/apiserver/storage/encoding"
@@ -365,15 +366,20 @@ func (c *convertingCodec) convert(values [][]byte) ([][]byte, error) {
 	in := &unstructured.UnstructuredList{Items: make([]unstructured.Unstructured, len(values))}
 	in.SetGroupVersionKind(c.stored)
 	decoder, defaulter := c.codecs.decoder(), c.codecs.defaulter()
+	versions, isOfDefinition := c.converter.current.Load().versions, true
 	for i, value := range values {
 		if _, _, err := decoder.Decode(value, nil, &in.Items[i]); err != nil {
 			return nil, err
 		}
 		defaulter.Default(&in.Items[i])
+		isOfDefinition = isOfDefinition && versions.Has(in.Items[i].GroupVersionKind().Version)
 	}
 	items, err := c.convertItems(in)
-	if err != nil {
+	switch {
+	case err != nil && isOfDefinition:
 		return nil, &encoding.ConversionError{Err: err}
+	case err != nil: // no webhook is asked about a version that the definition lacks
+		return nil, err
 	}
 	after := coercer{schemas: c.codecs.schemas} // a webhook may answer anything
 	converted := make([][]byte, len(items))
@@ -415,6 +421,7 @@ type converter struct {
 // conversionOf converts by one generation of a definition.
 type conversionOf struct {
 	generation int64
+	versions   sets.Set[string]
 	// unsafe converts in place, safe converts a copy.
 	safe, unsafe runtime.ObjectConvertor
 }
@@ -429,7 +436,11 @@ func (c *converter) use(crd *apiextensionsv1.CustomResourceDefinition) error {
 	if err != nil {
 		return fmt.Errorf("%s: conversion: %w", crd.Name, err)
 	}
-	c.current.Store(&conversionOf{crd.Generation, safe, unsafe})
+	versions := sets.New[string]()
+	for _, v := range crd.Spec.Versions {
+		versions.Insert(v.Name)
+	}
+	c.current.Store(&conversionOf{crd.Generation, versions, safe, unsafe})
 	return nil
 }
 

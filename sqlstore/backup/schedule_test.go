@@ -425,7 +425,7 @@ func TestSchedule_DeletesWhatAKilledProcessLeft(t *testing.T) {
 // The documented schedule has a run each day, also where the clocks skip its hour in spring.
 func TestParse_TheDocumentedScheduleRunsEveryDay(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../../docs/operations/backup.md")
+	page, err := os.ReadFile("../../docs/operations/backup.md")
 	if err != nil {
 		t.Fatal(err)
 	}

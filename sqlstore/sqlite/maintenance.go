@@ -145,7 +145,7 @@ const (
 	// checkpoint copies the part of the log that no reader needs back into the file. It
 	// waits for no reader and no writer. When all of the log is copied back, the writer
 	// starts the log over. If that never happens, the writer runs a checkpoint of its own
-	// at Options.LogPages.
+	// at Options.copyPages.
 	checkpoint = `PRAGMA wal_checkpoint(PASSIVE)`
 	// truncateLog returns the space of a log that is copied back. It fails at once, or does nothing, if a reader or
 	// writer uses the log.
@@ -235,7 +235,7 @@ func (c *checkpointer) run(ctx context.Context, statement string) error {
 	}
 	var busy, pages, copied int
 	err := c.db.QueryRowContext(ctx, statement).Scan(&busy, &pages, &copied)
-	enough, isFull := min(checkpointPages, c.options.LogPages/2), c.isFull()
+	enough, isFull := min(checkpointPages, c.options.copyPages()*2/3), c.isFull()
 	if isFull {
 		enough = reservePages
 	}

@@ -27,8 +27,8 @@ type Options struct {
 	// Clock returns the time of changes; the default is time.Now.
 	Clock func() time.Time
 	// LogPages is the length of the write-ahead log, in pages of 4 kB, at which the writer
-	// copies it back; the default is 16,384 (64 MiB). A reader that stays on an old
-	// snapshot can make the log longer.
+	// copies it back; the default is 16,384 (64 MiB). With a Reserve that is three quarters
+	// of it at most. A reader that stays on an old snapshot can make the log longer.
 	LogPages int
 	// Busy is how long the driver waits for a lock that another program (a shell, a
 	// backup) holds; the default is 10 seconds.
@@ -63,6 +63,18 @@ type Options struct {
 
 // logLimit is LogPages in bytes.
 func (o *Options) logLimit() int64 { return int64(o.LogPages) * 4096 }
+
+// copyPages is the length of the log at which the writer copies it back.
+//
+// Invariant: with a reserve, the log has fewer pages than the reserve, so that all of them can be copied back when the
+// disk is full; otherwise no delete could return space. A quarter is for the last transaction, and for a delete. A
+// reader that stays in a transaction breaks it, see checkpointer.record.
+func (o *Options) copyPages() int {
+	if o.Reserve == 0 {
+		return o.LogPages
+	}
+	return max(1, min(o.LogPages, int(o.Reserve/4096/4*3)))
+}
 
 // readers is the number of connections that read.
 const readers = 4
@@ -159,7 +171,7 @@ func (d *Driver) open(ctx context.Context) (err error) {
 		// because a page of 4 kB with its header takes 8 kB.
 		setting{name: "cache_size", value: "-4000"},
 		setting{name: "journal_size_limit", value: strconv.FormatInt(d.options.logLimit(), 10)},
-		setting{name: "wal_autocheckpoint", value: strconv.Itoa(d.options.LogPages)},
+		setting{name: "wal_autocheckpoint", value: strconv.Itoa(d.options.copyPages())},
 	))); err != nil {
 		return err
 	}

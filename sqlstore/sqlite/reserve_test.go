@@ -277,6 +277,36 @@ func testQuickDeletes(t *testing.T, attached bool) {
 	storetest.Eventually(t, "the reserve is taken back", func() bool { return !driver.InReserve() })
 }
 
+// The log that fills the disk has fewer new pages than the reserve gives: it is copied back before it has more.
+func TestReserve_IsEnoughForTheLog(t *testing.T) {
+	t.Parallel()
+	const reserve = 8 << 20
+	disk := pgtest.NewDisk(t, 80)
+	path := filepath.Join(disk.Dir, "byre.db")
+	if _, err := migrations.Up(t.Context(), "sqlite://"+path); err != nil {
+		t.Fatal(err)
+	}
+	driver := openReserving(t, path, reserve)
+	defer func() { _ = driver.Close() }()
+	key := func(i int) sqlstore.Key { return sqlstore.Key{Resource: "pods", Name: fmt.Sprint(i)} }
+	value := []byte(`"` + strings.Repeat("x", 900_000) + `"`)
+	made := 0
+	for ; ; made++ {
+		_, err := driver.Commit(t.Context(), []sqlstore.Write{{Op: sqlstore.Create, Key: key(made), Value: value, Grows: true}})
+		if errors.Is(err, sqlstore.ErrDiskFull) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range made {
+		commitOne(t, driver, sqlstore.Write{Op: sqlstore.Delete, Key: key(i), Replaces: int64(i) + 1})
+	}
+	if info, err := os.Stat(path); err != nil || info.Size() < int64(made*len(value)) {
+		t.Errorf("the log is not copied back: the file has %d bytes, %v", info.Size(), err)
+	}
+}
+
 // On a full disk nothing is copied. A delete that is to be acknowledged with its copy is made, and says that its outcome is
 // unknown: it does not hold up those that follow, with which there is space again.
 func TestReserve_DeletesDoNotWaitForACopy(t *testing.T) {

@@ -300,10 +300,17 @@ func TestVolatile_FailsWithTheDatabase(t *testing.T) {
 	driver := openVolatile(t, path, isLease)
 	defer driver.Close()
 	lease := func(name string) sqlstore.Write {
-		return sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "leases", Name: name}, Value: []byte(`{}`)}
+		value := `"` + strings.Repeat("x", 100_000) + `"`
+		return sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "leases", Name: name}, Value: []byte(value)}
+	}
+	limit := func(pages string) { // SQLite keeps the existing pages, and adding one fails as on a full disk
+		t.Helper()
+		if err := driver.ExecWriter(t.Context(), `PRAGMA max_page_count = `+pages); err != nil {
+			t.Fatal(err)
+		}
 	}
 	commitOne(t, driver, lease("before"))
-	restore := redirect(t, path+"-wal", "/dev/full", os.O_RDWR)
+	limit("1")
 	commitOne(t, driver, lease("in memory"))
 	if err := driver.Flush(); !errors.Is(err, sqlstore.ErrUnavailable) {
 		t.Errorf("flush: %v", err)
@@ -314,7 +321,7 @@ func TestVolatile_FailsWithTheDatabase(t *testing.T) {
 	if _, _, err := driver.Get(t.Context(), lease("in memory").Key); err != nil {
 		t.Errorf("what was acknowledged: %v", err)
 	}
-	restore()
+	limit("4294967294")
 	commitOne(t, driver, lease("after"))
 	var names []string
 	_, err := driver.List(t.Context(), sqlstore.Query{Range: sqlstore.Range{Resource: "leases"}}, func(r sqlstore.Record) error {

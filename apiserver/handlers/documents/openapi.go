@@ -49,6 +49,9 @@ type builtDocument struct {
 	json  []byte // gzip
 	// protobuf is made from json when a client requests it first.
 	protobuf []byte // gzip
+	// encoded is the last document before that has protobuf, of which withProtobuf takes what is the same; nil if
+	// there is none, and once this one has.
+	encoded *builtDocument
 	// partial says that a part is missing. The document is sent but not kept.
 	partial bool
 	// generation and build are those of Service, of OpenAPI v2.
@@ -218,14 +221,21 @@ func (s *OpenAPI) getV2(ctx context.Context, protobuf bool) (*builtDocument, err
 		if err != nil {
 			return nil, err
 		}
-		built = &builtDocument{hash: hash, built: s.now(), json: compressed, partial: partial, generation: generation, build: last}
+		encoded := built
+		if encoded != nil && encoded.protobuf == nil {
+			encoded = encoded.encoded
+		}
+		built = &builtDocument{
+			hash: hash, built: s.now(), json: compressed, partial: partial,
+			generation: generation, build: last, encoded: encoded,
+		}
 		// The tree of the built-in API takes tens of megabytes, more than the rest of an
 		// idle server. Without this call the process would keep them for minutes.
 		defer debug.FreeOSMemory()
 	}
 	if protobuf && built.protobuf == nil {
 		var err error
-		if built, err = built.withProtobuf(ToProtobufV2); err != nil {
+		if built, err = built.withProtobuf(built.toProtobufV2); err != nil {
 			return nil, err
 		}
 		defer debug.FreeOSMemory()
@@ -247,7 +257,24 @@ func (e *builtDocument) withProtobuf(convert func([]byte) ([]byte, error)) (*bui
 	}
 	both := *e
 	both.protobuf, err = Compress(binary)
+	both.encoded = nil
 	return &both, err
+}
+
+// toProtobufV2 converts the text of the document.
+func (e *builtDocument) toProtobufV2(text []byte) ([]byte, error) {
+	if e.encoded == nil {
+		return ToProtobufV2(text)
+	}
+	lastText, err := Decompress(e.encoded.json)
+	if err != nil {
+		return nil, err
+	}
+	last, err := Decompress(e.encoded.protobuf)
+	if err != nil {
+		return nil, err
+	}
+	return toProtobufV2(text, lastText, last)
 }
 
 // ServeHTTP serves /openapi/v2, /openapi/v3 and the paths below /openapi/v3.
@@ -406,11 +433,23 @@ type Document struct {
 // which could not be read now. The Service sends such a document and does not keep it.
 var ErrPartial = errors.New("a part of the document is missing for now")
 
-// Source returns a source with the given roots. build is the result of BuildIdentity.
+// Source returns a source with the given roots. build is the result of BuildIdentity. Its part of OpenAPI v2 is built
+// once: each change of another source has the whole document built again.
 func (m *Models) Source(roots []Root, build string) Source {
+	v2 := sync.OnceValues(func() ([]byte, error) {
+		document, err := m.V2(roots)
+		if err != nil {
+			return nil, err
+		}
+		return Compress(document)
+	})
 	source := Source{
 		V2: func(_ context.Context, add func(document []byte) error) error {
-			document, err := m.V2(roots)
+			packed, err := v2()
+			if err != nil {
+				return err
+			}
+			document, err := Decompress(packed)
 			if err != nil {
 				return err
 			}

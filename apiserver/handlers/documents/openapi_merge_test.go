@@ -183,6 +183,43 @@ func TestProtobufV2_EqualsUpstream(t *testing.T) {
 	}
 }
 
+// A document that is encoded after another one takes the messages of what both have, and is what it is without.
+func TestProtobufV2_TakesWhatIsTheSame(t *testing.T) {
+	t.Parallel()
+	text := func(paths, definitions string) []byte {
+		return []byte(`{"swagger":"2.0","info":{"title":"x","version":"1"},"paths":{` + paths +
+			`},"definitions":{` + definitions + `}}`)
+	}
+	path := func(name, of string) string {
+		return fmt.Sprintf(`%q:{"get":{"description":%q,"responses":{"200":{"description":"OK"}}}}`, name, of)
+	}
+	definition := func(name, of string) string { return fmt.Sprintf(`%q:{"description":%q,"type":"object"}`, name, of) }
+	last := text(path("/a", "same")+","+path("/b", "old")+","+path("/c", "gone"),
+		definition("A", "same")+","+definition("C", "old"))
+	next := text(path("/a", "same")+","+path("/aa", "new")+","+path("/b", "changed"),
+		definition("A", "same")+","+definition("B", "new")+","+definition("C", "changed"))
+	encode := func(text []byte) []byte {
+		t.Helper()
+		encoded, err := handler.ToProtoBinary(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return encoded
+	}
+	if got, err := toProtobufV2(next, last, encode(last)); err != nil || !bytes.Equal(got, encode(next)) {
+		t.Errorf("the protobuf is another one than without the last one, %v", err)
+	}
+	// What is taken is not encoded again: it has the words of the last message.
+	marked := func(text []byte) []byte { return bytes.ReplaceAll(text, []byte(`"same"`), []byte(`"mark"`)) }
+	got, err := toProtobufV2(next, last, encode(marked(last)))
+	if err != nil || !bytes.Equal(got, encode(marked(next))) {
+		t.Errorf("what is the same was encoded again, %v", err)
+	}
+	if _, err := toProtobufV2(next, last, []byte{1}); err == nil {
+		t.Error("a damaged message was taken")
+	}
+}
+
 // BenchmarkMerge merges documents of 12 MB in all, and encodes the result as JSON and as
 // protobuf. Such a document takes a process from 18 MB to 47 as JSON, and from 18 to 61 as
 // protobuf (TestMerge_TakesLittleMemory); by way of objects, from 20 to 170 and to 200.

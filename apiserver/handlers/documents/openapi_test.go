@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -115,6 +117,45 @@ func TestService_BuildsOnRequest(t *testing.T) {
 	}
 	if built != 2 {
 		t.Errorf("built %d documents, want 2", built)
+	}
+}
+
+// TestService_KeepsTheBuiltinPart: a change of one source does not have the part of the built-in groups built again,
+// and the document has both, whatever clients ask for meanwhile.
+func TestService_KeepsTheBuiltinPart(t *testing.T) {
+	t.Parallel()
+	const protobuf = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+	service, built := openapi.NewOpenAPI(), 0
+	root := exampleRoot("apis/example/v1")
+	operations := root.Operations
+	root.Operations = func() ([]restful.Route, error) {
+		built++
+		return operations()
+	}
+	service.Set("example", models().Source([]openapi.Root{root}, "a"))
+	for i := range 3 {
+		definition := models().Source([]openapi.Root{exampleRoot(fmt.Sprintf("apis/definition/v%d", i))}, "a")
+		service.Set("definition", definition)
+		if i == 1 {
+			get(t, service, "/openapi/v2")
+			service.Set("definition", definition)
+		}
+		w := get(t, service, "/openapi/v2", "Accept", protobuf)
+		var document openapi_v2.Document
+		if err := proto.Unmarshal(w.Body.Bytes(), &document); err != nil {
+			t.Fatal(err)
+		}
+		var paths []string
+		for _, path := range document.GetPaths().GetPath() {
+			paths = append(paths, path.GetName())
+		}
+		want := []string{fmt.Sprintf("/apis/definition/v%d/widgets", i), "/apis/example/v1/widgets"}
+		if !slices.Equal(paths, want) {
+			t.Errorf("%q, want %q", paths, want)
+		}
+	}
+	if built != 1 {
+		t.Errorf("built %d times", built)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 
@@ -50,24 +51,30 @@ func SubcommandOnly(cmd *cobra.Command, args []string) error {
 	return fmt.Errorf("unknown command %q for %q: %s", args[0], cmd.CommandPath(), next)
 }
 
-// AddVersion adds a flag --version to a command, among flags of it, that prints a text instead of running the
-// command. Cobra's own prints by a template, and a program that may execute templates keeps all methods of all types.
-func AddVersion(cmd *cobra.Command, flags *pflag.FlagSet, shorthand string, text func() string) {
-	asked := flags.BoolP("version", shorthand, false, "Print the version and exit.")
-	prepare, run := cmd.PersistentPreRunE, cmd.RunE
-	cmd.PersistentPreRunE = func(cmd *cobra.Command, args []string) error {
-		if *asked || prepare == nil {
-			return nil
-		}
-		return prepare(cmd, args)
+// AddVersion adds a flag --version that ends the parsing of the command line with a VersionError, so that no argument
+// and no other flag is needed beside it. Cobra's own prints by a template, and a program that may execute templates
+// keeps all methods of all types.
+func AddVersion(flags *pflag.FlagSet, shorthand string, text func() string) {
+	flag := flags.VarPF(versionFlag{text}, "version", shorthand, "Print the version and exit.")
+	flag.NoOptDefVal = "true"
+}
+
+// VersionError is what a command fails with that is asked for the version.
+type VersionError struct{ Text string }
+
+func (*VersionError) Error() string { return "the version is asked for" }
+
+type versionFlag struct{ text func() string }
+
+// String, Type and Set implement pflag.Value.
+func (versionFlag) String() string { return "false" }
+func (versionFlag) Type() string   { return "bool" }
+func (f versionFlag) Set(value string) error {
+	isAsked, err := strconv.ParseBool(value)
+	if err == nil && isAsked {
+		err = &VersionError{f.text()}
 	}
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if *asked {
-			_, err := io.WriteString(cmd.OutOrStdout(), text())
-			return err
-		}
-		return run(cmd, args)
-	}
+	return err
 }
 
 // Messages returns the lines that the user is shown for an error: one for each thing that

@@ -40,7 +40,7 @@ func NewPluginCommand(version func() string) *cobra.Command {
 		SilenceUsage: true, SilenceErrors: true,
 		Args: SubcommandOnly, RunE: Help,
 	}
-	AddVersion(root, root.Flags(), "", version)
+	AddVersion(root.PersistentFlags(), "", version)
 	root.AddCommand(NewCommands()...)
 	AcceptDays(root)
 	return root
