@@ -19,14 +19,12 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/authentication/user"
-	cacheddiscovery "k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/restmapper"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/keyutil"
 	"k8s.io/klog/v2"
@@ -158,9 +156,6 @@ func (r *Runner) runControllers(ctx context.Context) error {
 		if d := known[name]; d.class == essential {
 			always[name] = d
 		} else {
-			if r.config.WithControllerManager && name == names.PodGarbageCollectorController {
-				d.triggers = append(d.triggers, pods) // whose informer runs for other controllers too
-			}
 			others[name] = d
 		}
 	}
@@ -217,26 +212,6 @@ func (r *Runner) runEssential(ctx context.Context, root clients, controllers map
 	together(runs...)(ctx)
 	<-ctx.Done()
 	return nil
-}
-
-// runOnDemand runs controllers of the other classes until ctx ends.
-func (r *Runner) runOnDemand(ctx context.Context, root clients, controllers map[string]descriptor) {
-	settings, err := defaultSettings()
-	if err != nil {
-		utilruntime.HandleErrorWithContext(ctx, err, "Cannot read the defaults of kube-controller-manager")
-		<-ctx.Done()
-		return
-	}
-	cc := &controllerContext{
-		ControllerContext: app.ControllerContext{
-			ComponentConfig: settings,
-			RESTMapper:      restmapper.NewDeferredDiscoveryRESTMapper(cacheddiscovery.NewMemCacheClient(root.kube.Discovery())),
-		},
-		Config: &r.config,
-		root:   root,
-	}
-	o := &onDemand{cc: cc, informers: newInformers(root, controllers), controllers: controllers}
-	together(o.run, func(ctx context.Context) { resetPeriodically(ctx, cc.RESTMapper) })(ctx)
 }
 
 // defaultSettings returns the settings that kube-controller-manager has without flags.
@@ -327,9 +302,9 @@ func pause(ctx context.Context) {
 // descriptor describes a controller.
 type descriptor struct {
 	class class
-	// triggers are resources. The controller starts when there is an object of one of
-	// them, and at once if it has none: the informers of a controller without work
-	// would only take memory.
+	// triggers are resources that the controller works on. The controllers start with the first object of any, and this
+	// one not at all if none of its own is served. Those that run by default have no Pods, which nobody runs
+	// without a Node: all Pods would be in memory twice.
 	triggers []schema.GroupResource
 	// own is nil for a controller that upstream's constructor builds.
 	own *ownController
@@ -352,6 +327,7 @@ var (
 	nodes               = groupResource("", "nodes")
 	pods                = groupResource("", "pods")
 	services            = groupResource("", "services")
+	serviceCIDRs        = groupResource("networking.k8s.io", "servicecidrs")
 	volumes             = groupResource("", "persistentvolumes")
 )
 
@@ -369,18 +345,18 @@ func descriptors() map[string]descriptor {
 		names.ServiceAccountController:                  {essential, nil, nil},
 		names.RootCACertificatePublisherController:      {essential, nil, &ownController{"root-ca-cert-publisher", newRootCAPublisher}},
 		names.ClusterRoleAggregationController:          {essential, nil, nil},
-		names.ResourceQuotaController:                   {essential, nil, &ownController{"resourcequota-controller", newResourceQuota}},
 		names.ValidatingAdmissionPolicyStatusController: {essential, nil, &ownController{"validatingadmissionpolicy-status-controller", newPolicyStatus}},
 
 		names.CertificateSigningRequestApprovingController:       {cluster, on{certificateRequests}, &ownController{"certificate-controller", newCertificateApproving}},
 		names.CertificateSigningRequestSigningController:         {cluster, on{certificateRequests}, nil},
 		names.CertificateSigningRequestCleanerController:         {cluster, on{certificateRequests}, &ownController{"certificate-controller", newCertificateCleaner}},
 		names.PodCertificateRequestCleanerController:             {cluster, on{groupResource("certificates.k8s.io", "podcertificaterequests")}, nil},
-		names.KubeAPIServerClusterTrustBundlePublisherController: {cluster, on{pods}, &ownController{"kube-apiserver-serving-clustertrustbundle-publisher", newTrustBundlePublisher}},
+		names.KubeAPIServerClusterTrustBundlePublisherController: {cluster, on{nodes}, &ownController{"kube-apiserver-serving-clustertrustbundle-publisher", newTrustBundlePublisher}},
 		names.EndpointsController:                                {cluster, on{services}, nil},
 		names.EndpointSliceController:                            {cluster, on{services}, nil},
 		names.EndpointSliceMirroringController:                   {cluster, on{services}, nil},
 		names.PodGarbageCollectorController:                      {cluster, on{nodes}, nil},
+		names.ResourceQuotaController:                            {cluster, on{groupResource("", "resourcequotas")}, nil},
 		names.TaintEvictionController:                            {cluster, on{nodes}, &ownController{"node-controller", newTaintEviction}},
 		names.PersistentVolumeBinderController:                   {cluster, on{claims, volumes}, nil},
 		names.PersistentVolumeClaimProtectionController:          {cluster, on{claims}, nil},
@@ -403,7 +379,7 @@ func descriptors() map[string]descriptor {
 		names.ReplicationControllerController:            {workload, on{groupResource("", "replicationcontrollers")}, nil},
 		names.ResourceClaimController:                    {workload, on{groupResource("resource.k8s.io", "resourceclaims"), groupResource("resource.k8s.io", "resourceclaimtemplates")}, nil},
 		names.ServiceAccountTokenController:              {workload, on{groupResource("", "secrets")}, &ownController{"", newServiceAccountToken}},
-		names.ServiceCIDRController:                      {workload, on{groupResource("networking.k8s.io", "servicecidrs")}, nil},
+		names.ServiceCIDRController:                      {workload, on{serviceCIDRs}, nil},
 		names.StorageVersionMigratorController:           {workload, on{groupResource("storagemigration.k8s.io", "storageversionmigrations")}, &ownController{"storage-version-migrator-controller", newStorageVersionMigrator}},
 		names.StatefulSetController:                      {workload, on{groupResource("apps", "statefulsets")}, nil},
 		names.TTLController:                              {workload, on{nodes}, nil},

@@ -5,8 +5,8 @@
 // # The controllers of kube-controller-manager
 //
 // The essential ones always run: without them an API server alone cannot delete a namespace,
-// collect garbage, or create the default service accounts. The others start with the first object
-// that they work on, and pause while a kube-controller-manager leads (class, in controllers.go).
+// collect garbage, or create the default service accounts. The others start together with the first
+// object that one of them works on, and pause while a kube-controller-manager leads (class, in controllers.go).
 //
 // The controllers are upstream's, with upstream's names and aliases. The constructors of
 // kube-controller-manager build them, but for those where this server differs (ownController). The

@@ -17,6 +17,8 @@ import (
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/klog/v2"
+
+	"byre/apiserver/process"
 )
 
 // election is about one Lease in kube-system.
@@ -292,7 +294,7 @@ func newLeaseWatch(client kubernetes.Interface, name string) (*leaseWatch, error
 		leases: make(chan *coordinationv1.Lease, 1),
 		factory: informers.NewSharedInformerFactoryWithOptions(client, 0,
 			informers.WithNamespace(metav1.NamespaceSystem),
-			informers.WithTransform(stripManagedFields),
+			informers.WithTransform(process.StripManagedFields),
 			informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = only })),
 	}
 	informer := l.factory.Coordination().V1().Leases().Informer()

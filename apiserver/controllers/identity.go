@@ -9,6 +9,7 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
@@ -91,6 +92,15 @@ func (b clientBuilder) Config(account string) (*rest.Config, error) {
 func (b clientBuilder) Client(account string) (kubernetes.Interface, error) {
 	own, err := b.newClients(account)
 	return own.kube, err
+}
+
+// DiscoveryClient implements clientbuilder.ControllerClientBuilder.
+func (b clientBuilder) DiscoveryClient(account string) (discovery.DiscoveryInterface, error) {
+	own, err := b.newClients(account)
+	if err != nil {
+		return nil, err
+	}
+	return own.kube.Discovery(), nil
 }
 
 // ClientOrDie implements clientbuilder.ControllerClientBuilder. It fails only with a configuration

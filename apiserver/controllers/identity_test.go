@@ -3,6 +3,8 @@ package controllers
 import (
 	"context"
 	"encoding/pem"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -13,13 +15,9 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/client-go/discovery/cached/memory"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/restmapper"
 	certutil "k8s.io/client-go/util/cert"
-	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app/options"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 )
@@ -98,11 +96,10 @@ func TestControllers_AreTheirServiceAccounts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	settings, err := defaultSettings()
-	if err != nil {
-		t.Fatal(err)
-	}
 	api := fake.NewClientset()
+	// The resource quota controller reads discovery when it is built.
+	empty := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("{}")) }))
+	defer empty.Close()
 	for name, d := range descriptors() {
 		want := "system:kube-controller-manager"
 		if account, ok := accounts[name]; ok {
@@ -112,26 +109,25 @@ func TestControllers_AreTheirServiceAccounts(t *testing.T) {
 			}
 		}
 		var asked []string
-		o := &onDemand{informers: informers.NewSharedInformerFactory(api, 0), cc: &controllerContext{
-			Config: &Config{Files: files, ClientConfig: func(_ string, who user.Info) *rest.Config {
-				asked = append(asked, who.GetName())
-				return &rest.Config{}
-			}},
-			ControllerContext: app.ControllerContext{
-				ComponentConfig: settings,
-				RESTMapper:      restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(api.Discovery())),
-			},
-			root: clients{kube: api},
+		config := &Config{Files: files, ClientConfig: func(_ string, who user.Info) *rest.Config {
+			asked = append(asked, who.GetName())
+			return &rest.Config{Host: empty.URL}
 		}}
+		root := clients{kube: api}
+		shared := newSharedInformers(root)
+		cc, err := config.newContext(root, shared)
+		if err != nil {
+			t.Fatal(err)
+		}
 		if d.own != nil {
 			d.own = &ownController{d.own.account, func(context.Context, *controllerContext) (func(context.Context), error) { return nil, nil }}
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		if _, err := o.build(ctx, name, d); err != nil {
+		if _, err := d.construct(ctx, name, &cc); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		cancel()
-		o.informers.Shutdown()
+		shared.Shutdown()
 		if slices.Sort(asked); !slices.Equal(slices.Compact(asked), []string{want}) {
 			t.Errorf("%s asks for the clients of %v, want %s", name, asked, want)
 		}
@@ -148,6 +144,9 @@ func TestClients_AreOfTheServiceAccount(t *testing.T) {
 		return &rest.Config{UserAgent: component + "/v1 (os/arch) kubernetes/abc"}
 	}}
 	api := fake.NewClientset()
+	// The resource quota controller reads discovery when it is built.
+	empty := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("{}")) }))
+	defer empty.Close()
 	const account = "system:serviceaccount:kube-system:deployment-controller"
 	for range 2 { // the second finds the account
 		own, err := c.newControllerClients(t.Context(), clients{kube: api}, "deployment-controller")

@@ -223,9 +223,8 @@ func newChain(config Config, d process.Dependencies, s *storageBackend, a *acces
 	for _, server := range c.servers {
 		checks.BootSequence = append(checks.BootSequence, server.Checks()...)
 	}
-	served := newCheckPaths(api)
-	c.startChecks = process.InstallHealth(served, checks)
-	installPaths(paths, config.Options, d, s, a, served)
+	c.startChecks = process.InstallHealth(paths, checks)
+	installPaths(paths, config.Options, d, s, a)
 	if builtin.queries != nil {
 		c.handler = builtin.queries.Beside(c.handler)
 	}

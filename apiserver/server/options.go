@@ -395,10 +395,10 @@ func (o *Options) Apply() error {
 	if err := compatibility.DefaultComponentGlobalsRegistry.Set(); err != nil {
 		return err
 	}
-	if err := logsapi.ValidateAndApply(o.Logs, utilfeature.DefaultFeatureGate); err != nil {
+	streams := &logsapi.LoggingOptions{ErrorStream: newLogStream(os.Stderr), InfoStream: os.Stdout}
+	if err := logsapi.ValidateAndApplyWithOptions(o.Logs, streams, utilfeature.DefaultFeatureGate); err != nil {
 		return err
 	}
-	filterLog(o.Logs)
 	utilfeature.DefaultMutableFeatureGate.AddMetrics()
 	compatibility.DefaultComponentGlobalsRegistry.AddMetrics()
 	// Upstream logs warnings about metrics options even if none is set.

@@ -50,10 +50,9 @@ func counted(name string, handler http.Handler) http.Handler {
 	return endpointmetrics.InstrumentHandlerFunc(http.MethodGet, "", "", "", name, "", "", false, "", handler.ServeHTTP)
 }
 
-// installPaths adds the paths that belong to no API group, and checks.
-func installPaths(paths *mux.PathRecorderMux, o Completed, d process.Dependencies, s *storageBackend, a *access, checks *checkPaths) {
-	checks.addTo(paths)
-	index := routes.ListedPathProviders{paths, checks, listed(d.Discovery.Paths)}
+// installPaths adds the paths that belong to no API group, but for those of checks.
+func installPaths(paths *mux.PathRecorderMux, o Completed, d process.Dependencies, s *storageBackend, a *access) {
+	index := routes.ListedPathProviders{paths, listed(d.Discovery.Paths)}
 	routes.Index{}.Install(index, paths)
 	handleDocument(paths, "/version", http.HandlerFunc(serveVersion))
 	paths.Handle("/openapi/v2", d.OpenAPI)

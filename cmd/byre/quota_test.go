@@ -45,13 +45,15 @@ var counted = []struct {
 		`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":%q}}`},
 }
 
-// On PostgreSQL there are two servers.
+// On PostgreSQL there are two servers. There is no quota before the definition: a controller that runs counts the
+// instances of a new one after a while.
 func TestQuota_IsExact(t *testing.T) {
 	t.Parallel()
-	onSharedServers(t, func(t *testing.T, s *sharedByre) {
-		servers := []*rest.Config{s.config(t)}
-		if !strings.HasPrefix(s.endpoint, "sqlite:") {
-			second := startServer(t, t.TempDir(), "--endpoint", s.endpoint, "--cert-dir", filepath.Join(s.dir, "pki"))
+	onDatabases(t, func(t *testing.T, flags ...string) {
+		first := startServer(t, t.TempDir(), flags...)
+		servers := []*rest.Config{first.config(t)}
+		if len(flags) > 0 {
+			second := startServer(t, t.TempDir(), append(flags, "--cert-dir", filepath.Join(first.dir, "pki"))...)
 			servers = append(servers, second.config(t))
 		}
 		testQuota(t, servers...)
@@ -258,9 +260,8 @@ func deleteOne(t *testing.T, client dynamic.Interface, gvr schema.GroupVersionRe
 	t.Fatal("nothing to delete")
 }
 
-// TestQuota_HasNoStatusWithoutUsage makes quotas that name more and more resources, each of which the
-// controller has to begin to count, and follows their statuses: none lacks the usage of a name, by which admission
-// would refuse what the quota allows.
+// TestQuota_HasNoStatusWithoutUsage makes quotas that name more and more resources, and follows their statuses: none
+// lacks the usage of a name, by which admission would refuse what the quota allows.
 func TestQuota_HasNoStatusWithoutUsage(t *testing.T) {
 	t.Parallel()
 	onSharedServers(t, func(t *testing.T, s *sharedByre) { testQuotaStatuses(t, s.config(t), s.makeNamespace(t)) })
@@ -297,5 +298,10 @@ func testQuotaStatuses(t *testing.T, config *rest.Config, namespace string) {
 			}
 			isCounted = seen.Name == quota.Name && len(seen.Status.Used) == len(hard)
 		}
+	}
+	// Each of the quotas counts it.
+	created := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "c-"}}
+	if _, err := kube.CoreV1().ConfigMaps(namespace).Create(t.Context(), created, metav1.CreateOptions{}); err != nil {
+		t.Errorf("where several quotas count a ConfigMap: %v", err)
 	}
 }
