@@ -36,6 +36,7 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 
 	"byre/apiserver/handlers"
+	"byre/apiserver/handlers/write"
 	"byre/apiserver/process"
 	"byre/apiserver/storage"
 )
@@ -140,7 +141,7 @@ func (w *writers) forward(rw http.ResponseWriter, req *http.Request) {
 		return
 	}
 	ctx := req.Context()
-	if name := storage.RealUser(ctx); name != "" {
+	if name := write.RealUser(ctx); name != "" {
 		extra := maps.Clone(who.GetExtra())
 		if extra == nil {
 			extra = map[string][]string{}

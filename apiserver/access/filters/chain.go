@@ -26,6 +26,7 @@ import (
 	"k8s.io/component-base/featuregate"
 
 	"byre/apiserver/handlers"
+	"byre/apiserver/handlers/write"
 	"byre/apiserver/storage"
 )
 
@@ -249,9 +250,9 @@ func withRealUser(handler http.Handler) http.Handler {
 		}
 		if impersonated, ok := ctx.Value(impersonatedKey{}).(*user.DefaultInfo); ok {
 			audit.LogImpersonatedUser(ctx, impersonated, "")
-			req = req.WithContext(storage.WithRealUser(request.WithUser(ctx, impersonated), who.GetName()))
+			req = req.WithContext(write.WithRealUser(request.WithUser(ctx, impersonated), who.GetName()))
 		} else if req.Header.Get(authenticationv1.ImpersonateUserHeader) != "" {
-			req = req.WithContext(storage.WithRealUser(req.Context(), who.GetName()))
+			req = req.WithContext(write.WithRealUser(req.Context(), who.GetName()))
 		}
 		handler.ServeHTTP(w, req)
 	})
