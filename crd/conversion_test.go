@@ -92,7 +92,7 @@ func TestVersions_WithoutConversion(t *testing.T) {
 			"v1":      {"schedule": "* *", "zone": "UTC"},
 		} {
 			path := crontabPath(version)
-			for _, path := range []string{path + "/a", path + "/a?pretty=true"} {
+			for _, path := range []string{path + "/a", path + "/a" + decoded} {
 				w := s.do(t, http.MethodGet, path, "")
 				if diff := cmp.Diff(want, spec(t, w.Body.Bytes())); diff != "" {
 					t.Errorf("GET %s (-want +got):\n%s", path, diff)
@@ -295,7 +295,7 @@ func TestStorageVersion_ChangeKeepsObjects(t *testing.T) {
 			"v1beta1": {"schedule": "* *"},
 			"v1":      {"schedule": "* *", "zone": "UTC"},
 		} {
-			for _, path := range []string{crontabPath(version) + "/a", crontabPath(version) + "/a?pretty=true"} {
+			for _, path := range []string{crontabPath(version) + "/a", crontabPath(version) + "/a" + decoded} {
 				if diff := cmp.Diff(want, spec(t, s.do(t, http.MethodGet, path, "").Body.Bytes())); diff != "" {
 					t.Errorf("GET %s (-want +got):\n%s", path, diff)
 				}

@@ -311,10 +311,10 @@ func TestConversion_IsMadeAnewAfterAChangeOfTheSpec(t *testing.T) {
 			t.Fatalf("%d %s", w.Code, w.Body)
 		}
 		reads := map[string]string{
-			"GET":           crontabPath("v1beta1") + "/a",
-			"GET, indented": crontabPath("v1beta1") + "/a?pretty=true",
-			"GET, any":      crontabPath("v1beta1") + "/a?resourceVersion=0",
-			"LIST":          crontabPath("v1beta1"),
+			"GET":          crontabPath("v1beta1") + "/a",
+			"GET, decoded": crontabPath("v1beta1") + "/a" + decoded,
+			"GET, any":     crontabPath("v1beta1") + "/a?resourceVersion=0",
+			"LIST":         crontabPath("v1beta1"),
 		}
 		for name, path := range reads {
 			if w := s.do(t, http.MethodGet, path, ""); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "* *") {
@@ -406,7 +406,7 @@ func (s *server) useWidgets(ctx context.Context, t *testing.T, worker int, reque
 		}
 		created = append(created, name)
 		one := widgetPath + "/" + name
-		for _, path := range []string{one, one + "?pretty=1", one + "/scale", widgetPath + "?limit=3"} {
+		for _, path := range []string{one, one + decoded, one + "/scale", widgetPath + "?limit=3"} {
 			if w := s.do(t, http.MethodGet, path, ""); w.Code != http.StatusOK {
 				t.Errorf("GET %s: %d %s", path, w.Code, w.Body)
 				return created

@@ -17,9 +17,9 @@
 //
 // The response of a GET, LIST or WATCH is made from the stored bytes and their
 // representations, without upstream's handlers, where the resource's storage is a plain
-// registry and the request asks for JSON, protobuf, metadata or a table. All other
-// requests, such as those for YAML, for pretty printing, or with a shard selector, are
-// served by upstream's handlers. Both give the same response; a test sends each request
+// registry and the request asks for JSON, indented or not, protobuf, metadata or a table.
+// All other requests, such as those for YAML, or with a shard selector, are served by
+// upstream's handlers. Both give the same response; a test sends each request
 // both ways and compares.
 //
 // A LIST from bytes is streamed, so its memory does not grow with the list. If reading

@@ -38,6 +38,15 @@ func (a *API) UpstreamWrites() http.Handler {
 	})
 }
 
+// Indent indents JSON that comes in pieces.
+func Indent(pieces ...[]byte) (indented []byte) {
+	var i indenter
+	for _, piece := range pieces {
+		indented = i.append(indented, piece)
+	}
+	return indented
+}
+
 // Resource returns the resource or subresource at a path of a group version; nil if there is none.
 func (a *API) Resource(gv schema.GroupVersion, path string) *Resource {
 	for _, r := range a.resources {

@@ -205,13 +205,12 @@ func (e *encoded) negotiate(req *http.Request, partial string) format {
 			return nil
 		}
 	}
-	// Where pretty printing is asked for, the negotiation has chosen the indenting
-	// serializer.
-	if info.PrettySerializer != nil && info.Serializer == info.PrettySerializer {
-		return nil
-	}
 	switch media.Accepted.MediaType {
 	case runtime.ContentTypeJSON:
+		// Where indented JSON is asked for, the negotiation has chosen the serializer that indents.
+		if by.json != nil && info.PrettySerializer != nil && info.Serializer == info.PrettySerializer {
+			return indented{by.json}
+		}
 		return by.json
 	case runtime.ContentTypeProtobuf:
 		return by.protobuf
@@ -349,6 +348,93 @@ func marshalJSON(object any) ([]byte, error) {
 	var buf bytes.Buffer
 	err := json.NewEncoder(&buf).Encode(object)
 	return bytes.TrimRight(buf.Bytes(), "\n"), err
+}
+
+// indented is a format of JSON for people: curl and browsers get it. It answers gets and lists as the format in it,
+// indented. Events of watches are not indented, as upstream's are not.
+type indented struct{ format }
+
+func (f indented) appendObject(dst []byte, o encoding.Encoded) []byte {
+	compact := f.format.appendObject(getBuffer(), o)
+	dst = new(indenter).append(dst, compact)
+	putBuffer(compact)
+	return dst
+}
+
+func (f indented) writeList(ctx context.Context, out *answerWriter, list *storage.EncodedList) error {
+	out.indent()
+	return f.format.writeList(ctx, out, list)
+}
+
+// indenter indents JSON that it gets piece by piece. The result is that of upstream's serializer for indented JSON
+// (json.MarshalIndent with two spaces), which has no newline at the end. The text must be valid JSON. The zero value
+// expects the beginning of a text.
+type indenter struct {
+	depth int
+	// isEmpty is true after a bracket that opens an object or an array.
+	isEmpty bool
+	// inString is true inside a string, and isEscaped after a backslash there.
+	inString, isEscaped bool
+}
+
+func (i *indenter) append(dst, text []byte) []byte {
+	for len(text) > 0 {
+		if i.inString {
+			n := i.restOfString(text)
+			dst, text = append(dst, text[:n]...), text[n:]
+			continue
+		}
+		c := text[0]
+		text = text[1:]
+		switch c {
+		case ' ', '\t', '\r', '\n':
+			continue
+		case '}', ']':
+			i.depth--
+		}
+		isEnd := c == '}' || c == ']'
+		if i.isEmpty != isEnd { // before the first member or element, and after the last one
+			dst = i.appendNewline(dst)
+		}
+		i.isEmpty = false
+		dst = append(dst, c)
+		switch c {
+		case '"':
+			i.inString = true
+		case ':':
+			dst = append(dst, ' ')
+		case ',':
+			dst = i.appendNewline(dst)
+		case '{', '[':
+			i.isEmpty = true
+			i.depth++
+		}
+	}
+	return dst
+}
+
+// restOfString returns the length of what text has of a string that has begun, with its quotation mark.
+func (i *indenter) restOfString(text []byte) int {
+	for n, c := range text {
+		switch {
+		case i.isEscaped:
+			i.isEscaped = false
+		case c == '\\':
+			i.isEscaped = true
+		case c == '"':
+			i.inString = false
+			return n + 1
+		}
+	}
+	return len(text)
+}
+
+func (i *indenter) appendNewline(dst []byte) []byte {
+	dst = append(dst, '\n')
+	for range i.depth {
+		dst = append(dst, "  "...)
+	}
+	return dst
 }
 
 // protobufFormat is Kubernetes' protobuf: four magic bytes, followed by a

@@ -105,14 +105,15 @@ func (e *encoded) fail(w http.ResponseWriter, req *http.Request, err error) {
 // answerStored answers a write with what was stored. It returns false for a request that asks for
 // another form.
 func (e *encoded) answerStored(w http.ResponseWriter, req *http.Request, status int, stored encoding.Encoded) bool {
-	if e.negotiate(req, "") != e.formats.json {
+	f := e.negotiate(req, "")
+	if f != e.formats.json && f != (indented{e.formats.json}) {
 		return false
 	}
 	request.TrackSerializeResponseObjectLatency(req.Context(), func() {
-		out := newAnswerWriter(w, req, e.formats.json.mediaType())
+		out := newAnswerWriter(w, req, f.mediaType())
 		defer out.release()
 		out.status = status
-		out.buf = append(stored.AppendJSON(out.buf, true), '\n')
+		out.buf = f.appendObject(out.buf, stored)
 		out.close()
 	})
 	return true
@@ -299,7 +300,7 @@ const (
 )
 
 // answerWriter writes a response piece by piece. The caller appends to buf. flush sends
-// buf if it is large enough, and close sends the rest. Nothing is sent before, not even
+// what there is if it is large enough, and close sends the rest. Nothing is sent before, not even
 // the status, so that the caller can still answer with an error.
 type answerWriter struct {
 	w         http.ResponseWriter
@@ -308,7 +309,11 @@ type answerWriter struct {
 	status    int // of the response
 	buf       []byte
 
-	threshold int       // the bytes that must be in buf before the first byte is sent
+	// indenter, if not nil, indents what the caller has appended, into indented.
+	indenter *indenter
+	indented []byte
+
+	threshold int       // the bytes that must be there before the first byte is sent
 	out       io.Writer // nil until then
 	gzip      *compressor
 	err       error
@@ -335,39 +340,53 @@ func newAnswerWriter(w http.ResponseWriter, req *http.Request, mediaType string)
 	return j
 }
 
+// indent makes the writer indent all that the caller appends.
+func (j *answerWriter) indent() { j.indenter, j.indented = new(indenter), getBuffer() }
+
 // started reports whether anything has been sent.
 func (j *answerWriter) started() bool { return j.out != nil }
 
-// flush sends buf if it is large enough.
+// flush sends what there is if it is large enough.
 func (j *answerWriter) flush() {
-	if len(j.buf) >= writeSize && (j.started() || len(j.buf) > j.threshold) {
-		j.send()
+	if text := j.pending(); len(text) >= writeSize && (j.started() || len(text) > j.threshold) {
+		j.send(text)
 	}
 }
 
 // close sends the rest. It returns no error, because it fails only if the client has
 // gone.
 func (j *answerWriter) close() {
-	j.send()
+	j.send(j.pending())
 	if j.gzip != nil && j.err == nil {
 		j.err = j.gzip.finish()
 	}
 }
 
-func (j *answerWriter) send() {
-	if !j.started() {
-		j.start()
+// pending returns what has not been sent, in the form in which it is sent.
+func (j *answerWriter) pending() []byte {
+	if j.indenter == nil {
+		return j.buf
 	}
-	if j.err == nil {
-		_, j.err = j.out.Write(j.buf)
-	}
+	j.indented = j.indenter.append(j.indented, j.buf)
 	j.buf = j.buf[:0]
+	return j.indented
 }
 
-func (j *answerWriter) start() {
+func (j *answerWriter) send(text []byte) {
+	if !j.started() {
+		j.start(len(text))
+	}
+	if j.err == nil {
+		_, j.err = j.out.Write(text)
+	}
+	j.buf, j.indented = j.buf[:0], j.indented[:0]
+}
+
+// start sends the header of a response whose first piece has size bytes.
+func (j *answerWriter) start(size int) {
 	header := j.w.Header()
 	j.out = j.w
-	if j.threshold == gzipThreshold && len(j.buf) > gzipThreshold {
+	if j.threshold == gzipThreshold && size > gzipThreshold {
 		header.Set("Content-Encoding", "gzip")
 		header.Add("Vary", "Accept-Encoding")
 		j.gzip = getCompressor(j.w)
@@ -382,6 +401,10 @@ func (j *answerWriter) release() {
 	buf := j.buf
 	j.buf = nil
 	putBuffer(buf)
+	if j.indenter != nil {
+		putBuffer(j.indented)
+		j.indenter, j.indented = nil, nil
+	}
 	if j.gzip != nil {
 		putCompressor(j.gzip)
 		j.gzip = nil

@@ -128,6 +128,10 @@ var accepts = []map[string]string{
 	{"Accept": "application/json"},
 	{"Accept": "application/json", "User-Agent": "curl/8"},
 	{"Accept": "application/json;pretty=1"},
+	{"Accept": "text/html,application/xml;q=0.9,*/*;q=0.8", "User-Agent": "Mozilla/5.0 (X11)", "Accept-Encoding": "gzip"},
+	{"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json", "User-Agent": "curl/8"},
+	{"Accept": "application/json;as=Table;v=v1beta1;g=meta.k8s.io;pretty=1"},
+	{"Accept": "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io", "User-Agent": "Wget/1"},
 	{"Accept": "application/json", "Accept-Encoding": "gzip"},
 	{"Accept": "application/json", "Accept-Encoding": "br;q=1.0, gzip;q=0.8"},
 	{"Accept": "application/yaml"},
@@ -349,7 +353,7 @@ func (d *discard) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestList_Streams: a list of any length allocates only a small part of what it sends.
+// TestList_Streams: a list of any length, indented or not, allocates only a small part of what it sends.
 func TestList_Streams(t *testing.T) {
 	if testing.Short() {
 		t.Skip("writes 20 MB")
@@ -360,8 +364,8 @@ func TestList_Streams(t *testing.T) {
 	for i := range count {
 		s.create(t, configMaps, fmt.Sprintf(`{"metadata":{"name":"m%03d"},"data":{"k":%q}}`, i, body))
 	}
-	list := func() (sent int, allocated uint64) {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, configMaps, nil)
+	list := func(query string) (sent int, allocated uint64) {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, configMaps+query, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -372,18 +376,20 @@ func TestList_Streams(t *testing.T) {
 		runtime.ReadMemStats(&after)
 		return to.bytes, after.TotalAlloc - before.TotalAlloc
 	}
-	list() // fills the caches
-	sent, allocated := list()
-	for range 4 { // other goroutines of the process allocate too, now and then
-		_, again := list()
-		allocated = min(allocated, again)
-	}
-	t.Logf("sent %d kB, allocated %d kB", sent/1000, allocated/1000)
-	if sent < count*size {
-		t.Fatalf("only %d bytes were sent", sent)
-	}
-	if limit := uint64(sent / 20); allocated > limit {
-		t.Errorf("allocated %d bytes, more than %d", allocated, limit)
+	for _, query := range []string{"", "?pretty=true"} {
+		list(query) // fills the caches
+		sent, allocated := list(query)
+		for range 4 { // other goroutines of the process allocate too, now and then
+			_, again := list(query)
+			allocated = min(allocated, again)
+		}
+		t.Logf("%q: sent %d kB, allocated %d kB", query, sent/1000, allocated/1000)
+		if sent < count*size {
+			t.Fatalf("only %d bytes were sent", sent)
+		}
+		if limit := uint64(sent / 20); allocated > limit {
+			t.Errorf("%q: allocated %d bytes, more than %d", query, allocated, limit)
+		}
 	}
 }
 

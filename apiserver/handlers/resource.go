@@ -444,10 +444,7 @@ func (r *Resource) handler(a action) http.HandlerFunc {
 	case request.MethodDelete:
 		return r.writes().Delete(r.storage.(rest.GracefulDeleter))
 	case request.MethodDeleteCollection:
-		deleter := r.storage.(rest.CollectionDeleter)
-		return func(w http.ResponseWriter, req *http.Request) {
-			handlers.DeleteCollection(deleter, true, r.scope, admit)(w, req)
-		}
+		return r.writes().DeleteCollection(r.storage.(rest.CollectionDeleter))
 	case request.MethodConnect:
 		connecter := r.storage.(rest.Connecter)
 		return func(w http.ResponseWriter, req *http.Request) {

@@ -197,6 +197,7 @@ func TestWatch_FormsEqualUpstreams(t *testing.T) {
 			var watches []pair
 			for _, accept := range []string{
 				"application/json",
+				"application/json;pretty=1",
 				"application/vnd.kubernetes.protobuf",
 				"application/vnd.kubernetes.protobuf;stream=watch,application/json",
 				"application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io",

@@ -40,7 +40,8 @@
 //
 // # What the caller owes
 //
-// The caller runs the feed and the sqlstore behind a Store. The caller does not write
+// The caller runs the feed and the sqlstore behind a Store. The context of a write has the Request that
+// asked for it (WithRequest), unless it is the server's own. The caller does not write
 // to objects that it got from GetList and Watch, because other readers may share them; it owns the
 // objects of a LookupReader. Transformers authenticate values with the object's key, so an encrypted
 // value can't be moved to another key.

@@ -2,7 +2,6 @@ package storage
 
 import (
 	"bytes"
-	"context"
 	"crypto/aes"
 	"encoding/json"
 	"errors"
@@ -14,9 +13,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/apis/example"
-	"k8s.io/apiserver/pkg/audit"
-	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/value"
@@ -260,28 +256,6 @@ func TestUnsafeDeletion_DeletesUnreadableObjects(t *testing.T) {
 	}
 	if err := remove(storage.DeleteOptions{ExpectTransformOrDecodeError: true}); err != nil {
 		t.Errorf("unsafe delete: %v", err)
-	}
-}
-
-func TestAuthor_IsRecorded(t *testing.T) {
-	t.Parallel()
-	ctx := request.WithUser(t.Context(), &user.DefaultInfo{Name: "ann"})
-	ctx = audit.WithAuditContext(ctx)
-	audit.WithAuditID(ctx, "id-1")
-	status := request.WithRequestInfo(ctx, &request.RequestInfo{Verb: "patch", Subresource: "status"})
-	applied := WithRealUser(WithWrite(status, &Write{Verb: "apply", Manager: "kubectl"}), "root")
-	for _, test := range []struct {
-		ctx  context.Context
-		want sqlstore.Author
-	}{
-		{status, sqlstore.Author{User: "ann", Verb: "patch", Subresource: "status", AuditID: "id-1"}},
-		{WithWrite(status, &Write{Manager: "m"}), sqlstore.Author{User: "ann", Verb: "patch", Subresource: "status", Manager: "m", AuditID: "id-1"}},
-		{applied, sqlstore.Author{User: "ann", RealUser: "root", Verb: "apply", Subresource: "status", Manager: "kubectl", AuditID: "id-1"}},
-		{t.Context(), sqlstore.Author{User: programName, Verb: "delete"}},
-	} {
-		if got := author(test.ctx, sqlstore.Delete); got != test.want {
-			t.Errorf("got %+v, want %+v", got, test.want)
-		}
 	}
 }
 

@@ -18,9 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/conversion"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/audit"
-	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/storage"
 
 	"byre/apiserver/storage/encoding"
@@ -28,34 +25,68 @@ import (
 	"byre/watch"
 )
 
-// Write is the write of one request: what the store records of it beside the user and RequestInfo,
-// and what it has stored. It travels in the context, because upstream's storage.Interface has no
-// parameter for it. It is safe for concurrent use.
-type Write struct {
-	// Verb replaces that of RequestInfo, if it is not empty: an apply has the verb patch.
-	Verb string
-	// Manager is the field manager.
-	Manager string
+// Request is what a write tells the store about the request behind it, and what the store has stored for that
+// request. The package apiserver/handlers/write makes one for each request. Upstream's registry stands between that
+// package and the Store, and storage.Interface has no parameter for it; a Request therefore travels in the context.
+// Create, GuaranteedUpdate and Delete take it out of the context and pass it on as a parameter.
+//
+// Invariant: a Request does not change after WithRequest, apart from what is stored. A Request is safe for concurrent
+// use: upstream deletes the objects of a collection in several goroutines.
+//
+// The zero value stands for a change of the server's own, which no request asked for.
+type Request struct {
+	// Author is recorded with each change. An empty User is the server; an empty Verb is the operation of the change.
+	Author sqlstore.Author
+	// Grows is true if the quota of the database applies: the store refuses new and larger objects at the quota. It
+	// is false for the server's own changes, which are few and without which a start does not end, and for deletes:
+	// an update of a delete, such as that of the deletionTimestamp, leads to a smaller database.
+	Grows bool
+	// MayOmitManagedFields is true if the store writes an object without its managed fields where it is too large
+	// with them.
+	MayOmitManagedFields bool
 
-	stored atomic.Pointer[writtenBytes]
+	stored atomic.Pointer[storedBytes]
 }
 
-// writtenBytes are the bytes that were stored at a revision.
-type writtenBytes struct {
+// storedBytes are the bytes that were stored at a revision.
+type storedBytes struct {
 	data     []byte // decrypted
 	revision int64
 }
 
-type writeKey struct{}
+type requestKey struct{}
 
-// WithWrite returns a context whose changes are those of w.
-func WithWrite(ctx context.Context, w *Write) context.Context {
-	return context.WithValue(ctx, writeKey{}, w)
+// WithRequest returns a context whose changes are those of r.
+func WithRequest(ctx context.Context, r *Request) context.Context {
+	return context.WithValue(ctx, requestKey{}, r)
+}
+
+// requestFrom returns the Request of a write. It is the only reader of the context's value.
+func requestFrom(ctx context.Context) *Request {
+	if r, ok := ctx.Value(requestKey{}).(*Request); ok {
+		return r
+	}
+	return &Request{}
+}
+
+// programName is the author of changes that no request asked for.
+const programName = "byre"
+
+// author returns the author of one change of the request.
+func (r *Request) author(op sqlstore.Op) sqlstore.Author {
+	a := r.Author
+	if a.User == "" {
+		a.User = programName
+	}
+	if a.Verb == "" {
+		a.Verb = string(op)
+	}
+	return a
 }
 
 // What upstream does: it encodes an object to store it, decodes the result, and encodes that once
 // more to answer the client. What is done instead: where the client asks for JSON in the storage
-// version, the handler answers with the stored bytes (apiserver/handlers/write). What it
+// version, the handler answers with the stored bytes (answerStored in apiserver/handlers/read.go). What it
 // relies on: the registry changes nothing in what the storage returns, which answersWrites there
 // checks; TestEncodedWrite_AnswersTheStoredBytes in handlers fails when an object is encoded again.
 //
@@ -65,8 +96,8 @@ func WithWrite(ctx context.Context, w *Write) context.Context {
 // Stored returns the bytes that were stored for the object that a write has returned: those of its
 // resourceVersion. It returns false if the last change of the request has another, as when nothing
 // changed. The caller guarantees that the object was not changed since.
-func (w *Write) Stored(object runtime.Object) (encoding.Encoded, bool) {
-	last := w.stored.Load()
+func (r *Request) Stored(object runtime.Object) (encoding.Encoded, bool) {
+	last := r.stored.Load()
 	if last == nil {
 		return encoding.Encoded{}, false
 	}
@@ -75,13 +106,6 @@ func (w *Write) Stored(object runtime.Object) (encoding.Encoded, bool) {
 		return encoding.Encoded{}, false
 	}
 	return encoding.EncodedStored(last.data, last.revision), true
-}
-
-// recordStored records what a change has stored.
-func recordStored(ctx context.Context, data []byte, revision int64) {
-	if w, ok := ctx.Value(writeKey{}).(*Write); ok {
-		w.stored.Store(&writtenBytes{data, revision})
-	}
 }
 
 // Create implements storage.Interface.
@@ -96,8 +120,8 @@ func (s *Store) Create(ctx context.Context, key string, obj, out runtime.Object,
 	if err := versioner.PrepareObjectForStorage(obj); err != nil {
 		return fmt.Errorf("PrepareObjectForStorage failed: %w", err)
 	}
-	w, from := writer{s: s, at: at}, &state{}
-	data, err := w.encode(ctx, obj, from)
+	w, from := writer{s: s, at: at, request: requestFrom(ctx)}, &state{}
+	data, err := w.encode(obj, from)
 	if err != nil {
 		return err
 	}
@@ -122,7 +146,7 @@ func (s *Store) GuaranteedUpdate(
 	if err != nil {
 		return err
 	}
-	w, err := s.newWriter(at, destination)
+	w, err := s.newWriter(at, destination, requestFrom(ctx))
 	if err != nil {
 		return err
 	}
@@ -139,7 +163,7 @@ func (s *Store) GuaranteedUpdate(
 			}
 			continue
 		}
-		data, err := w.encode(ctx, obj, from)
+		data, err := w.encode(obj, from)
 		if err != nil {
 			if from, err = w.getStateAfterFailure(ctx, from, err); err != nil {
 				return err
@@ -197,7 +221,7 @@ func (s *Store) Delete(
 	if err != nil {
 		return err
 	}
-	w, err := s.newWriter(at, out)
+	w, err := s.newWriter(at, out, requestFrom(ctx))
 	if err != nil {
 		return err
 	}
@@ -222,7 +246,7 @@ func (s *Store) Delete(
 			Key:          at.Key,
 			Replaces:     from.revision,
 			RequiresNone: s.cfg.Contents(at.Name),
-			Author:       author(ctx, sqlstore.Delete),
+			Author:       w.request.author(sqlstore.Delete),
 		})
 		if isConflict(err) {
 			if from, err = w.getCurrentState(ctx); err != nil {
@@ -245,7 +269,7 @@ func (s *Store) DeleteRow(ctx context.Context, row Row) error {
 	at := s.records.at(row.Namespace, row.Name)
 	_, err := s.records.write(ctx, sqlstore.Write{
 		Op: sqlstore.Delete, Key: at.Key, Replaces: row.Revision,
-		RequiresNone: s.cfg.Contents(at.Name), Author: author(ctx, sqlstore.Delete),
+		RequiresNone: s.cfg.Contents(at.Name), Author: requestFrom(ctx).author(sqlstore.Delete),
 	})
 	return s.records.apiError(err, at.path)
 }
@@ -267,6 +291,7 @@ type state struct {
 type writer struct {
 	s              *Store
 	at             location
+	request        *Request
 	empty          func() runtime.Object
 	ignoreNotFound bool
 	// mustBeUnreadable is set for the deletion of an object whose value can't be read: one that can is refused, and also
@@ -274,12 +299,12 @@ type writer struct {
 	mustBeUnreadable bool
 }
 
-func (s *Store) newWriter(at location, like runtime.Object) (*writer, error) {
+func (s *Store) newWriter(at location, like runtime.Object, request *Request) (*writer, error) {
 	v, err := conversion.EnforcePtr(like)
 	if err != nil {
 		return nil, fmt.Errorf("unable to convert output object to pointer: %w", err)
 	}
-	w := &writer{s: s, at: at}
+	w := &writer{s: s, at: at, request: request}
 	if u, ok := like.(runtime.Unstructured); ok {
 		w.empty = func() runtime.Object { return u.NewEmptyInstance() }
 	} else {
@@ -403,10 +428,10 @@ func (w *writer) getStateAfterFailure(ctx context.Context, failed *state, failur
 // of a deletion, without which an object of that size could not be deleted.
 const maxObject, maxDeletion = 3<<20 - 64<<10, 48 << 10
 
-// encode encodes an object that is to be written in place of the state from. It takes managed fields out of an object that is
-// too large with them, as upstream does, unless they are what an apply has to write. It fails with
-// tooLargeObject, except for an object that was as large before.
-func (w *writer) encode(ctx context.Context, obj runtime.Object, from *state) ([]byte, error) {
+// encode encodes an object that is to be written in place of the state from. Where the request allows it, encode takes
+// managed fields out of an object that is too large with them, as upstream does. It fails with tooLargeObject, except
+// for an object that was as large before.
+func (w *writer) encode(obj runtime.Object, from *state) ([]byte, error) {
 	data, err := w.s.serializer.Encode(obj)
 	if err != nil || len(data) <= max(maxObject, len(from.data)) {
 		return data, err
@@ -418,9 +443,9 @@ func (w *writer) encode(ctx context.Context, obj runtime.Object, from *state) ([
 	if object.GetDeletionTimestamp() != nil && len(data) <= maxObject+maxDeletion {
 		return data, nil
 	}
-	if info, ok := ctx.Value(writeKey{}).(*Write); ok && info.Verb != "apply" && len(object.GetManagedFields()) > 0 {
+	if w.request.MayOmitManagedFields && len(object.GetManagedFields()) > 0 {
 		object.SetManagedFields(nil)
-		return w.encode(ctx, obj, from)
+		return w.encode(obj, from)
 	}
 	return nil, &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Message: tooLargeObject}}
 }
@@ -446,7 +471,7 @@ func (w *writer) put(ctx context.Context, obj runtime.Object, data []byte, from 
 		Generation: cfg.Generation(accessor),
 		Encoding:   cfg.Encoding,
 		Value:      value,
-		Grows:      w.grows(ctx, len(data), from),
+		Grows:      w.grows(len(data), from),
 	}
 	if from.revision == 0 {
 		write.Op = sqlstore.Create
@@ -456,7 +481,7 @@ func (w *writer) put(ctx context.Context, obj runtime.Object, data []byte, from 
 	if a, err := w.s.selector.attributesOfObject(obj); err == nil && !w.s.serializer.Lossy {
 		write.Attributes = a
 	}
-	write.Author = author(ctx, write.Op)
+	write.Author = w.request.author(write.Op)
 	write.Requires = cfg.Requires(write.Op)
 	if ttl > 0 {
 		// The store compares expiries with the database's clock.
@@ -465,7 +490,7 @@ func (w *writer) put(ctx context.Context, obj runtime.Object, data []byte, from 
 	change, err := w.s.records.write(ctx, write)
 	switch {
 	case err == nil:
-		recordStored(ctx, data, change.Revision)
+		w.request.stored.Store(&storedBytes{data, change.Revision})
 	case errors.Is(err, sqlstore.ErrKeyTooLong):
 		err = w.s.records.keyTooLong(w.at.Key)
 	case !isConflict(err):
@@ -478,23 +503,19 @@ func (w *writer) put(ctx context.Context, obj runtime.Object, data []byte, from 
 // nodes would become NotReady, and the controllers that delete objects would stop.
 var leases = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
 
-// grows reports whether a write makes the database larger, as far as the quota is concerned.
-//
-// Nodes and servers may create their Leases at the quota too: a node, or a server, that is started
-// then would otherwise count as gone. The server may create its own objects: they are few, and
-// without them a start does not end. An update by a delete request, such as one that sets the
-// deletionTimestamp, does not count, because it leads to a delete.
-func (w *writer) grows(ctx context.Context, size int, from *state) bool {
+// grows reports whether a write makes the database larger, as far as the quota is concerned. Nodes and servers may
+// create their Leases at the quota too: a node, or a server, that is started then would otherwise count as gone.
+func (w *writer) grows(size int, from *state) bool {
 	isLease := w.s.cfg.GroupResource == leases
-	if from.revision == 0 {
-		isNodes := w.at.Namespace == metav1.NamespaceSystem || w.at.Namespace == corev1.NamespaceNodeLease
-		return !(isLease && isNodes) && !isOwn(ctx)
-	}
-	if size <= len(from.data) || isLease || isOwn(ctx) {
+	switch {
+	case !w.request.Grows:
 		return false
+	case from.revision == 0:
+		isNodes := w.at.Namespace == metav1.NamespaceSystem || w.at.Namespace == corev1.NamespaceNodeLease
+		return !(isLease && isNodes)
+	default:
+		return size > len(from.data) && !isLease
 	}
-	verb := author(ctx, "").Verb
-	return verb != "delete" && verb != "deletecollection"
 }
 
 // setDeletedOutput sets out to the object that was deleted, at the revision of the
@@ -517,50 +538,4 @@ func (st *state) unchanged(data []byte) bool {
 // replaces.
 func isConflict(err error) bool {
 	return errors.Is(err, sqlstore.ErrConflict) || errors.Is(err, sqlstore.ErrNotFound) || errors.Is(err, sqlstore.ErrExists)
-}
-
-// programName is the author of changes that no request asked for.
-const programName = "byre"
-
-type realUserKey struct{}
-
-// WithRealUser returns a context that names the authenticated user of a request that
-// impersonates another.
-func WithRealUser(ctx context.Context, name string) context.Context {
-	return context.WithValue(ctx, realUserKey{}, name)
-}
-
-// RealUser returns the name of WithRealUser; empty if the request impersonates nobody.
-func RealUser(ctx context.Context) string {
-	name, _ := ctx.Value(realUserKey{}).(string)
-	return name
-}
-
-// author returns the author of a change. A change that no request asked for has the verb op.
-func author(ctx context.Context, op sqlstore.Op) sqlstore.Author {
-	a := sqlstore.Author{User: programName, Verb: string(op), AuditID: audit.GetAuditIDTruncated(ctx)}
-	if who, ok := request.UserFrom(ctx); ok && who.GetName() != "" {
-		a.User = who.GetName()
-	}
-	a.RealUser = RealUser(ctx)
-	if info, ok := request.RequestInfoFrom(ctx); ok && info != nil {
-		a.Verb, a.Subresource = info.Verb, info.Subresource
-	}
-	if w, ok := ctx.Value(writeKey{}).(*Write); ok {
-		a.Manager = w.Manager
-		if w.Verb != "" {
-			a.Verb = w.Verb
-		}
-	}
-	return a
-}
-
-// isOwn reports whether a change is the server's own: no request asked for it, or one of the server
-// itself. One that impersonates the server is another user's.
-func isOwn(ctx context.Context) bool {
-	if _, impersonates := ctx.Value(realUserKey{}).(string); impersonates {
-		return false
-	}
-	who, ok := request.UserFrom(ctx)
-	return !ok || who.GetName() == user.APIServerUser
 }

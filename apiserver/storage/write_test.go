@@ -6,12 +6,14 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/apis/example"
-	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/storage"
+
+	"byre/sqlstore"
 )
 
 // TestSize_OfAnObjectIsBounded: an object grows up to the limit, with its managed fields or without, and one of that size can still be
@@ -42,7 +44,7 @@ func TestSize_OfAnObjectIsBounded(t *testing.T) {
 			pod.ManagedFields = fields
 		}
 	}
-	apply := WithWrite(t.Context(), &Write{Verb: "apply"})
+	apply := WithRequest(t.Context(), &Request{Grows: true})
 	for i, step := range []struct {
 		ctx       context.Context
 		size      int
@@ -51,10 +53,10 @@ func TestSize_OfAnObjectIsBounded(t *testing.T) {
 	}{
 		{t.Context(), 1 << 20, true, false},
 		{apply, 1 << 20, true, true}, // it has to write managed fields
-		{WithWrite(t.Context(), &Write{}), 1 << 20, false, false},
-		{WithWrite(t.Context(), &Write{}), 1 << 20, false, true},
+		{WithRequest(t.Context(), &Request{MayOmitManagedFields: true}), 1 << 20, false, false},
+		{WithRequest(t.Context(), &Request{MayOmitManagedFields: true}), 1 << 20, false, true},
 		{t.Context(), maxObject - 2<<20 - 1000, false, true}, // with managed fields, and by nobody who may leave them out
-		{WithWrite(t.Context(), &Write{}), maxObject - 2<<20 - 1000, false, false},
+		{WithRequest(t.Context(), &Request{MayOmitManagedFields: true}), maxObject - 2<<20 - 1000, false, false},
 	} {
 		out, err := update(step.ctx, annotate(fmt.Sprint(i), step.size))
 		if (err != nil) != step.fails || err != nil && err.Error() != tooLargeObject {
@@ -75,25 +77,56 @@ func TestSize_OfAnObjectIsBounded(t *testing.T) {
 	}
 }
 
-// Only the server itself is exempt from the quota: not a user of its name in the history, and not
-// one who impersonates it.
-func TestIsOwn_OnlyOfTheServer(t *testing.T) {
-	as := func(name string) context.Context {
-		return request.WithUser(t.Context(), &user.DefaultInfo{Name: name})
+// The quota counts for new and larger objects of a request that may make the database grow, but not for the Leases of
+// nodes and servers.
+func TestGrows_ByRequestAndResource(t *testing.T) {
+	t.Parallel()
+	pods, configMaps := schema.GroupResource{Resource: "pods"}, schema.GroupResource{Resource: "configmaps"}
+	for _, test := range []struct {
+		resource      schema.GroupResource
+		namespace     string
+		before, after int // 0: it does not exist
+		want          bool
+	}{
+		{pods, "ns", 0, 10, true},
+		{configMaps, metav1.NamespaceSystem, 0, 10, true},
+		{pods, "ns", 10, 11, true},
+		{pods, "ns", 10, 10, false},
+		{pods, "ns", 10, 9, false},
+		{leases, metav1.NamespaceSystem, 0, 10, false},
+		{leases, corev1.NamespaceNodeLease, 0, 10, false},
+		{leases, "ns", 0, 10, true},
+		{leases, "ns", 10, 11, false},
+	} {
+		from := &state{}
+		if test.before > 0 {
+			from.revision, from.data = 1, make([]byte, test.before)
+		}
+		for _, ofRequest := range []bool{true, false} {
+			w := writer{s: &Store{cfg: Config{GroupResource: test.resource}}, request: &Request{Grows: ofRequest}}
+			w.at.Namespace = test.namespace
+			if got := w.grows(test.after, from); got != (test.want && ofRequest) {
+				t.Errorf("%+v of a request that grows=%v: %v", test, ofRequest, got)
+			}
+		}
+	}
+}
+
+// The author of a change is that of its request; without one it is the server.
+func TestAuthor_IsOfTheRequest(t *testing.T) {
+	t.Parallel()
+	ann := sqlstore.Author{
+		User: "ann", RealUser: "root", Verb: "apply", Subresource: "status", Manager: "kubectl", AuditID: "id-1",
 	}
 	for _, test := range []struct {
-		name string
 		ctx  context.Context
-		want bool
+		want sqlstore.Author
 	}{
-		{"no request", t.Context(), true},
-		{"the server", as(user.APIServerUser), true},
-		{"a user with the name of the program", as(programName), false},
-		{"a user", as("byre-admin"), false},
-		{"an impersonated server", WithRealUser(as(user.APIServerUser), "byre-admin"), false},
+		{WithRequest(t.Context(), &Request{Author: ann}), ann},
+		{t.Context(), sqlstore.Author{User: programName, Verb: "delete"}},
 	} {
-		if got := isOwn(test.ctx); got != test.want {
-			t.Errorf("%s: %v", test.name, got)
+		if got := requestFrom(test.ctx).author(sqlstore.Delete); got != test.want {
+			t.Errorf("got %+v, want %+v", got, test.want)
 		}
 	}
 }

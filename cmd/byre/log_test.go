@@ -50,7 +50,7 @@ func TestLog_OfAStartIsShort(t *testing.T) {
 		for _, want := range []string{
 			`I.* storage.go:\d+\] "Starting byre" version=".+" kubernetes="v1\.37\..*"`,
 			`I.* storage.go:\d+\] "Opened database" database=".+" schema=[1-9]\d* revision=0`,
-			`I.* run.go:\d+\] "Ready" address="127.0.0.1:\d+" kubeconfig=".*/admin.kubeconfig"`,
+			`I.* server.go:\d+\] "Ready" address="127.0.0.1:\d+" kubeconfig=".*/admin.kubeconfig"`,
 		} {
 			if !regexp.MustCompile(want).MatchString(log) {
 				t.Errorf("no line %s", want)

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
+	"byre/apiserver/handlers/write"
 	"byre/apiserver/storage"
 )
 
@@ -119,7 +120,8 @@ func TestAudit_NamesTheImpersonatedUser(t *testing.T) {
 	var served []string
 	server := serve(t, cfg, func(_ http.ResponseWriter, r *http.Request) {
 		of, _ := request.UserFrom(r.Context())
-		served = append(served, fmt.Sprintf("%s%s%d%s", of.GetName(), of.GetGroups(), len(of.GetExtra()), storage.RealUser(r.Context())))
+		real := write.RealUser(r.Context())
+		served = append(served, fmt.Sprintf("%s%s%d%s", of.GetName(), of.GetGroups(), len(of.GetExtra()), real))
 	})
 	get(t, server.URL+"/api", "")
 	get(t, server.URL+"/api", "", "Impersonate-User", "bob", "Impersonate-Group", "devs")

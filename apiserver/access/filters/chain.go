@@ -24,6 +24,7 @@ import (
 	"k8s.io/component-base/featuregate"
 
 	"byre/apiserver/handlers"
+	"byre/apiserver/handlers/write"
 	"byre/apiserver/storage"
 )
 
@@ -222,7 +223,7 @@ func withRealUser(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if req.Header.Get(authenticationv1.ImpersonateUserHeader) != "" {
 			if who, ok := request.UserFrom(req.Context()); ok {
-				req = req.WithContext(storage.WithRealUser(req.Context(), who.GetName()))
+				req = req.WithContext(write.WithRealUser(req.Context(), who.GetName()))
 			}
 		}
 		handler.ServeHTTP(w, req)

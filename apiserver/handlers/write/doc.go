@@ -25,7 +25,7 @@
 //     is merged into the object without them: they are most of a small object's JSON.
 //
 //   - The answer is the bytes that were stored, where the client asks for the form that is
-//     stored (storage.Write).
+//     stored (storage.Request).
 //
 //   - Upstream writes an object again, without managed fields, that is too large for etcd. Here the
 //     storage does that.

@@ -79,8 +79,8 @@ type write struct {
 	// admit is the admission chain, whose annotations go into the audit log.
 	admit admission.Interface
 	user  user.Info
-	// record is what the store keeps of the request, and what it has stored.
-	record *storage.Write
+	// stored is what the store is told about the request, and what it has stored for it.
+	stored *storage.Request
 }
 
 // serve returns a handler that calls verb for each request and answers with its error, if it
@@ -192,11 +192,53 @@ func (r *write) manager(named string) string {
 	return b.String()
 }
 
-// recordAs gives the store what it records of the request. verb is that of RequestInfo if it is
-// empty.
+// recordAs tells the store about the request. verb is that of RequestInfo if it is empty.
 func (r *write) recordAs(verb, manager string) {
-	r.record = &storage.Write{Verb: verb, Manager: manager}
-	r.ctx = storage.WithWrite(r.ctx, r.record)
+	r.stored = newRequest(r.ctx, verb, manager)
+	r.ctx = storage.WithRequest(r.ctx, r.stored)
+}
+
+// newRequest returns what the store is told about a request. verb is that of RequestInfo if it is empty.
+func newRequest(ctx context.Context, verb, manager string) *storage.Request {
+	r := &storage.Request{}
+	r.Author.Manager, r.Author.AuditID = manager, audit.GetAuditIDTruncated(ctx)
+	if info, ok := request.RequestInfoFrom(ctx); ok {
+		r.Author.Verb, r.Author.Subresource = info.Verb, info.Subresource
+	}
+	if verb != "" {
+		r.Author.Verb = verb
+	}
+	who, isOfUser := request.UserFrom(ctx)
+	if isOfUser {
+		r.Author.User = who.GetName()
+	}
+	realUser, impersonates := realUser(ctx)
+	r.Author.RealUser = realUser
+	isDelete := r.Author.Verb == "delete" || r.Author.Verb == "deletecollection"
+	// The quota does not apply to the server's own requests. It applies to a user who impersonates the server.
+	isOwn := !impersonates && (!isOfUser || who.GetName() == user.APIServerUser)
+	r.Grows = !isDelete && !isOwn
+	r.MayOmitManagedFields = !isDelete && r.Author.Verb != "apply" // which has to write them
+	return r
+}
+
+type realUserKey struct{}
+
+// WithRealUser returns a context that names the authenticated user of a request that
+// impersonates another. The store records both.
+func WithRealUser(ctx context.Context, name string) context.Context {
+	return context.WithValue(ctx, realUserKey{}, name)
+}
+
+// RealUser returns the name of WithRealUser; empty if the request impersonates nobody.
+func RealUser(ctx context.Context) string {
+	name, _ := realUser(ctx)
+	return name
+}
+
+func realUser(ctx context.Context) (name string, impersonates bool) {
+	name, impersonates = ctx.Value(realUserKey{}).(string)
+	return name, impersonates
 }
 
 // finish returns the result of a finished operation, or its error, which may be a Status too.
@@ -370,8 +412,8 @@ func (r *write) dedupOwners(obj runtime.Object, isAdmitted bool) {
 
 // answer answers with the result of a write, in the form that the client asks for.
 func (r *write) answer(status int, result runtime.Object) error {
-	if r.AnswerStored != nil && r.record != nil {
-		if stored, ok := r.record.Stored(result); ok && r.AnswerStored(r.w, r.req, status, stored) {
+	if r.AnswerStored != nil {
+		if stored, ok := r.stored.Stored(result); ok && r.AnswerStored(r.w, r.req, status, stored) {
 			return nil
 		}
 	}

@@ -28,6 +28,8 @@ import (
 	"k8s.io/apiserver/pkg/util/apihelpers"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/klog/v2"
+
+	"byre/apiserver/storage"
 )
 
 var namespaceResource = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
@@ -280,6 +282,7 @@ func (r *write) delete(deleter rest.GracefulDeleter) error {
 	if err := checkOptions("DeleteOptions", &options.TypeMeta, validation.ValidateDeleteOptions(options)); err != nil {
 		return err
 	}
+	r.recordAs("", "")
 	attributes := r.attributes(admission.Delete, nil, nil, options, options.DryRun)
 	if ignoresReadErrors(options) {
 		audit.AddAuditAnnotation(r.ctx, "apiserver.k8s.io/unsafe-delete-ignore-read-error", "")
@@ -309,6 +312,14 @@ func (r *write) delete(deleter rest.GracefulDeleter) error {
 		}
 	}
 	return r.answer(status, result)
+}
+
+// DeleteCollection serves the deletes of a storage's collections, by upstream's handler.
+func (h *Handlers) DeleteCollection(s rest.CollectionDeleter) http.HandlerFunc {
+	serve := handlers.DeleteCollection(s, true, h.Scope, h.Admission)
+	return func(w http.ResponseWriter, req *http.Request) {
+		serve(w, req.WithContext(storage.WithRequest(req.Context(), newRequest(req.Context(), "", ""))))
+	}
 }
 
 // DecodeListOptions decodes the options that say which objects are listed.

@@ -31,6 +31,7 @@ import (
 	_ "k8s.io/kubernetes/pkg/apis/core/install"
 
 	"byre/apiserver/handlers/managedfields"
+	"byre/sqlstore"
 )
 
 // fake is the storage of ConfigMaps, the admission and the authorizer of a server. It writes down the steps of a request.
@@ -431,6 +432,47 @@ func TestPatch_BoundsItsOperations(t *testing.T) {
 		after, _, err := p.executeJSON([]byte("{}"))
 		if apierrors.IsRequestEntityTooLargeError(err) != isTooMany || !isTooMany && (err != nil || string(after) != `{"a":2}`) {
 			t.Errorf("%d operations: %s, %v", n, after, err)
+		}
+	}
+}
+
+// The store is told who asked for what, whether the quota applies, and whether managed fields may be left out. The
+// quota does not apply to the server itself. It applies to a user with the name of its author in the history, and to
+// one who impersonates it.
+func TestNewRequest_SaysWhoAskedForWhat(t *testing.T) {
+	t.Parallel()
+	nobody, root, nameless := (*string)(nil), new("root"), new("")
+	for _, test := range []struct {
+		user, verb   string
+		realUser     *string // nil if the request impersonates nobody
+		recordedAs   string
+		grows, omits bool
+	}{
+		{"ann", "create", nobody, "", true, true},
+		{"ann", "update", nobody, "", true, true},
+		{"ann", "patch", nobody, "", true, true},
+		{"ann", "patch", nobody, "apply", true, false},
+		{"ann", "delete", nobody, "", false, false},
+		{"ann", "deletecollection", nobody, "", false, false},
+		{"ann", "update", root, "", true, true},
+		{"byre", "update", nobody, "", true, true},
+		{user.APIServerUser, "update", nobody, "", false, true},
+		{user.APIServerUser, "update", root, "", true, true},
+		{user.APIServerUser, "update", nameless, "", true, true},
+	} {
+		ctx := request.WithUser(audit.WithAuditContext(t.Context()), &user.DefaultInfo{Name: test.user})
+		audit.WithAuditID(ctx, "id-1")
+		ctx = request.WithRequestInfo(ctx, &request.RequestInfo{Verb: test.verb, Subresource: "status"})
+		want := sqlstore.Author{User: test.user, Verb: test.verb, Subresource: "status", Manager: "m", AuditID: "id-1"}
+		if test.realUser != nil {
+			ctx, want.RealUser = WithRealUser(ctx, *test.realUser), *test.realUser
+		}
+		if test.recordedAs != "" {
+			want.Verb = test.recordedAs
+		}
+		got := newRequest(ctx, test.recordedAs, "m")
+		if got.Author != want || got.Grows != test.grows || got.MayOmitManagedFields != test.omits {
+			t.Errorf("%+v: %+v, grows=%v, omits=%v", test, got.Author, got.Grows, got.MayOmitManagedFields)
 		}
 	}
 }
