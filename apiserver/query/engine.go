@@ -315,7 +315,7 @@ var functions = sets.New(strings.Fields(`
 	json_group_object json_insert json_object json_pretty json_quote json_remove json_replace
 	json_set json_type json_valid jsonb -> ->> quantity resource_of ago`)...)
 
-// addFunctions adds the functions that edges, and other statements, use beside SQLite's, and those of SQLite that
+// addFunctions adds the functions that statements use beside SQLite's, and those of SQLite that
 // textFunctions replaces.
 func (e *engine) addFunctions(known *resources) error {
 	for _, f := range append(textFunctions(e.ctx), []function{
@@ -328,7 +328,7 @@ func (e *engine) addFunctions(known *resources) error {
 				result.ResultFloat(value)
 			}
 		}},
-		// resource_of(apiVersion, kind) is the resource of a kind, as edges name it.
+		// resource_of(apiVersion, kind) is the resource of a kind, as detail tables name it.
 		{"resource_of", 2, func(result sqlite3.Context, args ...sqlite3.Value) {
 			name, ok, err := known.ofKind(args[0].Text(), args[1].Text())
 			switch {
