@@ -3,7 +3,7 @@
 //
 // # A query
 //
-// Storage.Create waits for the query's turn (scheduling.go), compiles the statement, fills the tables
+// Storage.Create waits for the query's turn (turns.go), compiles the statement, fills the tables
 // that it names with the rows that the user may list, and runs it. The statement runs in an engine, a
 // connection of SQLite in memory, in which tables are virtual: their rows are entries of the watch
 // cache, and the values of a row are cut out of its JSON when the engine asks for them. A

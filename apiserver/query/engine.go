@@ -9,7 +9,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -76,19 +75,18 @@ type engine struct {
 	cause  cause
 }
 
-// newEngine makes an engine. ctx ends what it runs, memory is in bytes, and requests counts those for which it makes
-// way. The caller closes the engine.
-func newEngine(ctx context.Context, memory int64, log *changes.Log, requests *atomic.Int64) (*engine, error) {
+// newEngine makes an engine. ctx ends what it runs, and memory is in bytes. The caller closes the engine.
+func newEngine(ctx context.Context, memory int64, log *changes.Log) (*engine, error) {
 	e := &engine{ctx: ctx, budget: &budget{memory}}
 	e.past = &past{ctx: ctx, log: log, budget: e.budget, cause: &e.cause, revisions: map[string]int64{}}
-	if err := e.open(memory, requests); err != nil {
+	if err := e.open(memory); err != nil {
 		e.close()
 		return nil, err
 	}
 	return e, nil
 }
 
-func (e *engine) open(memory int64, requests *atomic.Int64) (err error) {
+func (e *engine) open(memory int64) (err error) {
 	defer func() { err = errors.Join(err, recovered(recover())) }()
 	if e.conn, err = sqlite3.OpenContext(sqlite3.WithMaxMemory(e.ctx, memory), ":memory:"); err != nil {
 		return err
@@ -109,7 +107,7 @@ func (e *engine) open(memory int64, requests *atomic.Int64) (err error) {
 	} {
 		e.conn.Limit(limit, value)
 	}
-	e.conn.SetInterrupt(newPace(e.ctx, requests))
+	e.conn.SetInterrupt(e.ctx)
 	return e.conn.CreateFunction("ago", 1, sqlite3.DETERMINISTIC, ago(time.Now()))
 }
 

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -55,8 +54,6 @@ type Config struct {
 type Storage struct {
 	config Config
 	turns  *turns
-	// requests counts all requests, for which queries make way.
-	requests atomic.Int64
 }
 
 var (
@@ -175,7 +172,7 @@ func (s *Storage) run(ctx context.Context, q *Spec, most int64, out result) erro
 	defer release()
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errTimeout)
 	defer cancel()
-	return apiError(ctx, q.SQL, timeout, atLowPriority(func() error { return s.execute(ctx, q, parameters, most, out) }))
+	return apiError(ctx, q.SQL, timeout, s.execute(ctx, q, parameters, most, out))
 }
 
 // check returns the parameters.
@@ -228,7 +225,7 @@ func parameter(raw json.RawMessage) (value any, err error) {
 
 // execute runs a statement.
 func (s *Storage) execute(ctx context.Context, q *Spec, parameters []any, most int64, out result) error {
-	e, err := newEngine(ctx, s.config.Memory, s.config.Log, &s.requests)
+	e, err := newEngine(ctx, s.config.Memory, s.config.Log)
 	if err != nil {
 		return err
 	}

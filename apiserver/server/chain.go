@@ -231,9 +231,6 @@ func newChain(config Config, d process.Dependencies, s *storageBackend, a *acces
 	served := newCheckPaths(api)
 	c.startChecks = process.InstallHealth(served, checks)
 	installPaths(paths, config.Options, d, s, a, served)
-	if builtin.queries != nil {
-		c.handler = builtin.queries.Beside(c.handler)
-	}
 	return c, nil
 }
 
