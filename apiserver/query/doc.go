@@ -3,11 +3,11 @@
 //
 // # A query
 //
-// Storage.Create waits for the query's turn (scheduling.go), compiles the statement, fills the tables
+// Storage.Create waits for the query's turn (turns.go), compiles the statement, fills the tables
 // that it names with the rows that the user may list, and runs it. The statement runs in an engine, a
 // connection of SQLite in memory, in which tables are virtual: their rows are entries of the watch
-// cache, and the values of a row are cut out of its JSON when the engine asks for them. An Edge is a
-// table of what objects have several of, such as labels or containers, made of the same entries.
+// cache, and the values of a row are cut out of its JSON when the engine asks for them. A
+// DetailTable has a row for each label, container or volume of an object, made of the same entries.
 //
 // # Tables and columns
 //

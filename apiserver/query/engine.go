@@ -9,7 +9,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -76,19 +75,18 @@ type engine struct {
 	cause  cause
 }
 
-// newEngine makes an engine. ctx ends what it runs, memory is in bytes, and requests counts those for which it makes
-// way. The caller closes the engine.
-func newEngine(ctx context.Context, memory int64, log *changes.Log, requests *atomic.Int64) (*engine, error) {
+// newEngine makes an engine. ctx ends what it runs, and memory is in bytes. The caller closes the engine.
+func newEngine(ctx context.Context, memory int64, log *changes.Log) (*engine, error) {
 	e := &engine{ctx: ctx, budget: &budget{memory}}
 	e.past = &past{ctx: ctx, log: log, budget: e.budget, cause: &e.cause, revisions: map[string]int64{}}
-	if err := e.open(memory, requests); err != nil {
+	if err := e.open(memory); err != nil {
 		e.close()
 		return nil, err
 	}
 	return e, nil
 }
 
-func (e *engine) open(memory int64, requests *atomic.Int64) (err error) {
+func (e *engine) open(memory int64) (err error) {
 	defer func() { err = errors.Join(err, recovered(recover())) }()
 	if e.conn, err = sqlite3.OpenContext(sqlite3.WithMaxMemory(e.ctx, memory), ":memory:"); err != nil {
 		return err
@@ -109,7 +107,7 @@ func (e *engine) open(memory int64, requests *atomic.Int64) (err error) {
 	} {
 		e.conn.Limit(limit, value)
 	}
-	e.conn.SetInterrupt(newPace(e.ctx, requests))
+	e.conn.SetInterrupt(e.ctx)
 	return e.conn.CreateFunction("ago", 1, sqlite3.DETERMINISTIC, ago(time.Now()))
 }
 
@@ -315,7 +313,7 @@ var functions = sets.New(strings.Fields(`
 	json_group_object json_insert json_object json_pretty json_quote json_remove json_replace
 	json_set json_type json_valid jsonb -> ->> quantity resource_of ago`)...)
 
-// addFunctions adds the functions that edges, and other statements, use beside SQLite's, and those of SQLite that
+// addFunctions adds the functions that statements use beside SQLite's, and those of SQLite that
 // textFunctions replaces.
 func (e *engine) addFunctions(known *resources) error {
 	for _, f := range append(textFunctions(e.ctx), []function{
@@ -328,7 +326,7 @@ func (e *engine) addFunctions(known *resources) error {
 				result.ResultFloat(value)
 			}
 		}},
-		// resource_of(apiVersion, kind) is the resource of a kind, as edges name it.
+		// resource_of(apiVersion, kind) is the resource of a kind, as detail tables name it.
 		{"resource_of", 2, func(result sqlite3.Context, args ...sqlite3.Value) {
 			name, ok, err := known.ofKind(args[0].Text(), args[1].Text())
 			switch {

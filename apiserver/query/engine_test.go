@@ -177,7 +177,7 @@ func TestLimits_FunctionsAreThoseOfSQLite(t *testing.T) {
 	}
 }
 
-// The rows that an edge makes of one object, which can be many more than its bytes, take memory and end with the query.
+// The rows that a detail table makes of one object, which can be many more than its bytes, take memory and end with the query.
 func TestLimits_HoldForTheRowsOfOneObject(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

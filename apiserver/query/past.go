@@ -67,7 +67,7 @@ func (p *past) at(v *view, moment string) (*selection, error) {
 	if err != nil {
 		return nil, err
 	}
-	if shown.forbidden != "" && v.edge == "" {
+	if shown.forbidden != "" && v.detail == "" {
 		warning.AddWarning(p.ctx, "", fmt.Sprintf("%s at %s is empty: %s", v.name, moment, shown.forbidden))
 	}
 	v.then[moment] = shown

@@ -210,8 +210,8 @@ func TestPast_EqualsWhatWasRecorded(t *testing.T) {
 	}
 }
 
-// An edge at a moment of its own shows what the query at this moment does, whatever the plan.
-func TestPast_ShowsEdgesOfAMoment(t *testing.T) {
+// A detail table at a moment of its own shows what the query at this moment does, whatever the plan.
+func TestPast_ShowsDetailTablesOfAMoment(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.namespace("shop")
@@ -229,7 +229,7 @@ func TestPast_ShowsEdgesOfAMoment(t *testing.T) {
 		f.change("ann", sqlstore.Delete, "pods", "shop", "p2", ""),
 		f.change("ann", sqlstore.Update, "nodes", "", "n1", `{"kind":"Node","apiVersion":"v1","metadata":{"name":"n1"},"spec":{}}`))
 	distinct := map[string]bool{}
-	for name := range edges {
+	for name := range detailTables {
 		for _, moment := range moments {
 			for _, where := range []string{"", " WHERE name = 'p1'", " WHERE namespace = 'shop' AND name = 's'", " WHERE resource = 'pods'", " WHERE resource = 'pods' AND namespace = 'shop'"} {
 				want, err := run(t.Context(), f.Storage, "admin", &Query{Spec: Spec{SQL: "SELECT * FROM " + name + where, At: fmt.Sprint(moment)}})
@@ -242,7 +242,7 @@ func TestPast_ShowsEdgesOfAMoment(t *testing.T) {
 		}
 	}
 	if len(distinct) < 30 {
-		t.Errorf("the edges showed no more than %d states", len(distinct))
+		t.Errorf("the detail tables showed no more than %d states", len(distinct))
 	}
 	f.expect("admin", fmt.Sprintf("SELECT (SELECT count(*) FROM selectors(m.value)), (SELECT count(*) FROM selectors), (SELECT count(*) FROM selectors('-1h')), (SELECT count(*) FROM selectors(NULL)) FROM json_each('[%d]') m", moments[4]), "4 4 0 0")
 	f.expect("admin", fmt.Sprintf("SELECT a.count, b.count FROM events_about(%d) a JOIN events_about b USING (resource, namespace, name)", moments[0]), "1 2")

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -55,8 +54,6 @@ type Config struct {
 type Storage struct {
 	config Config
 	turns  *turns
-	// requests counts all requests, for which queries make way.
-	requests atomic.Int64
 }
 
 var (
@@ -175,7 +172,7 @@ func (s *Storage) run(ctx context.Context, q *Spec, most int64, out result) erro
 	defer release()
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errTimeout)
 	defer cancel()
-	return apiError(ctx, q.SQL, timeout, atLowPriority(func() error { return s.execute(ctx, q, parameters, most, out) }))
+	return apiError(ctx, q.SQL, timeout, s.execute(ctx, q, parameters, most, out))
 }
 
 // check returns the parameters.
@@ -228,7 +225,7 @@ func parameter(raw json.RawMessage) (value any, err error) {
 
 // execute runs a statement.
 func (s *Storage) execute(ctx context.Context, q *Spec, parameters []any, most int64, out result) error {
-	e, err := newEngine(ctx, s.config.Memory, s.config.Log, &s.requests)
+	e, err := newEngine(ctx, s.config.Memory, s.config.Log)
 	if err != nil {
 		return err
 	}
@@ -271,7 +268,7 @@ func (s *Storage) declare(ctx context.Context, e *engine, sql string) error {
 	if err := e.describe(s.config.Tables); err != nil {
 		return err
 	}
-	if err := e.declareEdges(ctx, s.config.Tables, sql); err != nil {
+	if err := e.declareDetails(ctx, s.config.Tables, sql); err != nil {
 		return err
 	}
 	sql = strings.ToLower(sql)
@@ -298,7 +295,7 @@ func (s *Storage) declare(ctx context.Context, e *engine, sql string) error {
 	return e.declareChanges()
 }
 
-// resources finds tables by the name that edges give to a resource: the shortest name of its table. It belongs to
+// resources finds tables by the name that detail tables give to a resource: the shortest name of its table. It belongs to
 // one query.
 type resources struct {
 	ctx    context.Context
@@ -526,22 +523,22 @@ func (s *Storage) may(ctx context.Context, who user.Info, t *Table, namespace st
 	return known[namespace], nil
 }
 
-// warn adds a warning for each table and edge that a statement names, and that is empty because its user may
+// warn adds a warning for each table and detail table that a statement names, and that is empty because its user may
 // list nothing of what it has.
 func warn(ctx context.Context, sql string, views []*view) {
 	sql = strings.ToLower(sql)
 	for _, v := range views {
-		if v.edge == "" && v.now.forbidden != "" && strings.Contains(sql, v.name) {
+		if v.detail == "" && v.now.forbidden != "" && strings.Contains(sql, v.name) {
 			warning.AddWarning(ctx, "", fmt.Sprintf("%s is empty: %s", v.name, v.now.forbidden))
 		}
 	}
-	for name, edge := range edgesIn(sql) {
+	for name, of := range detailsIn(sql) {
 		var parts []*selection
 		var pods *podsByNamespace
 		for _, v := range views {
 			switch {
-			case v.edge != name:
-			case edge.selects && v.name == podsTable:
+			case v.detail != name:
+			case of.Selectors != nil && v.name == podsTable:
 				pods = &podsByNamespace{shown: v.now}
 			default:
 				parts = append(parts, v.now)
@@ -553,11 +550,11 @@ func warn(ctx context.Context, sql string, views []*view) {
 	}
 }
 
-func warnEmpty(ctx context.Context, edge string) {
-	warning.AddWarning(ctx, "", edge+" is empty: you may not list what it is made of")
+func warnEmpty(ctx context.Context, detail string) {
+	warning.AddWarning(ctx, "", detail+" is empty: you may not list what it is made of")
 }
 
-// isEmpty reports whether the user may list no row of any part of an edge, or none of the Pods that it selects
+// isEmpty reports whether the user may list no row of any part of a detail table, or none of the Pods that it selects
 // from, if it does.
 func isEmpty(parts []*selection, pods *podsByNamespace) bool {
 	if pods != nil && pods.shown.forbidden != "" {

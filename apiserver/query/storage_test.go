@@ -293,7 +293,7 @@ func TestQuery_RefusesWhatIsNoSelect(t *testing.T) {
 	}
 }
 
-func TestEdges_ShowWhatObjectsHaveSeveralOf(t *testing.T) {
+func TestDetailTables_HaveARowForEachElement(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.write("pods", "shop", "web", `{"kind":"Pod","apiVersion":"v1","metadata":{"name":"web","namespace":"shop"},"spec":{

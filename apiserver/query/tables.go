@@ -20,9 +20,8 @@ type view struct {
 	*Table
 	// name is the one that the statement uses.
 	name string
-	// edge is the edge over all tables that reads the table; empty if the statement or a view of the engine
-	// names it.
-	edge   string
+	// detail is the detail table that reads the table; empty if the statement or a view of the engine names it.
+	detail string
 	ctx    context.Context
 	budget *budget
 	past   *past
@@ -518,7 +517,7 @@ const textRowBytes = 200
 
 // Filter implements sqlite3.VTabCursor.
 func (t *texts) Filter(_ int, _ string, args ...sqlite3.Value) error {
-	names := slices.AppendSeq(slices.AppendSeq(t.of.tables.Names(), maps.Keys(edges)), maps.Keys(logTables))
+	names := slices.AppendSeq(slices.AppendSeq(t.of.tables.Names(), maps.Keys(detailTables)), maps.Keys(logTables))
 	slices.Sort(names)
 	t.of.engine.budget.left += int64(len(t.rows)) * textRowBytes
 	t.rows, t.at = nil, 0
@@ -533,8 +532,8 @@ func (t *texts) Filter(_ int, _ string, args ...sqlite3.Value) error {
 		if err != nil {
 			return t.of.engine.cause.keep(err)
 		}
-		if edge, ok := edges[name]; ok {
-			table = &Table{Description: edge.Description, Columns: edge.Columns}
+		if of, ok := detailTables[name]; ok {
+			table = &Table{Description: of.Description, Columns: of.Columns}
 		}
 		if columns, ok := logTables[name]; ok {
 			table = &Table{Description: logDescriptions[name], Columns: columnsOf(columns)}

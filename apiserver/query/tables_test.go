@@ -129,12 +129,12 @@ func (f *builtinFixture) golden() map[string][]string {
 		tables[fields[0]] = append(tables[fields[0]], fields[1])
 	}
 	maps.DeleteFunc(tables, func(name string, columns []string) bool {
-		_, isEdge := edges[name]
+		_, isDetail := detailTables[name]
 		if _, isLog := logTables[name]; isLog {
 			return true
 		}
-		if isEdge || strings.Contains(name, ".") {
-			return isEdge
+		if isDetail || strings.Contains(name, ".") {
+			return isDetail
 		}
 		// The short name of a resource of a group.
 		for other, of := range tables {
@@ -238,24 +238,24 @@ func (f *builtinFixture) query(sql string) *Query {
 	return q
 }
 
-// expectElements compares the edges over all tables with the lists and maps of an object.
+// expectElements compares the detail tables of all objects with the lists and maps of an object.
 func (f *builtinFixture) expectElements(gr schema.GroupResource, name string, content map[string]any) {
 	f.Helper()
 	table := gr.Resource
 	if f.table(table) != f.table(FullName(gr)) {
 		table = FullName(gr)
 	}
-	for edge, of := range edges {
-		if of.Tables != nil || of.rowsOf == nil {
+	for detail, of := range detailTables {
+		if of.Tables != nil {
 			continue
 		}
 		want := []any{}
-		value, _, err := unstructured.NestedFieldNoCopy(content, of.Paths[0]...)
+		value, _, err := unstructured.NestedFieldNoCopy(content, of.Alternatives[0][0].Path...)
 		if err != nil {
 			f.Fatal(err)
 		}
 		var columns []string
-		for _, c := range of.Columns[edgeOwn:] {
+		for _, c := range of.Columns[detailOwn:] {
 			columns = append(columns, c.Name)
 		}
 		switch value := value.(type) {
@@ -267,7 +267,7 @@ func (f *builtinFixture) expectElements(gr schema.GroupResource, name string, co
 			for _, element := range value {
 				row := []any{}
 				for i := range columns {
-					row = append(row, valueOf(&Column{Type: of.Columns[edgeOwn+i].Type, Path: of.Columns[edgeOwn+i].Path[2:]}, &corev1.Event{}, element.(map[string]any)))
+					row = append(row, valueOf(&Column{Type: of.Columns[detailOwn+i].Type, Path: of.Columns[detailOwn+i].Path[2:]}, &corev1.Event{}, element.(map[string]any)))
 				}
 				want = append(want, row)
 			}
@@ -276,10 +276,10 @@ func (f *builtinFixture) expectElements(gr schema.GroupResource, name string, co
 		if err != nil {
 			f.Fatal(err)
 		}
-		q := f.query("SELECT " + strings.Join(columns, ", ") + " FROM " + edge + " WHERE resource = '" + table + "' AND namespace = 'fuzz' AND name = '" + name + "'")
+		q := f.query("SELECT " + strings.Join(columns, ", ") + " FROM " + detail + " WHERE resource = '" + table + "' AND namespace = 'fuzz' AND name = '" + name + "'")
 		got, err := json.Marshal(q.Status.Rows)
 		if err != nil || string(got) != string(data) {
-			f.Errorf("the %s of %s are %s, want %s, %v", edge, gr, got, data, err)
+			f.Errorf("the %s of %s are %s, want %s, %v", detail, gr, got, data, err)
 		}
 	}
 }

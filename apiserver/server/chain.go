@@ -225,9 +225,6 @@ func newChain(config Config, d process.Dependencies, s *storageBackend, a *acces
 	}
 	c.startChecks = process.InstallHealth(paths, checks)
 	installPaths(paths, config.Options, d, s, a)
-	if builtin.queries != nil {
-		c.handler = builtin.queries.Beside(c.handler)
-	}
 	return c, nil
 }
 

@@ -706,7 +706,7 @@ func TestSQL_PastCost(t *testing.T) {
 	}
 }
 
-// TestSQLViews_Cost tells how long the views of edges take, for who owns the database, with BYRE_VIEWS_COST Pods of 3 KB and ten
+// TestSQLViews_Cost tells how long the views of detail tables take, for who owns the database, with BYRE_VIEWS_COST Pods of 3 KB and ten
 // Services, of 1,000 Pods each, in each of ten namespaces.
 func TestSQLViews_Cost(t *testing.T) {
 	pods, err := strconv.Atoi(os.Getenv("BYRE_VIEWS_COST"))
@@ -727,8 +727,8 @@ func TestSQLViews_Cost(t *testing.T) {
 			of := statements
 			if name == "postgres" {
 				flags = append(flags, "--sql-schema=k8s")
-				for _, edge := range []string{"containers", "labels", "selectors"} {
-					of = append(slices.Clone(of), "SELECT count(*) FROM "+edge+"(now())", "SELECT count(*) FROM "+edge+"(now()) WHERE namespace = 'ns-7'")
+				for _, detail := range []string{"containers", "labels", "selectors"} {
+					of = append(slices.Clone(of), "SELECT count(*) FROM "+detail+"(now())", "SELECT count(*) FROM "+detail+"(now()) WHERE namespace = 'ns-7'")
 				}
 			}
 			h := (&chronicle{T: t}).of(dir, append(flags, "--controllers=")...)

@@ -189,11 +189,11 @@ func quantities(random *rand.Rand) []string {
 	return append(all, "", " 1", "1 ", "1\n")
 }
 
-// edgesOfViews are the edges, which are views too.
-var edgesOfViews = []string{"labels", "annotations", "owners", "conditions", "containers", "container_env_refs", "volumes", "selectors", "events_about",
+// detailViews are the detail tables, which are views too.
+var detailViews = []string{"labels", "annotations", "owners", "conditions", "containers", "container_env_refs", "volumes", "selectors", "events_about",
 	"node_taints", "rbac_rules"}
 
-// The rows of each view are those that the API server answers with, for all tables and edges, and no value makes one fail.
+// The rows of each view are those that the API server answers with, for all tables and detail tables, and no value makes one fail.
 func TestSQLViews_EqualTheTablesOfTheServer(t *testing.T) {
 	t.Parallel()
 	for name, flags := range databases() {
@@ -225,8 +225,8 @@ func TestSQLViews_EqualTheTablesOfTheServer(t *testing.T) {
 			for i := range tables {
 				tables[i] = `"` + tables[i] + `"`
 			}
-			for _, edge := range edgesOfViews {
-				tables = append(tables, edge+" WHERE resource NOT IN ('customresourcedefinitions', 'apiservices')")
+			for _, detail := range detailViews {
+				tables = append(tables, detail+" WHERE resource NOT IN ('customresourcedefinitions', 'apiservices')")
 			}
 			for _, table := range tables {
 				storetest.Eventually(t, table+" has the same rows", func() bool { // Leases change
@@ -332,7 +332,7 @@ func (h *chronicle) viewed(db *stdsql.DB, table string, columns []query.ResultCo
 	return rows
 }
 
-// sortRows sorts rows: those of an edge have no order of their own.
+// sortRows sorts rows: those of a detail table have no order of their own.
 func sortRows(rows [][]any) {
 	slices.SortFunc(rows, func(a, b []any) int { return strings.Compare(fmt.Sprint(a...), fmt.Sprint(b...)) })
 }
@@ -479,7 +479,7 @@ SELECT string_agg(concat(c.oid, ' ', c.xmin, ' ', d.xmin), ',' ORDER BY c.oid) |
 FROM pg_class c JOIN pg_description d ON d.objoid = c.oid AND d.objsubid = 0
 WHERE c.relnamespace = 'k8s'::regnamespace AND c.relname NOT LIKE '%.example.com' AND c.relname NOT IN (` + ofAllTables + `)`
 
-// ofAllTables are the edges that a definition changes.
+// ofAllTables are the detail tables that a definition changes.
 const ofAllTables = `'labels', 'annotations', 'owners', 'conditions', 'events_about'`
 
 // Views come, change and go with definitions, and nothing that others have made or depend on is lost. A server that starts again,

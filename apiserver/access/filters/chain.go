@@ -25,7 +25,6 @@ import (
 
 	"byre/apiserver/handlers"
 	"byre/apiserver/handlers/write"
-	"byre/apiserver/storage"
 )
 
 // Config holds the dependencies of the chain. Options, Serializer, Authorizer,

@@ -20,7 +20,7 @@ import (
 )
 
 // Schema is a schema of PostgreSQL that has a view for each name of each table, and a function of the same name that returns
-// the rows of a moment; so has each edge.
+// the rows of a moment; so has each detail table.
 //
 // Invariant: only what has byre's mark in its comment is replaced or dropped. Update keeps it. An object that others depend on
 // is not dropped: no statement has CASCADE.
@@ -106,12 +106,12 @@ func (s *Schema) Update(ctx context.Context, tables []Table) (map[string]error, 
 			})
 		}
 	}
-	for _, e := range edges() {
-		wanted[e.name] = true
-		left[e.name] = s.keep(ctx, e.name, kept{
-			e.Description, e.columns(),
-			func(columns []query.Column) string { return e.view(s.dialect(), tables, columns) },
-			func(columns []query.Column) string { return e.view(s.pastDialect(), tables, columns) },
+	for _, t := range details() {
+		wanted[t.name] = true
+		left[t.name] = s.keep(ctx, t.name, kept{
+			t.Description, t.columns(),
+			func(columns []query.Column) string { return t.view(s.dialect(), tables, columns) },
+			func(columns []query.Column) string { return t.view(s.pastDialect(), tables, columns) },
 		})
 	}
 	for name, r := range s.found {

@@ -99,8 +99,8 @@ func SQLiteStatements(tables []Table) string {
 			fmt.Fprintf(&b, "CREATE TEMP VIEW %s AS SELECT * FROM temp.%s;\n", identifier(t.names()[1]), identifier(t.names()[0]))
 		}
 	}
-	for _, e := range edges() {
-		fmt.Fprintf(&b, "CREATE TEMP VIEW %s AS\n%s;\n", e.name, e.view(&sqliteDialect, tables, e.columns()))
+	for _, t := range details() {
+		fmt.Fprintf(&b, "CREATE TEMP VIEW %s AS\n%s;\n", t.name, t.view(&sqliteDialect, tables, t.columns()))
 	}
 	b.WriteString("COMMIT;\n")
 	return b.String()

@@ -17,7 +17,7 @@ import (
 	"byre/sqlstore"
 )
 
-func TestEdges_SpanAllTables(t *testing.T) {
+func TestDetailTables_SpanAllTables(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.write("pods", "shop", "web", `{"kind":"Pod","apiVersion":"v1","metadata":{"name":"web","namespace":"shop","labels":{"app":"web","a\"b":"c\\d"},"annotations":{"note":"n"},
@@ -43,7 +43,7 @@ func TestEdges_SpanAllTables(t *testing.T) {
 }
 
 // The objects of other tables than those of the resource that a statement names are neither loaded nor asked about.
-func TestEdges_AskOnlyForTheResourceThatIsNamed(t *testing.T) {
+func TestDetailTables_AskOnlyForTheResourceThatIsNamed(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.pod("a", "p", "n")
@@ -72,7 +72,7 @@ func (failing) Table(context.Context, string) (*Table, error) {
 }
 
 // A table that can't be described now is no fault of the statement.
-func TestEdges_FailAsTheTablesDo(t *testing.T) {
+func TestDetailTables_FailAsTheTablesDo(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.config.Tables = failing{f}
@@ -86,7 +86,7 @@ func TestEdges_FailAsTheTablesDo(t *testing.T) {
 	}
 }
 
-func TestEdges_HideOtherRows(t *testing.T) {
+func TestDetailTables_HideOtherRows(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	for _, namespace := range []string{"a", "b"} {
@@ -127,7 +127,7 @@ type warningRecorder []string
 // AddWarning implements warning.Recorder.
 func (w *warningRecorder) AddWarning(_, text string) { *w = append(*w, text) }
 
-func TestEdges_NameWhereVariablesComeFrom(t *testing.T) {
+func TestDetailTables_NameWhereVariablesComeFrom(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.write("pods", "shop", "web", `{"kind":"Pod","apiVersion":"v1","metadata":{"name":"web","namespace":"shop"},"spec":{
@@ -143,7 +143,7 @@ func TestEdges_NameWhereVariablesComeFrom(t *testing.T) {
 	f.expect("admin", "SELECT type, source FROM volumes ORDER BY type", "\"configMap\" \"pc\"\n\"downwardAPI\" null\n\"projected\" null\n\"secret\" \"ps\"")
 }
 
-func TestEdges_TellWhatEventsAreAbout(t *testing.T) {
+func TestDetailTables_TellWhatEventsAreAbout(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.write("events", "shop", "e1", `{"kind":"Event","apiVersion":"v1","metadata":{"name":"e1","namespace":"shop"},"involvedObject":{"kind":"Pod","apiVersion":"v1","namespace":"shop","name":"web"},
@@ -172,7 +172,7 @@ func TestSelectors_SelectAsUpstream(t *testing.T) {
 		`jobs {"matchExpressions":[{"key":"app","operator":"Equals"}]}`:                              "", `jobs []`: "",
 	} {
 		resource, selector, _ := strings.Cut(text, " ")
-		parsed := parseSelector(resource, []byte(selector))
+		parsed := selectors[resource].parse([]byte(selector))
 		var got []string
 		for _, p := range []pod{{"db", labelsOf(`{"app":"db"}`)}, {"none", nil}, {"web", labelsOf(`{"app":"web"}`)}, {"web2", labelsOf(`{"tier":"x","app":"web"}`)}} {
 			if parsed.Matches(p.labels) {
@@ -194,8 +194,8 @@ func TestSelectors_SelectAsUpstream(t *testing.T) {
 	f.expect("admin", "SELECT name FROM services s WHERE NOT EXISTS (SELECT 1 FROM selectors e WHERE e.resource = 'services' AND e.namespace = s.namespace AND e.name = s.name)", `"idle"`)
 }
 
-// The plan of a query of an edge changes no answer.
-func TestEdgePlans_GiveEqualRows(t *testing.T) {
+// The plan of a query of a detail table changes no answer.
+func TestDetailPlans_GiveEqualRows(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	random := rand.New(rand.NewPCG(3, 4)) //nolint:gosec // a test
@@ -232,7 +232,7 @@ func TestEdgePlans_GiveEqualRows(t *testing.T) {
 }
 
 // What is no list or map has no elements.
-func TestEdges_TakeOddObjects(t *testing.T) {
+func TestDetailTables_TakeOddObjects(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	for name, text := range map[string]string{
@@ -248,7 +248,7 @@ func TestEdges_TakeOddObjects(t *testing.T) {
 		}
 	}
 	ctx := request.WithUser(t.Context(), &user.DefaultInfo{Name: "admin"})
-	for name := range edges {
+	for name := range detailTables {
 		q := &Query{Spec: Spec{SQL: "SELECT * FROM " + name}}
 		if _, err := f.Create(ctx, q, func(context.Context, runtime.Object) error { return nil }, nil); err != nil && name != "rbac_rules" {
 			t.Errorf("%s: %v", name, err)
